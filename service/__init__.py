@@ -1,0 +1,1 @@
+"""What should be: REST, pages, command line, store and reconciler."""

@@ -1,0 +1,523 @@
+"""A world of simulated workers, messages and controllers around the real ``turn`` and ``boundary``.
+
+Workers step through phases as the trainer does; a collective completes when every member of the
+group has contributed, but each member learns of it in a step of its own, so a loss in between
+leaves some with the commit and some without. Messages are delayed, reordered and lost. State is
+reduced to its history: one token a committed round, the same for all who committed it together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from workers.assignment import JobKey
+from workers.control.decisions import (
+    ControllerState,
+    ControlSettings,
+    HaltWorker,
+    Inputs,
+    KillWorker,
+    StartWorker,
+    StopWorker,
+    SupersedeGroup,
+)
+from workers.control.turn import begin, turn
+from workers.errors import Failure, Reason
+from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
+from workers.spec import parse_job_spec
+from workers.status import (
+    Acknowledged,
+    CheckpointInfo,
+    Direction,
+    Outcome,
+    Phase,
+    RunGoal,
+    StopCause,
+    StopReport,
+    WorkerStatus,
+)
+from workers.training.boundary import Agreement, count, enter, enterable, halt, is_halted, offer, settle
+
+SETTINGS = ControlSettings(liveness_s=3, hold_s=20, place_s=30, gather_s=1, stop_s=5, kill_s=3)
+
+
+class Fault(StrEnum):
+    KILL = "kill"
+    KILL_TWO = "kill_two"
+    KILL_ALL = "kill_all"
+    STOP_PROCESS = "stop_process"
+    SLOW = "slow"
+    USER_ERROR = "user_error"
+    KILL_CONTROLLER = "kill_controller"
+    SLOW_CONTROLLER = "slow_controller"
+    SCALE = "scale"
+    CUT_RENDEZVOUS = "cut_rendezvous"
+
+
+@dataclass
+class Collective:
+    flags: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """One membership of the process group, from the rendezvous on."""
+
+    plan: Plan
+    arrived: set[str] = field(default_factory=set)
+    is_broken: bool = False
+    ops: dict[int, Collective] = field(default_factory=dict)
+
+
+@dataclass
+class SimWorker:
+    id: str
+    world: World
+    phase: Phase = Phase.BUILD
+    phase_since: float = 0.0
+    held: Agreement = field(default_factory=Agreement)
+    term: int = 0
+    seq: int = 0
+    round: int | None = None
+    lineage: int | None = None
+    history: tuple[int, ...] = ()
+    group: Group | None = None
+    op: int = 0
+    has_contributed: bool = False
+    stop: StopReport | None = None
+    is_finished: bool = False
+    is_frozen: bool = False
+    slow_until: float = 0.0
+    user_error_next: bool = False
+    to_build: int = 3
+
+    def to(self, phase: Phase) -> None:
+        self.phase, self.phase_since = phase, self.world.now
+
+    # --- what the controller's calls do -------------------------------------------------------
+
+    def poll(self, term: int, plan: Plan | None) -> WorkerStatus | None:
+        if term < self.term:
+            return None
+        self.term = term
+        if plan is not None:
+            self.held = offer(self.held, plan)
+        self.seq += 1
+        return WorkerStatus(
+            worker_id=self.id,
+            seq=self.seq,
+            term=self.term,
+            phase=self.phase,
+            phase_age_s=self.world.now - self.phase_since,
+            plan=self.held.plan,
+            pending=self.held.pending,
+            halted=self.held.halted,
+            generation=self.group.plan.generation if self.group else None,
+            lineage=self.lineage,
+            round=self.round,
+            cursor=None if self.round is None else self.round * 8,
+            is_finished=self.is_finished,
+            stop=self.stop,
+            checkpoints=tuple(c for c, _ in self.world.storage if c.path.startswith(self.id + "/")),
+        )
+
+    def halt(self, term: int, plan_id: PlanId) -> None:
+        if term >= self.term:
+            self.held = halt(self.held, plan_id)
+            if self.group is not None and is_halted(self.held):
+                self.leave(StopCause.ABORTED)
+
+    def leave(self, cause: StopCause, failure: Failure | None = None) -> None:
+        assert self.group is not None
+        self.group.is_broken = True
+        self.stop = StopReport(generation=self.group.plan.generation, cause=cause, failure=failure)
+        self.group = None
+        self.to(Phase.STOPPED)
+
+    # --- the training thread, one small step at a time ----------------------------------------
+
+    def step(self) -> None:
+        if self.is_frozen or self.world.now < self.slow_until:
+            return
+        match self.phase:
+            case Phase.BUILD:
+                self.to_build -= 1
+                if self.to_build <= 0:
+                    self.to(Phase.READY)
+            case Phase.READY | Phase.STOPPED | Phase.SAVED | Phase.DONE:
+                is_free = self.phase is Phase.READY or (
+                    self.phase is Phase.STOPPED and self.stop is not None and self.stop.cause is StopCause.REMOVED
+                )
+                plan = enterable(self.held, self.id, only_now=not is_free)
+                if plan is not None:
+                    self.held = enter(self.held, plan)
+                    self._obey(plan)
+            case Phase.RENDEZVOUS:
+                self._rendezvous()
+            case _:
+                self._collective()
+
+    def _obey(self, plan: Plan) -> None:
+        """Do what a plan that came into force asks for; the old group is left already."""
+        member = plan.member(self.id)
+        if member is None:
+            self.stop = StopReport(generation=plan.generation, cause=StopCause.REMOVED)
+            self.to(Phase.STOPPED)
+        elif plan.goal is Goal.SAVE_AND_STOP:
+            if member.rank == 0:
+                self.world.save(self, is_final=False)
+            self.to(Phase.SAVED)
+        else:
+            self.group = self.world.groups.setdefault((plan.id.term, plan.generation), Group(plan=plan))
+            assert self.group.plan.members == plan.members, "one generation, one membership"
+            self.group.arrived.add(self.id)
+            self.stop = None
+            self.to(Phase.RENDEZVOUS)
+
+    def _rendezvous(self) -> None:
+        group = self.group
+        assert group is not None
+        if group.plan.generation <= self.world.superseded or group.is_broken or self.world.term != group.plan.id.term:
+            self.leave(StopCause.PEER)
+        elif group.arrived >= set(group.plan.worker_ids):
+            self.op, self.has_contributed = 0, False
+            self.to(Phase.SYNC)
+
+    def _collective(self) -> None:
+        group = self.group
+        assert group is not None
+        op = group.ops.setdefault(self.op, Collective())
+        if not self.has_contributed:
+            if group.is_broken:
+                self.leave(StopCause.PEER)
+                return
+            if self.user_error_next and self.phase is Phase.EXCHANGE:
+                self.user_error_next = False
+                failure = Failure(reason=Reason.USER_ERROR, type="ValueError", message="planted")
+                self.leave(StopCause.USER, failure)
+                return
+            self.held, flag = count(self.held)
+            op.flags[self.id] = flag
+            self.has_contributed = True
+            return
+        is_complete = len(op.flags) == group.plan.num_members
+        if is_complete and (not group.is_broken or self.world.rng.random() < 0.5):
+            self.has_contributed = False
+            self.op += 1
+            self._commit(group, sum(op.flags.values()))
+        elif group.is_broken:
+            self.leave(StopCause.PEER)
+
+    def _commit(self, group: Group, num_counted: int) -> None:
+        if self.phase is Phase.SYNC:
+            self._sync(group)
+            return
+        if self.phase is Phase.EVAL:
+            self._finish(group)
+            return
+        assert self.round is not None
+        assert self.lineage is not None
+        assert self.held.plan is not None
+        self.round += 1
+        token = self.world.token(self, group, self.held.plan)
+        self.history += (token,)
+        self.held = settle(self.held, num_counted)
+        plan = self.held.plan
+        if self.round == self.world.num_rounds:
+            self.is_finished = True
+        if plan.generation != group.plan.generation or plan.goal is not Goal.TRAIN or plan.member(self.id) is None:
+            self.group = None
+            self._obey(plan)
+        elif self.is_finished:
+            self.to(Phase.EVAL)
+        else:
+            if self.round % 5 == 0 and plan.members[0].worker_id == self.id:
+                self.world.save(self, is_final=False)
+            self.to(Phase.EXCHANGE)
+
+    def _sync(self, group: Group) -> None:
+        """Take the source's state; refuse a generation in which a commit would be lost."""
+        source = group.plan.source
+        members = [self.world.workers.get(m.worker_id) for m in group.plan.members]
+        snapshot = self.world.sync_states.get(id(group))
+        if snapshot is None:
+            snapshot = self._source_state(source, members)
+            self.world.sync_states[id(group)] = snapshot
+        if snapshot == "refused":
+            self.leave(StopCause.PEER)
+            return
+        self.lineage, self.history = group.plan.lineage, snapshot
+        self.round = len(snapshot)
+        self.is_finished = self.round == self.world.num_rounds
+        self.to(Phase.EVAL if self.is_finished else Phase.EXCHANGE)
+
+    def _source_state(self, source: object, members: list[SimWorker | None]) -> tuple[int, ...] | str:
+        match source:
+            case FreshSource():
+                return ()
+            case CheckpointSource(path=path):
+                return next(h for c, h in self.world.storage if c.path == path)
+            case MemberSource(worker_id=worker_id):
+                giver = self.world.all_workers[worker_id]
+                assert giver.round is not None
+                if any(
+                    m is not None and (m.round or 0) > giver.round for m in members if m and m.lineage == giver.lineage
+                ):
+                    return "refused"
+                return giver.history
+        raise AssertionError(source)
+
+    def _finish(self, group: Group) -> None:
+        if self.held.plan is not None and self.held.plan.members[0].worker_id == self.id:
+            self.world.save(self, is_final=True)
+        self.group = None
+        self.to(Phase.DONE)
+
+
+@dataclass
+class World:
+    """Everything outside the controller; ``run`` drives it to its end."""
+
+    rng: random.Random
+    num_rounds: int
+    workers_range: tuple[int, int]
+    want: int
+    faults: list[Fault]
+    now: float = 0.0
+    term: int = 0
+    controller: ControllerState | None = None
+    controller_resumes: float = 0.0
+    listed: tuple[str, ...] | None = None
+    workers: dict[str, SimWorker] = field(default_factory=dict)
+    all_workers: dict[str, SimWorker] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    groups: dict[tuple[int, int], Group] = field(default_factory=dict)
+    sync_states: dict[int, tuple[int, ...] | str] = field(default_factory=dict)
+    storage: list[tuple[CheckpointInfo, tuple[int, ...]]] = field(default_factory=list)
+    tokens: dict[tuple[object, int], int] = field(default_factory=dict)
+    plans: dict[tuple[object, int], object] = field(default_factory=dict)
+    mail: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    heard: dict[str, WorkerStatus] = field(default_factory=dict)
+    in_flight: set[str] = field(default_factory=set)
+    outcome: Outcome | None = None
+    num_user_errors: int = 0
+    stored: tuple[int, int] = (0, 0)
+    superseded: int = 0
+    lineages: set[int] = field(default_factory=set)
+
+    # --- records of what must hold -------------------------------------------------------------
+
+    def token(self, worker: SimWorker, group: Group, plan: Plan) -> int:
+        """The commit of a round by one generation; every member must hold the same plan for it."""
+        assert worker.round is not None
+        key = (group.plan.id, worker.round)
+        seen = self.plans.setdefault(key, plan.id)
+        assert seen == plan.id, f"two plans {seen} and {plan.id} in round {worker.round}"
+        return self.tokens.setdefault(key, len(self.tokens) + 1)
+
+    def save(self, worker: SimWorker, *, is_final: bool) -> None:
+        plan = worker.held.plan
+        assert plan is not None
+        assert worker.round is not None
+        info = CheckpointInfo(
+            path=f"{worker.id}/{len(self.storage)}",
+            attempt=1,
+            lineage=worker.lineage or 0,
+            generation=plan.generation,
+            round=worker.round,
+            step=worker.round,
+            cursor=worker.round * 8,
+            size_bytes=1,
+            metric=None,
+            is_final=is_final,
+            created_at=self.now,
+        )
+        self.storage.append((info, worker.history))
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def strike(self, fault: Fault) -> None:
+        ids = sorted(self.workers)
+        match fault:
+            case Fault.KILL if ids:
+                self.kill(self.rng.choice(ids))
+            case Fault.KILL_TWO:
+                for worker_id in self.rng.sample(ids, min(2, len(ids))):
+                    self.kill(worker_id)
+            case Fault.KILL_ALL:
+                for worker_id in ids:
+                    self.kill(worker_id)
+            case Fault.STOP_PROCESS if heard := [i for i in ids if self.workers[i].seq]:
+                self.workers[self.rng.choice(heard)].is_frozen = True
+            case Fault.SLOW if ids:
+                self.workers[self.rng.choice(ids)].slow_until = self.now + self.rng.uniform(0.5, 4)
+            case Fault.USER_ERROR if ids:
+                self.num_user_errors += 1
+                self.workers[self.rng.choice(ids)].user_error_next = True
+            case Fault.KILL_CONTROLLER:
+                self.controller = None
+            case Fault.SLOW_CONTROLLER:
+                self.controller_resumes = self.now + self.rng.uniform(1, 6)
+            case Fault.SCALE:
+                self.want = self.rng.randint(*self.workers_range)
+            case Fault.CUT_RENDEZVOUS:
+                for group in self.groups.values():
+                    group.is_broken = group.is_broken or self.rng.random() < 0.5
+            case _:
+                pass
+
+    def kill(self, worker_id: str) -> None:
+        worker = self.workers.pop(worker_id)
+        if worker.group is not None:
+            worker.group.is_broken = True
+            worker.group.arrived.discard(worker_id)
+        self.lost[worker_id] = "killed"
+
+    # --- the controller and its calls -----------------------------------------------------------
+
+    def send(self, effect: Callable[[], None]) -> None:
+        """Deliver later, out of order, or (seldom) never."""
+        if self.rng.random() > 0.05:
+            self.mail.append((self.now + self.rng.uniform(0.0, 0.3), effect))
+
+    def control(self) -> None:
+        if self.now < self.controller_resumes:
+            return
+        if self.controller is None:
+            self._succeed()
+        assert self.controller is not None
+        self._poll_all(self.controller)
+        known = [c for c, _ in self.storage]
+        self.stored = max(self.stored, self.controller.furthest)
+        newest = max(known, key=lambda c: c.order, default=None)
+        inputs = Inputs(
+            unix_s=self.now,
+            direction=Direction(goal=RunGoal.RUN, num_workers=self.want),
+            acked=Acknowledged(rounds=self.stored, checkpoints=frozenset(c.path for c in known)),
+            listed=self.listed,
+            statuses=dict(self.heard),
+            lost={i: w for i, w in self.lost.items() if i in self.controller.workers},
+            latest=newest,
+        )
+        self.listed = None
+        before = self.controller
+        self.controller, actions = turn(before, inputs, self.now)
+        self._check_lineage(before)
+        self.outcome = self.controller.outcome
+        for action in actions:
+            self._act(action)
+
+    def _succeed(self) -> None:
+        self.term += 1
+        spec = parse_job_spec(
+            {
+                "name": "sim",
+                "entrypoint": "workers.recipes.digits:build",
+                "samples": self.num_rounds * 8,
+                "workers": {"min": self.workers_range[0], "max": self.workers_range[1]},
+                "batch": {"global_size": 8},
+                "retry": {"max_failures": 50},
+            }
+        )
+        self.controller = begin(JobKey(job_id="job", attempt=1), self.term, spec, SETTINGS, self.now)
+        self.listed = tuple(sorted(self.workers))
+        self.heard, self.in_flight, self.lost, self.superseded = {}, set(), {}, 0
+
+    def _check_lineage(self, before: ControllerState) -> None:
+        """A new lineage may only begin when nobody who could go on holds state."""
+        assert self.controller is not None
+        plan = self.controller.plan
+        if plan is None or plan.lineage in self.lineages:
+            return
+        self.lineages.add(plan.lineage)
+        lost_to_silence = {i for i, f in self.controller.workers.items() if f.kill is not None}
+        alive = [
+            w.id
+            for w in self.workers.values()
+            if w.round is not None and not w.is_frozen and w.id in self.controller.workers
+        ]
+        assert not set(alive) - lost_to_silence, f"lineage {plan.lineage} began while {alive} held state"
+
+    def _poll_all(self, controller: ControllerState) -> None:
+        for worker_id in controller.workers:
+            worker = self.workers.get(worker_id)
+            if worker is None or worker_id in self.in_flight:
+                continue
+            self.in_flight.add(worker_id)
+            plan, term = controller.offers.get(worker_id), self.term
+
+            def ask(worker: SimWorker = worker, plan: Plan | None = plan, term: int = term) -> None:
+                status = None if worker.is_frozen or worker.id not in self.workers else worker.poll(term, plan)
+
+                def answer(status: WorkerStatus | None = status, worker: SimWorker = worker) -> None:
+                    if term == self.term:
+                        self.in_flight.discard(worker.id)
+                        if status is not None:
+                            self.heard[worker.id] = status
+
+                self.mail.append((self.now + self.rng.uniform(0.0, 0.1), answer))
+
+            self.mail.append((self.now + self.rng.uniform(0.0, 0.1), ask))
+
+    def _act(self, action: object) -> None:
+        term = self.term
+        match action:
+            case StartWorker(worker_id=i):
+                assert i not in self.all_workers, "worker ids are never used twice"
+                worker = SimWorker(id=i, world=self, to_build=self.rng.randint(1, 20), phase_since=self.now)
+                self.workers[i] = self.all_workers[i] = worker
+            case HaltWorker(worker_id=i, plan_id=p):
+                target = self.workers.get(i)
+                if target is not None and not target.is_frozen:
+                    self.send(lambda: target.halt(term, p) if target.id in self.workers else None)
+            case SupersedeGroup(generation=g):
+                self.superseded = max(self.superseded, g)
+            case StopWorker(worker_id=i):
+                self.send(lambda: self.kill(i) if i in self.workers and not self.workers[i].is_frozen else None)
+            case KillWorker(worker_id=i):
+                if i in self.workers:
+                    self.kill(i)
+            case _:
+                pass
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self.now += self.rng.uniform(0.01, 0.08)
+        due = [m for m in self.mail if m[0] <= self.now]
+        self.mail = [m for m in self.mail if m[0] > self.now]
+        self.rng.shuffle(due)
+        for _, effect in due:
+            effect()
+        order = sorted(self.workers)
+        self.rng.shuffle(order)
+        for worker_id in order:
+            if worker_id in self.workers and self.rng.random() < 0.7:
+                self.workers[worker_id].step()
+        if self.rng.random() < 0.6:
+            self.control()
+
+    def run(self, max_ticks: int) -> None:
+        times = sorted(self.rng.randint(1, 400) for _ in self.faults)
+        pending = list(zip(times, self.faults, strict=True))
+        for n in range(max_ticks):
+            while pending and pending[0][0] <= n:
+                self.strike(pending.pop(0)[1])
+            self.tick()
+            if self.outcome is not None:
+                return
+        raise AssertionError(f"no end after {max_ticks} ticks: {self.describe()}")
+
+    def describe(self) -> str:
+        state = self.controller
+        workers = {
+            i: (w.phase.value, w.round, w.held.plan.id if w.held.plan else None, w.stop and w.stop.cause.value)
+            for i, w in self.workers.items()
+        }
+        told = (
+            (state.plan and (state.plan.id, state.plan.members), state.is_broken, state.why_broken) if state else None
+        )
+        return f"now={self.now:.1f} want={self.want} workers={workers} controller={told}"

@@ -1,0 +1,55 @@
+"""The spine's promises under random kills, delays, lost and reordered calls, and dead controllers."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.control.simulation import Fault, World
+from workers.status import Outcome
+
+NUM_ROUNDS = 40
+FATAL_TO_ALL = {Fault.KILL_ALL, Fault.KILL, Fault.KILL_TWO, Fault.STOP_PROCESS}
+
+
+@st.composite
+def worlds(draw: st.DrawFn, faults: st.SearchStrategy[Fault]) -> World:
+    low = draw(st.integers(1, 2))
+    high = draw(st.integers(low, 4))
+    return World(
+        rng=random.Random(draw(st.integers(0, 2**32))),
+        num_rounds=NUM_ROUNDS,
+        workers_range=(low, high),
+        want=draw(st.integers(low, high)),
+        faults=draw(st.lists(faults, max_size=10)),
+    )
+
+
+def assert_whole(world: World) -> None:
+    """The surviving state holds every round once, each as one generation committed it."""
+    finals = [history for info, history in world.storage if info.is_final]
+    assert finals, "the run ended without a final checkpoint"
+    for history in finals:
+        assert len(history) == NUM_ROUNDS
+        assert len(set(history)) == NUM_ROUNDS
+        rounds = {token: round for (_, round), token in world.tokens.items()}
+        assert [rounds[token] for token in history] == list(range(1, NUM_ROUNDS + 1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds(st.sampled_from(list(Fault))))
+def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
+    world.run(max_ticks=20_000)
+    assert world.outcome is Outcome.SUCCEEDED
+    assert_whole(world)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(st.sampled_from([f for f in Fault if f not in FATAL_TO_ALL])))
+def test_no_round_is_committed_twice_while_no_worker_dies(world: World) -> None:
+    world.run(max_ticks=20_000)
+    assert world.outcome is Outcome.SUCCEEDED
+    assert len(world.tokens) == NUM_ROUNDS
+    assert_whole(world)

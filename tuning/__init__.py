@@ -1,0 +1,1 @@
+"""Search for better numbers: spaces, studies and sweeps."""

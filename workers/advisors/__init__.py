@@ -1,0 +1,1 @@
+"""Pure advice: a snapshot in, a change with its reason out."""

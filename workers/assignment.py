@@ -1,0 +1,58 @@
+"""What a worker is told once, when its controller starts it; it never changes after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workers.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKey:
+    """Which attempt of which job; with a term it fences every call."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Where a job's lasting files are: folders of this machine (or one that all workers share).
+
+    ``checkpoints`` holds one folder a checkpoint, ``output`` what the user's code wrote to
+    ``$CONCERTINA_OUTPUT``, ``init_from`` the checkpoint folder to start from, or None.
+    """
+
+    checkpoints: str
+    output: str
+    init_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One worker's whole task.
+
+    ``env`` has secrets already filled in; it must never be logged. ``scratch`` is a private folder on
+    the node for this installation (bundles, dependencies, logs). ``bundle_sha256`` is None for built-in
+    recipes. ``lease_s`` is how long it lives without a call from a controller.
+    """
+
+    key: JobKey
+    worker_id: str
+    spec: JobSpec
+    storage: Storage
+    scratch: str
+    env: Mapping[str, str]
+    bundle_sha256: str | None = None
+    lease_s: float = 600.0
+
+    @property
+    def log_file(self) -> str:
+        """Where this worker's standard output and error go, on its node."""
+        return log_file(self.scratch, self.key, self.worker_id)
+
+
+def log_file(scratch: str, key: JobKey, worker_id: str) -> str:
+    """The log of one worker; worker ids are unique within an attempt only."""
+    return f"{scratch}/logs/{key.job_id}/{key.attempt}/{worker_id}.log"

@@ -1,0 +1,1 @@
+"""Keeps one job as it should be on Ray; never imports torch."""

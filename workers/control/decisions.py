@@ -1,0 +1,205 @@
+"""What a controller knows, is told, and decides: the values of a turn. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from workers.assignment import JobKey
+from workers.errors import Failure, Reason
+from workers.plan import Plan, PlanId
+from workers.spec import JobSpec
+from workers.status import (
+    Acknowledged,
+    CheckpointInfo,
+    Direction,
+    Outcome,
+    Phase,
+    RunPhase,
+    TimelineRow,
+    WorkerStatus,
+)
+
+PHASE_BOUNDS_S: Mapping[Phase, float] = {
+    Phase.BUILD: 1800.0,
+    Phase.RENDEZVOUS: 30.0,
+    Phase.SYNC: 120.0,
+    Phase.DATA: 300.0,
+    Phase.COMPUTE: 600.0,
+    Phase.EXCHANGE: 900.0,
+    Phase.COMMIT: 120.0,
+    Phase.EVAL: 900.0,
+    Phase.SAVE: 600.0,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """Bounds of a controller's patience, in seconds.
+
+    ``liveness_s``: silence after which a worker is taken for lost while others answer (three times
+    that when all are silent). ``hold_s``: how long survivors below ``workers.min`` hold their state.
+    ``place_s``: how long the first ``min`` workers may wait for a place. ``gather_s``: how long a
+    start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
+    save-and-stop becomes a NOW plan.
+    """
+
+    liveness_s: float = 15.0
+    hold_s: float = 120.0
+    place_s: float = 120.0
+    gather_s: float = 10.0
+    stop_s: float = 15.0
+    kill_s: float = 15.0
+    phase_bounds_s: Mapping[Phase, float] = field(default_factory=lambda: dict(PHASE_BOUNDS_S))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """What the controller holds of one worker. Times are the controller's monotonic seconds.
+
+    ``heard_s`` is None until its first answer (it may still wait for a place on the cluster).
+    ``stopping_since_s`` is set once it was told to stop; ``kill`` tells why it is being killed.
+    """
+
+    worker_id: str
+    started_s: float
+    heard_s: float | None = None
+    status: WorkerStatus | None = None
+    stopping_since_s: float | None = None
+    kill: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the attempt is going to end; ``must_save`` until its state is in storage."""
+
+    outcome: Outcome
+    reason: Reason | None = None
+    failure: Failure | None = None
+    detail: str = ""
+    must_save: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerState:
+    """All a controller knows; everything in it can be learned again from the row and the workers.
+
+    ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each
+    worker's polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says
+    why. ``departed`` are the workers lost since the latest plan. ``furthest`` is the highest
+    (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
+    everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one
+    whose failure of user code was counted. ``num_formed`` counts generations since the last commit,
+    ``num_launches`` those that began without a survivor since then.
+    """
+
+    key: JobKey
+    term: int
+    spec: JobSpec
+    settings: ControlSettings
+    begun_s: float
+    workers: Mapping[str, WorkerFacts] = field(default_factory=dict)
+    plan: Plan | None = None
+    offers: Mapping[str, Plan] = field(default_factory=dict)
+    next_n: int = 1
+    next_worker: int = 1
+    is_adopting: bool = True
+    turned_s: float | None = None
+    is_broken: bool = False
+    why_broken: str = ""
+    departed: Mapping[str, str] = field(default_factory=dict)
+    furthest: tuple[int, int] = (0, 0)
+    settled_at: tuple[int, int] | None = None
+    num_formed: int = 0
+    num_launches: int = 0
+    num_start_failures: int = 0
+    num_failures: int = 0
+    counted_generation: int = 0
+    failure: Failure | None = None
+    reached: int = 0
+    ready_since_s: float | None = None
+    short_since_s: float | None = None
+    saving_since_s: float | None = None
+    has_trained: bool = False
+    final_checkpoint: CheckpointInfo | None = None
+    ending: Ending | None = None
+    phase: RunPhase = RunPhase.STARTING
+    outcome: Outcome | None = None
+
+    @property
+    def reason(self) -> Reason | None:
+        """The reason that the job's state will carry, None while the attempt goes on."""
+        return self.ending.reason if self.ending else None
+
+    @property
+    def detail(self) -> str:
+        """The ending in words, or why the group is down."""
+        return self.ending.detail if self.ending else self.why_broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What happened since the last turn.
+
+    ``listed`` are the workers of this attempt found by name at the adoption (None afterwards).
+    ``statuses`` holds the newest answer of each worker that answered, ``lost`` those whose process is
+    known to be gone and why. ``latest`` is the newest complete checkpoint in storage that this attempt
+    may go on from. ``unix_s`` is wall-clock time, for rows only.
+    """
+
+    unix_s: float
+    direction: Direction
+    acked: Acknowledged = field(default_factory=Acknowledged)
+    listed: tuple[str, ...] | None = None
+    statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+    latest: CheckpointInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a worker actor of this id."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HaltWorker:
+    """Make a worker leave its group and never enter a plan up to this id; repeated until it reports so."""
+
+    worker_id: str
+    plan_id: PlanId
+
+
+@dataclass(frozen=True, slots=True)
+class SupersedeGroup:
+    """Fail every rendezvous of this and of earlier generations at once, also for who comes later."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorker:
+    """End a worker in order; ``save`` asks it to write its last commit first."""
+
+    worker_id: str
+    save: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """End a worker that is stuck, silent or past an orderly stop."""
+
+    worker_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A row for the timeline."""
+
+    row: TimelineRow
+
+
+Action: TypeAlias = StartWorker | HaltWorker | SupersedeGroup | StopWorker | KillWorker | Note

@@ -1,0 +1,175 @@
+"""How an attempt ends: noticing that it should, saving where it must, letting everybody go. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.control import membership, planning
+from workers.control.decisions import Action, ControllerState, Ending, Inputs, Note, StopWorker
+from workers.errors import Reason
+from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.status import Outcome, Phase, RunGoal, TimelineRow
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+
+_FATAL = frozenset({Reason.DIVERGED, Reason.OUT_OF_MEMORY})
+
+
+def noted(state: ControllerState, inputs: Inputs) -> ControllerState:
+    """Set ``state.ending`` when the job is done, has failed, or is wished to end.
+
+    An ending that is under way is only replaced by a more final one: a finish while saving, or a cancel.
+    """
+    if state.is_adopting:
+        return state
+    if _has_finished(state, inputs):
+        if state.ending is None or state.ending.must_save:
+            return replace(state, ending=Ending(outcome=Outcome.SUCCEEDED))
+        return state
+    wish = _wish(state, inputs)
+    if wish is not None:
+        return replace(state, ending=wish)
+    if state.ending is None and (failed := _failed(state)) is not None:
+        return replace(state, ending=failed)
+    return state
+
+
+def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
+    """Whether the last sample, evaluation and checkpoint are all in the store."""
+    final = state.final_checkpoint
+    if final is None and not state.workers and inputs.latest is not None and inputs.latest.is_final:
+        final = inputs.latest if inputs.latest.attempt == state.key.attempt else None
+    if final is None or final.path not in inputs.acked.checkpoints:
+        return False
+    if inputs.acked.rounds < (final.lineage, final.round):
+        return False
+    return not state.workers or any(s.phase is Phase.DONE for s in membership.holders(state).values())
+
+
+def is_complete(state: ControllerState) -> bool:
+    """Whether nothing is left to compute: somebody is done and the final checkpoint is written."""
+    done = any(s.phase is Phase.DONE for s in membership.holders(state).values())
+    return done and state.final_checkpoint is not None
+
+
+def _wish(state: ControllerState, inputs: Inputs) -> Ending | None:
+    goal, now = inputs.direction.goal, state.ending
+    may_cancel = now is None or now.outcome in (Outcome.PAUSED, Outcome.REQUEUED)
+    if goal is RunGoal.CANCEL and may_cancel:
+        return Ending(outcome=Outcome.CANCELLED, reason=Reason.CANCELLED_BY_USER, detail=inputs.direction.reason)
+    if goal is RunGoal.PAUSE and now is None:
+        return Ending(outcome=Outcome.PAUSED, detail=inputs.direction.reason, must_save=True)
+    return None
+
+
+def _failed(state: ControllerState) -> Ending | None:
+    """A failure that no retry helps: at start-up, or one that would come again by itself."""
+    trains = bool(membership.holders(state)) or bool(membership.in_group(state))
+    for status in membership.statuses(state):
+        failure = status.failure
+        if status.phase is not Phase.FAILED or failure is None:
+            continue
+        is_start_up = status.round is None and not trains and not state.has_trained
+        if is_start_up or failure.reason in _FATAL:
+            return Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=failure.message)
+    return None
+
+
+def carry_out(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Drive an ending on: save if it must, then stop every worker, then end."""
+    end = state.ending
+    if end is None:
+        return None
+    if state.saving_since_s is None:
+        state = replace(state, saving_since_s=now_s)
+    if end.must_save and membership.holders(state) and not _is_saved(state):
+        return _save(state, inputs, now_s, end)
+    return _let_go(replace(state, ending=replace(end, must_save=False)), inputs, now_s)
+
+
+def _is_saved(state: ControllerState) -> bool:
+    plan = state.plan
+    if plan is None or plan.goal is not Goal.SAVE_AND_STOP or state.is_broken:
+        return False
+    saver = membership.usable(state).get(plan.members[0].worker_id)
+    return saver is not None and saver.phase is Phase.SAVED and saver.plan is not None and saver.plan.id == plan.id
+
+
+def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> Turned:
+    assert state.plan is not None
+    assert state.saving_since_s is not None
+    is_late = now_s - state.saving_since_s > state.settings.stop_s
+    if not state.is_broken and membership.in_group(state):
+        if state.plan.goal is Goal.TRAIN and membership.is_settled(state, state.plan):
+            return _issue_save(state, inputs, end, is_agreed=True)
+        if is_late and (state.plan.switch is Switch.AGREED or state.plan.goal is Goal.TRAIN):
+            return replace(state, is_broken=True, why_broken="saving was not agreed in time"), ()
+        return state, ()
+    if state.plan.goal is Goal.SAVE_AND_STOP and not state.is_broken:
+        return state, ()
+    return _issue_save(state, inputs, end, is_agreed=False)
+
+
+def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agreed: bool) -> Turned:
+    """Save by everybody's agreement, or at once by the survivor that is furthest ahead."""
+    source = planning.member_source(state)
+    assert source is not None
+    assert state.plan is not None
+    draft = planning.Draft(
+        switch=Switch.AGREED if is_agreed else Switch.NOW,
+        members=state.plan.worker_ids if is_agreed else (source.worker_id,),
+        source=source,
+        cause=Cause(kind=_kind(end), actor=inputs.direction.actor, reason=_words(end)),
+        goal=Goal.SAVE_AND_STOP,
+        is_new_group=not is_agreed,
+    )
+    base: Plan | None = state.plan if is_agreed else planning.base_plan(state, source)
+    state, note = planning.issue(state, inputs, draft, base)
+    return state, (note,)
+
+
+def _kind(end: Ending) -> TimelineKind:
+    return TimelineKind.FAILURE if end.outcome is Outcome.FAILED else TimelineKind.PAUSE
+
+
+def _words(end: Ending) -> str:
+    return f"saving the last commit before the attempt ends ({end.detail or end.outcome.value})"
+
+
+def _let_go(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    assert state.ending is not None
+    if not state.workers:
+        return replace(state, outcome=state.ending.outcome), (Note(_end_row(state, inputs)),)
+    workers, actions = dict(state.workers), []
+    for worker_id, facts in state.workers.items():
+        if facts.stopping_since_s is None:
+            workers[worker_id] = replace(facts, stopping_since_s=now_s)
+        if facts.kill is None:
+            actions.append(StopWorker(worker_id))
+    return replace(state, workers=workers), tuple(actions)
+
+
+def _end_row(state: ControllerState, inputs: Inputs) -> TimelineRow:
+    assert state.ending is not None
+    old = state.plan.num_members if state.plan else 0
+    words = {
+        Outcome.SUCCEEDED: "all samples are trained on, the final evaluation and checkpoint are stored",
+        Outcome.FAILED: "failed",
+        Outcome.PAUSED: "paused; everything is released",
+        Outcome.CANCELLED: "cancelled",
+        Outcome.REQUEUED: "released everything and waits in the queue",
+    }[state.ending.outcome]
+    detail = f": {state.ending.detail}" if state.ending.detail else ""
+    return TimelineRow(
+        key=f"end/{state.key.attempt}",
+        kind=TimelineKind.END,
+        time=inputs.unix_s,
+        step=planning.progress_step(state),
+        actor=inputs.direction.actor if state.ending.outcome is Outcome.CANCELLED else "controller",
+        reason=words + detail,
+        before={"workers": old},
+        after={"workers": 0, "outcome": state.ending.outcome.value},
+        cost_s=0.0,
+        steps_lost=0,
+    )

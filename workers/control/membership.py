@@ -1,0 +1,237 @@
+"""Who is there, who holds what, and who must go: a controller's facts about workers. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workers.control.decisions import ControllerState, Inputs, WorkerFacts
+from workers.plan import Plan, Switch
+from workers.status import Phase, StopCause, WorkerStatus
+
+LATE_TURN_S = 2.0
+"""A turn later than this after the last was the controller's own fault, not the workers' silence."""
+
+OWN_PHASES = frozenset({Phase.BUILD, Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
+"""Phases in which a worker waits for nobody else, so that a bound blames it alone."""
+
+
+def observe(state: ControllerState, inputs: Inputs, now_s: float) -> ControllerState:
+    """Fold what was heard: newest statuses, losses, the furthest round, the highest plan."""
+    late_s = 0.0 if state.turned_s is None else max(0.0, now_s - state.turned_s - LATE_TURN_S)
+    workers = {i: _excused(f, late_s) for i, f in state.workers.items()}
+    for worker_id in inputs.listed or ():
+        workers.setdefault(worker_id, WorkerFacts(worker_id=worker_id, started_s=now_s, heard_s=now_s))
+    for worker_id, status in inputs.statuses.items():
+        facts = workers.get(worker_id)
+        if facts is not None and (facts.status is None or status.seq > facts.status.seq):
+            workers[worker_id] = replace(facts, status=status, heard_s=now_s)
+    departed = dict(state.departed)
+    for worker_id, why in inputs.lost.items():
+        gone = workers.pop(worker_id, None)
+        if gone is not None and gone.stopping_since_s is None:
+            departed[worker_id] = gone.kill or why
+    state = replace(state, workers=workers, departed=departed, turned_s=now_s)
+    return _learn(state, inputs)
+
+
+def _excused(facts: WorkerFacts, late_s: float) -> WorkerFacts:
+    return facts if facts.heard_s is None or late_s == 0.0 else replace(facts, heard_s=facts.heard_s + late_s)
+
+
+def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
+    """Take over what statuses and the store tell beyond a worker: rounds, plans, the final checkpoint."""
+    furthest, plan, failures, final = (
+        max(state.furthest, _stored(state, inputs)),
+        state.plan,
+        state.num_failures,
+        state.final_checkpoint,
+    )
+    for status in statuses(state):
+        if status.lineage is not None and status.round is not None:
+            furthest = max(furthest, (status.lineage, status.round))
+        for seen in (status.plan, status.pending):
+            if seen is not None:
+                failures = max(failures, seen.failures)
+                plan = seen if plan is None or seen.id > plan.id else plan
+        final = next((c for c in status.checkpoints if c.is_final), final)
+    progressed = furthest > state.furthest
+    return replace(
+        state,
+        furthest=furthest,
+        plan=plan,
+        num_failures=failures,
+        final_checkpoint=final,
+        num_formed=0 if progressed else state.num_formed,
+        num_launches=0 if progressed else state.num_launches,
+    )
+
+
+def _stored(state: ControllerState, inputs: Inputs) -> tuple[int, int]:
+    """The furthest round that the store or the storage knows of, so that no lineage is used twice."""
+    latest = inputs.latest
+    saved = (latest.lineage, latest.round) if latest and latest.attempt == state.key.attempt else (0, 0)
+    return max(inputs.acked.rounds, saved)
+
+
+def statuses(state: ControllerState) -> list[WorkerStatus]:
+    """The newest status of every worker that has answered."""
+    return [f.status for f in state.workers.values() if f.status is not None]
+
+
+def usable(state: ControllerState) -> dict[str, WorkerStatus]:
+    """Workers that a plan may name or has named: answering, not failed, not on their way out."""
+    return {
+        i: f.status
+        for i, f in state.workers.items()
+        if f.status is not None and f.stopping_since_s is None and f.kill is None and f.status.phase is not Phase.FAILED
+    }
+
+
+def holders(state: ControllerState) -> dict[str, WorkerStatus]:
+    """Usable workers that hold state of the newest lineage alive, furthest first."""
+    alive = {i: s for i, s in usable(state).items() if s.round is not None}
+    lineage = max((s.lineage or 0 for s in alive.values()), default=0)
+    old_ranks = {m.worker_id: m.rank for m in state.plan.members} if state.plan else {}
+    order = sorted(
+        (s for s in alive.values() if s.lineage == lineage),
+        key=lambda s: (-(s.round or 0), old_ranks.get(s.worker_id, len(old_ranks)), _age(s.worker_id)),
+    )
+    return {s.worker_id: s for s in order}
+
+
+def ready(state: ControllerState) -> list[str]:
+    """Workers that have built the task and hold no state yet, oldest first."""
+    found = [i for i, s in usable(state).items() if s.round is None and s.phase in (Phase.READY, Phase.STOPPED)]
+    return sorted(found, key=_age)
+
+
+def coming(state: ControllerState) -> list[str]:
+    """Workers started and not yet ready: waiting for a place, or building."""
+    return [
+        i
+        for i, f in state.workers.items()
+        if f.stopping_since_s is None
+        and f.kill is None
+        and (f.status is None or (f.status.phase is Phase.BUILD and f.status.round is None))
+    ]
+
+
+def _age(worker_id: str) -> tuple[int, int]:
+    term, _, n = worker_id.partition(".")
+    return (int(term), int(n))
+
+
+def in_group(state: ControllerState) -> dict[str, int]:
+    """Workers that are in, or entering, a process group, with its generation."""
+    return {
+        i: f.status.generation
+        for i, f in state.workers.items()
+        if f.status is not None and f.status.generation is not None and f.kill is None
+    }
+
+
+def not_halted(state: ControllerState, plan: Plan) -> list[str]:
+    """Workers that may still train or switch under a plan up to ``plan``.
+
+    Only when this is empty are the reports of a broken group final. Workers that never entered a plan
+    and are not named by this one hold no state, and the rendezvous refuses them.
+    """
+    return [
+        i
+        for i, s in usable(state).items()
+        if (plan.member(i) is not None or s.plan is not None) and (s.halted < plan.id or s.generation is not None)
+    ]
+
+
+def is_settled(state: ControllerState, plan: Plan) -> bool:
+    """Whether every member reports ``plan`` in force (and its generation, where it trains)."""
+    seen = usable(state)
+    return all(
+        (s := seen.get(m.worker_id)) is not None and s.plan is not None and s.plan.id == plan.id for m in plan.members
+    )
+
+
+def breach(state: ControllerState) -> str | None:
+    """Why the group of the latest plan cannot go on, or None while it can."""
+    plan = state.plan
+    if plan is None:
+        return None
+    seen = usable(state)
+    for member in plan.members:
+        status = seen.get(member.worker_id)
+        if status is None:
+            return f"worker {member.worker_id} is gone"
+        if _left(status, plan):
+            assert status.stop is not None
+            return f"worker {member.worker_id} left its round ({status.stop.cause})"
+    peers = set(in_group(state).values())
+    for worker_id in state.departed:
+        if worker_id not in seen and peers and not is_settled(state, plan):
+            return f"worker {worker_id} was lost while plan {plan.id.term}.{plan.id.n} was being agreed"
+    return None
+
+
+def _left(status: WorkerStatus, plan: Plan) -> bool:
+    """Whether a member stopped and will not enter ``plan`` by itself."""
+    if status.phase is not Phase.STOPPED or status.stop is None or status.stop.cause is StopCause.REMOVED:
+        return False
+    has_entered = status.plan is not None and status.plan.id >= plan.id
+    return plan.switch is Switch.AGREED or has_entered
+
+
+def overdue(state: ControllerState, now_s: float) -> dict[str, str]:
+    """Workers to be killed now, each with why: silent, stuck in a phase of their own, or slow to stop."""
+    verdicts = {}
+    for worker_id, facts in state.workers.items():
+        if facts.kill is not None:
+            continue
+        why = _silence(state, facts, now_s) or _slow_stop(state, facts, now_s) or _stuck(state, facts)
+        if why is not None:
+            verdicts[worker_id] = why
+    return verdicts
+
+
+def _silence(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:
+    if facts.heard_s is None:
+        return None
+    limit_s = state.settings.liveness_s
+    others = [f.heard_s for i, f in state.workers.items() if i != facts.worker_id and f.heard_s is not None]
+    if others and now_s - max(others) > limit_s:
+        limit_s *= 3  # all are silent: more likely our own link than all of them
+    elif not others:
+        limit_s *= 3
+    silent_s = now_s - facts.heard_s
+    return f"silent for {silent_s:.0f} s" if silent_s > limit_s else None
+
+
+def _slow_stop(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:
+    if facts.stopping_since_s is None or now_s - facts.stopping_since_s <= state.settings.kill_s:
+        return None
+    return f"did not stop within {state.settings.kill_s:.0f} s"
+
+
+def _stuck(state: ControllerState, facts: WorkerFacts) -> str | None:
+    status = facts.status
+    if status is None or status.phase not in OWN_PHASES:
+        return None
+    bound_s = state.settings.phase_bounds_s.get(status.phase)
+    if bound_s is None or status.phase_age_s <= bound_s:
+        return None
+    return f"stalled: in phase {status.phase} for {status.phase_age_s:.0f} s (bound {bound_s:.0f} s)"
+
+
+def is_group_stuck(state: ControllerState) -> str | None:
+    """Whether members wait for each other beyond the bounds of the phases that they share."""
+    plan = state.plan
+    if plan is None:
+        return None
+    all_in_force = is_settled(state, plan)
+    for worker_id, status in usable(state).items():
+        if status.phase not in (Phase.RENDEZVOUS, Phase.SYNC, Phase.EXCHANGE) or plan.member(worker_id) is None:
+            continue
+        if status.phase is Phase.RENDEZVOUS and not all_in_force:
+            continue  # a newcomer waits for a boundary that the others have not reached
+        bound_s = state.settings.phase_bounds_s.get(status.phase)
+        if bound_s is not None and status.phase_age_s > bound_s:
+            return f"worker {worker_id} waited {status.phase_age_s:.0f} s in {status.phase}"
+    return None

@@ -1,0 +1,163 @@
+"""Making the next plan: who is in it, whose state it takes, and what it says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from workers.advisors import precision as precision_advisor
+from workers.control import membership
+from workers.control.decisions import ControllerState, Inputs, Note
+from workers.lr import LrPlan, LrRule
+from workers.plan import (
+    Cause,
+    CheckpointSource,
+    Exchange,
+    FreshSource,
+    Goal,
+    Member,
+    MemberSource,
+    Plan,
+    PlanId,
+    Source,
+    Switch,
+    TimelineKind,
+)
+from workers.status import TimelineRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What differs from the plan in force; everything else stays."""
+
+    switch: Switch
+    members: Sequence[str]
+    source: Source
+    cause: Cause
+    goal: Goal = Goal.TRAIN
+    is_new_group: bool = True
+    is_new_lineage: bool = False
+
+
+def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
+    """Make ``draft`` the latest plan, with the sections of ``base`` (or of the spec), and its timeline row."""
+    generation = _highest_generation(state) + 1 if draft.is_new_group or base is None else base.generation
+    lineage = state.furthest[0] if base is None else base.lineage
+    if draft.is_new_lineage:
+        lineage = max(state.furthest[0], state.plan.lineage if state.plan else 0) + 1
+    sections = base or _first_sections(state, draft.members)
+    plan = replace(
+        sections,
+        id=PlanId(state.term, state.next_n),
+        switch=draft.switch,
+        goal=draft.goal,
+        generation=generation,
+        lineage=lineage,
+        source=draft.source,
+        members=_ranked(state, draft.members, base),
+        cause=draft.cause,
+        failures=state.num_failures,
+    )
+    after = replace(
+        state,
+        plan=plan,
+        next_n=state.next_n + 1,
+        is_broken=False,
+        why_broken="",
+        departed={},
+        settled_at=None,
+        short_since_s=None,
+        ready_since_s=None,
+    )
+    return after, Note(_row(state, inputs, plan, base))
+
+
+def _ranked(state: ControllerState, worker_ids: Sequence[str], base: Plan | None) -> tuple[Member, ...]:
+    """Members in the order given; what the old plan said of one stays with it."""
+    micro = state.spec.batch.micro_size
+    fixed = micro if isinstance(micro, int) else None
+    members = []
+    for rank, worker_id in enumerate(worker_ids):
+        old = base.member(worker_id) if base else None
+        members.append(replace(old, rank=rank) if old else Member(worker_id=worker_id, rank=rank, micro_size=fixed))
+    return tuple(members)
+
+
+def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
+    """The sections that the spec asks for, with ``auto`` resolved from what the workers measured."""
+    spec = state.spec
+    seen = membership.usable(state)
+    tables = [b.device_seconds for i in worker_ids if (b := seen[i].build) is not None]
+    scheme = spec.communication if isinstance(spec.communication, str) else spec.communication.scheme
+    auto = "auto: no compression is built yet, so gradients travel as they are"
+    assert isinstance(spec.precision, str)
+    assert isinstance(spec.batch.lr_rule, LrRule)
+    return Plan(
+        id=PlanId(0, 0),
+        switch=Switch.NOW,
+        generation=0,
+        lineage=0,
+        source=FreshSource(),
+        members=(),
+        global_batch=spec.batch.global_size,
+        lr=LrPlan(
+            lr=spec.optimizer.lr,
+            base_batch=spec.base_batch,
+            rule=spec.batch.lr_rule,
+            warmup_fraction=spec.lr_schedule.warmup_fraction,
+            decay=spec.lr_schedule.decay,
+        ),
+        precision=precision_advisor.choose_precision(spec.precision, tables),
+        exchange=Exchange(why=auto) if scheme == "auto" else Exchange(),
+        cause=Cause(kind=TimelineKind.START, actor="controller", reason=""),
+    )
+
+
+def _highest_generation(state: ControllerState) -> int:
+    seen = [0]
+    for status in membership.statuses(state):
+        seen += [p.generation for p in (status.plan, status.pending) if p is not None]
+        if status.generation is not None:
+            seen.append(status.generation)
+    return max([*seen, state.plan.generation if state.plan else 0])
+
+
+def start_source(inputs: Inputs) -> Source:
+    """Where a start without survivors takes its state from."""
+    latest = inputs.latest
+    return FreshSource() if latest is None else CheckpointSource(latest.path, latest.step)
+
+
+def member_source(state: ControllerState) -> MemberSource | None:
+    """The survivor that is furthest ahead, or None when nobody holds state."""
+    for worker_id, status in membership.holders(state).items():
+        assert status.round is not None
+        return MemberSource(worker_id, status.round)
+    return None
+
+
+def base_plan(state: ControllerState, source: Source) -> Plan | None:
+    """The plan in force at the source: its sections are the ones that its state was trained under."""
+    if isinstance(source, MemberSource):
+        return membership.usable(state)[source.worker_id].plan
+    return None
+
+
+def progress_step(state: ControllerState) -> int:
+    """Progress in steps of the spec: samples drawn over ``batch.global_size``."""
+    cursor = max((s.cursor or 0 for s in membership.statuses(state)), default=0)
+    return cursor // state.spec.batch.global_size
+
+
+def _row(state: ControllerState, inputs: Inputs, plan: Plan, base: Plan | None) -> TimelineRow:
+    old = state.plan or base
+    return TimelineRow(
+        key=f"plan/{plan.id.term}/{plan.id.n}",
+        kind=plan.cause.kind,
+        time=inputs.unix_s,
+        step=progress_step(state),
+        actor=plan.cause.actor,
+        reason=plan.cause.reason,
+        before={"workers": old.num_members if old and state.has_trained else 0},
+        after={"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage},
+    )

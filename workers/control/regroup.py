@@ -1,0 +1,196 @@
+"""After a loss: who goes on, whose state holds, and what to do when nobody holds any. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.control import membership, planning, resize
+from workers.control.decisions import Action, ControllerState, Ending, Inputs, KillWorker, StopWorker
+from workers.errors import Failure, Reason
+from workers.plan import Cause, CheckpointSource, Switch, TimelineKind
+from workers.status import Outcome, Phase, StopCause, StopReport
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+
+MAX_FORMED = 3
+"""Generations that may fail without a commit before only the source goes on."""
+
+MAX_LAUNCHES = 5
+"""Starts without a survivor that may fail without a commit before the attempt fails."""
+
+
+def regroup(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    """Everybody is out of the broken group: form the next one, hold, or start from a checkpoint."""
+    state = _count_user_failure(state)
+    if state.ending is not None:
+        return state, ()
+    source = planning.member_source(state)
+    if source is None:
+        return launch(state, inputs, now_s) or (state, ())
+    survivors = list(membership.holders(state))
+    if state.num_formed > MAX_FORMED and len(survivors) > 1:
+        return _keep_only(state, source.worker_id, now_s)
+    want = resize.wanted(state, inputs)
+    members = (survivors + membership.ready(state))[:want]
+    if len(members) < state.spec.workers.min:
+        return _hold(state, inputs, now_s)
+    draft = planning.Draft(switch=Switch.NOW, members=members, source=source, cause=_cause(state, len(members)))
+    state, note = planning.issue(state, inputs, draft, planning.base_plan(state, source))
+    return state, (note,)
+
+
+def _reports(state: ControllerState) -> list[StopReport]:
+    return [s.stop for s in membership.usable(state).values() if s.phase is Phase.STOPPED and s.stop is not None]
+
+
+def _count_user_failure(state: ControllerState) -> ControllerState:
+    """Count one failure a generation, however many ranks raised; end when there were too many."""
+    for report in _reports(state):
+        if report.cause is StopCause.USER and report.generation > state.counted_generation and report.failure:
+            counted = replace(state, counted_generation=report.generation, num_formed=0)
+            return _failed_once(counted, report.failure)
+    return state
+
+
+def _failed_once(state: ControllerState, failure: Failure) -> ControllerState:
+    state = replace(state, num_failures=state.num_failures + 1, failure=failure)
+    allowed = state.spec.retry.max_failures
+    if state.num_failures <= allowed or state.ending is not None:
+        return state
+    detail = f"{failure.type}: {failure.message} (failed {state.num_failures} times, retry.max_failures={allowed})"
+    end = Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=detail, must_save=True)
+    return replace(state, ending=end)
+
+
+def count_stalls(state: ControllerState, verdicts: Mapping[str, str]) -> ControllerState:
+    """A worker killed for a stall in its own phase counts as a failure of the user's code."""
+    for worker_id, why in verdicts.items():
+        if not why.startswith("stalled"):
+            continue
+        failure = Failure(reason=Reason.STALLED, type="StalledError", message=why, worker_id=worker_id)
+        state = _failed_once(state, failure)
+    return state
+
+
+def drop_failed(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Let go of workers that cannot train: their start failed, or they broke while committing."""
+    failed = [
+        f.status
+        for f in state.workers.values()
+        if f.status is not None and f.status.phase is Phase.FAILED and f.stopping_since_s is None
+    ]
+    if not failed or state.ending is not None:
+        return None
+    workers, departed = dict(state.workers), dict(state.departed)
+    for status in failed:
+        workers[status.worker_id] = replace(workers[status.worker_id], stopping_since_s=now_s)
+        departed[status.worker_id] = status.failure.message if status.failure else "failed"
+        generation = state.plan.generation if state.plan else 0
+        if status.round is None:
+            state = replace(state, num_start_failures=state.num_start_failures + 1)
+        elif status.failure is not None and generation > state.counted_generation:
+            state = _failed_once(replace(state, counted_generation=generation), status.failure)
+    return replace(state, workers=workers, departed=departed), tuple(StopWorker(s.worker_id) for s in failed)
+
+
+def _keep_only(state: ControllerState, keeper: str, now_s: float) -> Turned:
+    """Groups of these members fail again and again: whoever spoils them is not the source."""
+    why = f"the group failed {state.num_formed} times without a commit"
+    others = [i for i in membership.holders(state) if i != keeper]
+    workers = {i: replace(f, kill=why, stopping_since_s=now_s) if i in others else f for i, f in state.workers.items()}
+    state = replace(state, workers=workers, departed={**state.departed, **dict.fromkeys(others, why)}, num_formed=0)
+    return state, tuple(KillWorker(i, why) for i in others)
+
+
+def _hold(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    """Fewer than ``min`` are left: keep their state, ask for replacements, give up after ``hold_s``."""
+    since_s = now_s if state.short_since_s is None else state.short_since_s
+    state = replace(state, short_since_s=since_s)
+    if now_s - since_s <= state.settings.hold_s:
+        return resize.fill(state, resize.wanted(state, inputs), now_s)
+    detail = f"below workers.min={state.spec.workers.min} for {state.settings.hold_s:.0f} s"
+    end = Ending(outcome=Outcome.REQUEUED, reason=Reason.NODE_LOST, detail=detail, must_save=True)
+    return replace(state, ending=end), ()
+
+
+def launch(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Start, or start again, from a checkpoint or afresh, once enough workers are ready."""
+    if state.ending is not None or membership.holders(state) or membership.in_group(state):
+        return None
+    if state.plan is not None and not state.is_broken:
+        return None
+    if state.num_launches > MAX_LAUNCHES:
+        return _give_up(state)
+    found, want = membership.ready(state)[: resize.wanted(state, inputs)], resize.wanted(state, inputs)
+    enough = len(found) >= state.spec.workers.min
+    if enough and state.ready_since_s is None:
+        state = replace(state, ready_since_s=now_s)
+    waited_s = 0.0 if state.ready_since_s is None else now_s - state.ready_since_s
+    is_gathered = len(found) >= want or not membership.coming(state) or waited_s > state.settings.gather_s
+    if not (enough and is_gathered):
+        return _await_workers(state, inputs, now_s)
+    source = planning.start_source(inputs)
+    draft = planning.Draft(
+        switch=Switch.NOW, members=found, source=source, cause=_launch_cause(state, inputs, source), is_new_lineage=True
+    )
+    state, note = planning.issue(state, inputs, draft, None)
+    return replace(state, num_launches=state.num_launches + 1), (note,)
+
+
+def _await_workers(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    """Ask for what is missing; give the place back when not even ``min`` find one in time."""
+    num_placed = len(membership.usable(state))
+    since_s = now_s if state.short_since_s is None else state.short_since_s
+    bound_s = state.settings.hold_s if state.has_trained else state.settings.place_s
+    if num_placed >= state.spec.workers.min:
+        since_s = now_s
+    elif now_s - since_s > bound_s:
+        detail = f"{num_placed} of at least {state.spec.workers.min} workers found a place within {bound_s:.0f} s"
+        return replace(state, ending=Ending(outcome=Outcome.REQUEUED, reason=Reason.NO_CAPACITY, detail=detail)), ()
+    return resize.fill(replace(state, short_since_s=since_s), resize.wanted(state, inputs), now_s)
+
+
+def _give_up(state: ControllerState) -> Turned:
+    lost = "; ".join(sorted(set(state.departed.values()))) or "no worker told why"
+    detail = f"all workers were lost {state.num_launches} times without a step between ({lost})"
+    failure = state.failure or Failure(reason=Reason.USER_ERROR, type="WorkersLost", message=detail)
+    end = Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=detail)
+    return replace(state, ending=end), ()
+
+
+def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cause:
+    is_again = isinstance(source, CheckpointSource)
+    kind = TimelineKind.RESTORE if is_again or state.has_trained else TimelineKind.START
+    origin = f"from the checkpoint of step {source.step}" if isinstance(source, CheckpointSource) else "from the start"
+    why = f" after all workers were lost ({_lost_words(state)})" if state.has_trained else ""
+    return Cause(kind=kind, actor="controller", reason=f"training {origin}{why}")
+
+
+def _cause(state: ControllerState, num_members: int) -> Cause:
+    """What the timeline says about a group that follows a broken one."""
+    failure = state.failure
+    user = [r for r in _reports(state) if r.cause is StopCause.USER]
+    memory = [r for r in _reports(state) if r.cause is StopCause.MEMORY]
+    if user and failure is not None:
+        reason = f"{failure.type}: {failure.message}; trying the same round again"
+        count = f" (failure {state.num_failures}, {state.spec.retry.max_failures} are allowed)"
+        return Cause(kind=TimelineKind.FAILURE, actor="controller", reason=reason + count)
+    if memory:
+        reason = "a worker ran out of memory in mid-exchange and goes on with half its micro-batch"
+        return Cause(kind=TimelineKind.BATCH, actor="controller", reason=reason)
+    if _lost(state):
+        reason = f"{_lost_words(state)}; went on with {num_members}"
+        return Cause(kind=TimelineKind.WORKER_LOST, actor="controller", reason=reason)
+    return Cause(kind=TimelineKind.FAILURE, actor="controller", reason=f"{state.why_broken}; formed the group anew")
+
+
+def _lost(state: ControllerState) -> dict[str, str]:
+    """Members that are gone and why, also those that went while no controller was there."""
+    members = state.plan.worker_ids if state.plan else ()
+    return {**dict.fromkeys((i for i in members if i not in state.workers), "gone"), **state.departed}
+
+
+def _lost_words(state: ControllerState) -> str:
+    return "; ".join(f"worker {i}: {why}" for i, why in sorted(_lost(state).items())) or state.why_broken

@@ -1,0 +1,98 @@
+"""Planned changes of size: asking for workers, naming newcomers, letting leavers go. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.control import membership, planning
+from workers.control.decisions import Action, ControllerState, Inputs, StartWorker, StopWorker, WorkerFacts
+from workers.plan import Cause, Goal, Switch, TimelineKind
+from workers.status import Phase, StopCause
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+
+MAX_START_FAILURES = 3
+"""Newcomers that may fail to start before no more are asked for."""
+
+
+def wanted(state: ControllerState, inputs: Inputs) -> int:
+    """The size to reach, within the spec's range."""
+    return max(state.spec.workers.min, min(inputs.direction.num_workers, state.spec.workers.max))
+
+
+def fill(state: ControllerState, want: int, now_s: float) -> Turned:
+    """Start as many workers as are missing to ``want``."""
+    if state.num_start_failures >= MAX_START_FAILURES and membership.holders(state):
+        return state, ()
+    alive = set(membership.usable(state)) | set(membership.coming(state))
+    leaving = {i for i, s in membership.usable(state).items() if s.stop and s.stop.cause is StopCause.REMOVED}
+    workers, actions, n = dict(state.workers), [], state.next_worker
+    for _ in range(want - len(alive - leaving)):
+        worker_id = f"{state.term}.{n}"
+        workers[worker_id] = WorkerFacts(worker_id=worker_id, started_s=now_s)
+        actions.append(StartWorker(worker_id))
+        n += 1
+    return replace(state, workers=workers, next_worker=n), tuple(actions)
+
+
+def settle(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """While the latest plan is not yet everybody's, change nothing; after its first commit, leavers may go."""
+    plan = state.plan
+    if plan is None:
+        return None
+    if not membership.is_settled(state, plan):
+        return state, ()
+    if state.settled_at is None:
+        reached = plan.num_members if plan.num_members == wanted(state, inputs) else state.reached
+        state = replace(state, settled_at=state.furthest, has_trained=True, reached=reached)
+        return state, ()
+    if state.furthest <= state.settled_at:
+        return None
+    leavers = [
+        i
+        for i, s in membership.usable(state).items()
+        if plan.member(i) is None and s.phase is Phase.STOPPED and s.stop and s.stop.cause is StopCause.REMOVED
+    ]
+    return _stop(state, leavers, now_s) if leavers else None
+
+
+def _stop(state: ControllerState, worker_ids: list[str], now_s: float) -> Turned:
+    workers = {i: replace(f, stopping_since_s=now_s) if i in worker_ids else f for i, f in state.workers.items()}
+    return replace(state, workers=workers), tuple(StopWorker(i) for i in worker_ids)
+
+
+def resize(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Bring the group to the wanted size: one plan for whoever is ready, or for those who stay."""
+    plan = state.plan
+    if plan is None or plan.goal is not Goal.TRAIN or any(s.is_finished for s in membership.statuses(state)):
+        return None
+    want = wanted(state, inputs)
+    if plan.num_members > want:
+        return _change(state, inputs, plan.worker_ids[:want])
+    newcomers = [i for i in membership.ready(state) if plan.member(i) is None]
+    if newcomers and plan.num_members < want:
+        return _change(state, inputs, (*plan.worker_ids, *newcomers)[:want])
+    outsiders = [*newcomers, *membership.coming(state)]
+    surplus = plan.num_members + len(outsiders) - want
+    if surplus > 0:
+        return _stop(state, sorted(outsiders, reverse=True)[:surplus], now_s)
+    filled, actions = fill(state, want, now_s)
+    return (filled, actions) if actions else None
+
+
+def _change(state: ControllerState, inputs: Inputs, members: tuple[str, ...]) -> Turned:
+    plan, source = state.plan, planning.member_source(state)
+    assert plan is not None
+    if source is None:
+        return state, ()
+    is_replacement = len(members) > plan.num_members and state.reached >= len(members)
+    direction = inputs.direction
+    cause = (
+        Cause(kind=TimelineKind.WORKER_JOINED, actor="controller", reason="a replacement for a lost worker is ready")
+        if is_replacement
+        else Cause(kind=TimelineKind.RESIZE, actor=direction.actor, reason=direction.reason)
+    )
+    draft = planning.Draft(switch=Switch.AGREED, members=members, source=source, cause=cause)
+    state, note = planning.issue(state, inputs, draft, plan)
+    return state, (note,)

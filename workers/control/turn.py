@@ -1,0 +1,145 @@
+"""One cycle of the controller: what is known and was heard goes in, a new state and actions come out.
+
+Pure: no clock, no Ray. The order of the rules is the order of truth: membership first, then the end
+that somebody asked for, then changes that are merely wanted. A rule that acts ends the turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.assignment import JobKey
+from workers.control import ending, membership, planning, regroup, resize
+from workers.control.decisions import (
+    Action,
+    ControllerState,
+    ControlSettings,
+    HaltWorker,
+    Inputs,
+    KillWorker,
+    Note,
+    SupersedeGroup,
+)
+from workers.plan import TimelineKind
+from workers.spec import JobSpec
+from workers.status import RunPhase, TimelineRow
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+Rule: TypeAlias = Callable[[ControllerState, Inputs, float], Turned | None]
+
+
+def begin(key: JobKey, term: int, spec: JobSpec, settings: ControlSettings, now_s: float) -> ControllerState:
+    """The state of a controller that knows nothing yet; its first turn needs ``Inputs.listed``."""
+    return ControllerState(key=key, term=term, spec=spec, settings=settings, begun_s=now_s)
+
+
+def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    """One cycle. ``now_s`` is the controller's own monotonic clock.
+
+    Call it whenever something was heard, and at least once a second besides. Every action may be
+    carried out late, twice or not at all: the next turns ask again for what is still missing.
+    """
+    if state.outcome is not None:
+        return state, ()
+    state = membership.observe(state, inputs, now_s)
+    state, kills = _kill(state, now_s)
+    state = ending.noted(state, inputs)
+    actions: tuple[Action, ...] = kills
+    for rule in _RULES:
+        turned = rule(state, inputs, now_s)
+        if turned is not None:
+            state, more = turned
+            actions += more
+            break
+    return _offered(_phased(state)), actions
+
+
+def _kill(state: ControllerState, now_s: float) -> Turned:
+    verdicts = membership.overdue(state, now_s)
+    workers, departed = dict(state.workers), dict(state.departed)
+    for worker_id, why in verdicts.items():
+        facts = workers[worker_id]
+        if facts.stopping_since_s is None:
+            departed[worker_id] = why
+        workers[worker_id] = replace(facts, kill=why, stopping_since_s=now_s)
+    for worker_id, facts in list(workers.items()):
+        if facts.kill and facts.stopping_since_s is not None and now_s - facts.stopping_since_s > state.settings.kill_s:
+            del workers[worker_id]  # its node is out of reach; it is fenced by the generation it is not in
+    state = regroup.count_stalls(replace(state, workers=workers, departed=departed), verdicts)
+    return state, tuple(KillWorker(i, why) for i, why in verdicts.items())
+
+
+def _adopt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """A new term decides nothing before every worker it found has acknowledged it, or is gone."""
+    if not state.is_adopting:
+        return None
+    late = [i for i, f in state.workers.items() if f.kill is None and (f.status is None or f.status.term < state.term)]
+    if late:
+        return state, ()
+    state = replace(state, is_adopting=False, departed={})
+    if not state.workers:
+        return state, ()
+    row = TimelineRow(
+        key=f"term/{state.term}",
+        kind=TimelineKind.CONTROLLER_LOST,
+        time=inputs.unix_s,
+        step=planning.progress_step(state),
+        actor="service",
+        reason=f"controller {state.term} adopted {len(state.workers)} workers, which went on training",
+        after={"workers": len(state.workers)},
+        cost_s=0.0,
+        steps_lost=0,
+    )
+    has_trained = any(s.round for s in membership.statuses(state))
+    return replace(state, has_trained=has_trained), (Note(row),)
+
+
+def _take_down(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """When the latest plan's group cannot go on, get everybody out of it before anything else."""
+    if state.ending is not None and not state.ending.must_save:
+        return None
+    if not state.is_broken:
+        why = membership.breach(state) or membership.is_group_stuck(state)
+        if why is None or ending.is_complete(state):
+            return None
+        state = replace(state, is_broken=True, why_broken=why, num_formed=state.num_formed + 1)
+    assert state.plan is not None
+    plan = state.plan
+    if late := membership.not_halted(state, plan):
+        halts: tuple[Action, ...] = tuple(HaltWorker(i, plan.id) for i in late)
+        return state, (SupersedeGroup(plan.generation), *halts)
+    return ending.carry_out(state, inputs, now_s) or regroup.regroup(state, inputs, now_s)
+
+
+_RULES: tuple[Rule, ...] = (
+    _adopt,
+    regroup.drop_failed,
+    _take_down,
+    ending.carry_out,
+    regroup.launch,
+    resize.settle,
+    resize.resize,
+)
+
+
+def _phased(state: ControllerState) -> ControllerState:
+    """What the attempt is doing, in the words of the job's states."""
+    if state.outcome is not None:
+        return replace(state, phase=RunPhase.ENDED)
+    if state.ending is not None:
+        return replace(state, phase=RunPhase.STOPPING)
+    if not state.has_trained:
+        return replace(state, phase=RunPhase.STARTING)
+    num_able = len(membership.holders(state))
+    waits = state.is_broken or state.plan is None
+    nobody = num_able == 0 or (waits and num_able < state.spec.workers.min)
+    return replace(state, phase=RunPhase.RECOVERING if nobody else RunPhase.RUNNING)
+
+
+def _offered(state: ControllerState) -> ControllerState:
+    plan = state.plan
+    if plan is None or state.is_broken or state.is_adopting:
+        return replace(state, offers={})
+    return replace(state, offers={i: plan for i, f in state.workers.items() if f.kill is None})

@@ -1,0 +1,193 @@
+"""The Plan: everything adjustable about a running job, as one immutable, versioned value.
+
+A plan holds from the first step boundary at which all members have agreed on it. Nothing else
+changes a running job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from workers.errors import BatchSplitError
+from workers.lr import LrPlan
+
+
+class PlanId(NamedTuple):
+    """Ordered: first by the controller's term, then by its own count."""
+
+    term: int
+    n: int
+
+
+class Switch(StrEnum):
+    """AGREED: from the boundary at which all members counted it. NOW: members left their round for it."""
+
+    AGREED = "agreed"
+    NOW = "now"
+
+
+class Goal(StrEnum):
+    """What members do under a plan."""
+
+    TRAIN = "train"
+    HOLD = "hold"
+    SAVE_AND_STOP = "save_and_stop"
+
+
+class TimelineKind(StrEnum):
+    """What a timeline row is about (contract, part 3)."""
+
+    START = "start"
+    RESIZE = "resize"
+    WORKER_LOST = "worker_lost"
+    WORKER_JOINED = "worker_joined"
+    CONTROLLER_LOST = "controller_lost"
+    RESTORE = "restore"
+    CHECKPOINT = "checkpoint"
+    BATCH = "batch"
+    LR = "lr"
+    PRECISION = "precision"
+    EXCHANGE = "exchange"
+    PROBATION = "probation"
+    FAILURE = "failure"
+    LIMIT = "limit"
+    PAUSE = "pause"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A worker named by the plan.
+
+    ``weight`` is its part of a global batch relative to the others'; 0 is legal (it adds zeros).
+    ``micro_size`` is in samples; None leaves it to the worker, which backs off on its own.
+    """
+
+    worker_id: str
+    rank: int
+    weight: float = 1.0
+    micro_size: int | None = None
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FreshSource:
+    """State as ``build`` made it at rank 0 (with the job's ``init_from`` applied, where it has one)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSource:
+    """State in memory of the member that is furthest ahead; it has committed ``round`` rounds."""
+
+    worker_id: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """State of a checkpoint; ``path`` is its folder in the job's checkpoint storage."""
+
+    path: str
+    step: int
+
+
+Source: TypeAlias = FreshSource | MemberSource | CheckpointSource
+
+
+class Format(StrEnum):
+    """A number format for compute; master weights stay as the user made them."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """``why`` tells what ``auto`` resolved to and on which measurement."""
+
+    format: Format = Format.FP32
+    why: str = "asked for in the spec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """How gradients travel."""
+
+    scheme: str = "none"
+    why: str = "asked for in the spec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Who changed the plan and why; timeline rows are derived from it.
+
+    ``actor`` is ``user``, ``service``, ``controller`` or the name of an advisor.
+    """
+
+    kind: TimelineKind
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One version of everything adjustable.
+
+    ``generation`` counts memberships of the process group: a plan with another generation than the
+    one in force needs a rendezvous first, and its ``source`` tells whose state everyone takes.
+    ``lineage`` counts starts and restores within the attempt; it changes only where state is taken
+    from a checkpoint or made afresh. ``global_batch`` is in samples. ``failures`` counts the user's
+    code's failures so far, so that a new controller goes on counting.
+    """
+
+    id: PlanId
+    switch: Switch
+    goal: Goal = Goal.TRAIN
+    generation: int
+    lineage: int
+    source: Source
+    members: tuple[Member, ...]
+    global_batch: int
+    lr: LrPlan
+    precision: Precision = Precision()
+    exchange: Exchange = Exchange()
+    cause: Cause
+    failures: int = 0
+
+    @property
+    def num_members(self) -> int:
+        return len(self.members)
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(m.worker_id for m in self.members)
+
+    def member(self, worker_id: str) -> Member | None:
+        """The member that is this worker, or None when the plan leaves it out."""
+        return next((m for m in self.members if m.worker_id == worker_id), None)
+
+
+def split_batch(global_batch: int, weights: Sequence[float]) -> list[int]:
+    """Split a global batch over ranks in proportion to their weights.
+
+    Sizes are in samples; the parts sum to exactly ``global_batch``, so a resize never changes what
+    one optimizer step means. Largest remainder, ties to the lower rank; a weight of 0 gives 0.
+    A batch smaller than the number of ranks (the job's last may be) leaves some with 0.
+
+    Raises BatchSplitError when a weight is negative or all are 0.
+    """
+    total = float(sum(weights))
+    if total <= 0 or min(weights) < 0:
+        raise BatchSplitError(
+            f"weights={list(weights)} cannot share a batch; give each rank a weight of at least 0 and one above it"
+        )
+    exact = [global_batch * w / total for w in weights]
+    sizes = [int(e) for e in exact]
+    by_remainder = sorted(range(len(sizes)), key=lambda r: (sizes[r] - exact[r], r))
+    for r in by_remainder[: global_batch - sum(sizes)]:
+        sizes[r] += 1
+    return sizes

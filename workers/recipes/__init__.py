@@ -1,0 +1,1 @@
+"""Built-in training tasks, written as any user would write them."""

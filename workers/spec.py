@@ -1,0 +1,375 @@
+"""The job spec: what a user submits, with every default and every refusal.
+
+``parse_job_spec`` is the one way in: it refuses unknown keys with a suggestion, values that are not
+built yet with ``NOT_AVAILABLE``, and combinations that cannot run, all at once, each with its pointer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+
+from workers.errors import FieldProblem, SpecError
+from workers.lr import Decay, LrRule
+
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+ENTRYPOINT_PATTERN = r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$"
+ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+RESERVED_ENV = frozenset(
+    {"CONCERTINA_OUTPUT", "CONCERTINA_TOKEN", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"}
+)
+
+Positive: TypeAlias = Annotated[int, Field(gt=0, le=2**53)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Secret(_Part):
+    """A value that comes from the service's environment and is shown nowhere."""
+
+    secret: Annotated[str, Field(pattern=ENV_PATTERN)]
+
+
+class InitFrom(_Part):
+    """Start from a checkpoint of another job: its weights, or all of its state."""
+
+    job: Annotated[str, Field(min_length=1)]
+    step: Literal["latest"] | Annotated[int, Field(ge=0)] = "latest"
+    state: Literal["weights", "all"] = "weights"
+
+
+class WorkerRange(_Part):
+    """The elastic range of worker counts."""
+
+    min: Annotated[int, Field(ge=1, le=1024)] = 1
+    max: Annotated[int, Field(ge=1, le=1024)] = 1
+
+    @model_validator(mode="after")
+    def _ordered(self) -> WorkerRange:
+        if self.min > self.max:
+            raise ValueError(f"min={self.min} is above max={self.max}; lower min or raise max")
+        return self
+
+
+class Resources(_Part):
+    """What one worker gets; ``memory_bytes`` is a limit, on CPU too."""
+
+    cpus: Annotated[float, Field(gt=0, le=4096)] = 1
+    gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    memory_bytes: Annotated[int, Field(ge=64 * 2**20)] | None = None
+
+
+class BatchSpec(_Part):
+    """The global batch, in samples an optimizer step whatever the number of workers."""
+
+    global_size: Positive = 128
+    micro_size: Literal["auto"] | Positive = "auto"
+    max_tokens: Positive | None = None
+    adapt: Literal["fixed", "goodput"] = "fixed"
+    max_global_size: Positive | None = None
+    lr_rule: LrRule | Literal["adascale"] = LrRule.SQRT
+
+
+class OptimizerSpec(_Part):
+    """``lr`` is meant at ``base_batch`` samples (null: at ``batch.global_size``)."""
+
+    lr: Annotated[float, Field(gt=0)] = 1.0e-3
+    base_batch: Positive | None = None
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+
+
+class LrScheduleSpec(_Part):
+    """Warm-up and decay, driven by the share of samples seen."""
+
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    decay: Decay = Decay.COSINE
+
+
+class ExchangeSpec(_Part):
+    """How gradients travel, spelled out."""
+
+    scheme: Annotated[str, Field(min_length=1)]
+    options: dict[str, JsonValue] = {}
+    loss_class: Literal["lossless", "near_lossless", "lossy"] = "near_lossless"
+
+
+class ParallelismSpec(_Part):
+    """How the model and its state are spread over workers."""
+
+    data: Literal["auto"] | Positive = "auto"
+    tensor: Positive = 1
+    pipeline: Positive = 1
+    shard: bool = False
+    activation_checkpointing: bool = False
+
+
+class CheckpointSpec(_Part):
+    """``every_steps`` at ``batch.global_size``; ``metric`` is a telemetry key such as ``eval.accuracy``."""
+
+    every_steps: Positive = 100
+    keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    metric: str | None = None
+    mode: Literal["max", "min"] = "max"
+
+
+class RetrySpec(_Part):
+    """``max_failures`` of the user's code; lost workers and nodes are not counted."""
+
+    max_failures: Annotated[int, Field(ge=0, le=1000)] = 3
+
+
+PrecisionName: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+SchemeName: TypeAlias = Literal[
+    "auto", "none", "bf16", "fp16", "int8", "int4", "two_four", "topk", "powersgd", "local_steps"
+]
+_Label: TypeAlias = Annotated[str, Field(max_length=256)]
+
+
+class JobSpec(_Part):
+    """A training job. Exactly one of ``steps``, ``epochs`` and ``samples`` says how long it is."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    entrypoint: Annotated[str, Field(pattern=ENTRYPOINT_PATTERN)]
+    bundle: str | None = None
+    dependencies: Annotated[list[str], Field(max_length=500)] = []
+    env: dict[Annotated[str, Field(pattern=ENV_PATTERN)], str | Secret] = {}
+    config: dict[str, JsonValue] = {}
+    steps: Positive | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    samples: Positive | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    init_from: InitFrom | None = None
+    workers: WorkerRange = WorkerRange()
+    resources: Resources = Resources()
+    batch: BatchSpec = BatchSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    lr_schedule: LrScheduleSpec = LrScheduleSpec()
+    precision: PrecisionName | dict[str, JsonValue] = "auto"
+    communication: SchemeName | ExchangeSpec = "auto"
+    parallelism: ParallelismSpec = ParallelismSpec()
+    compile: bool = False
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    eval_every_steps: Positive = 100
+    retry: RetrySpec = RetrySpec()
+    queue: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    labels: dict[Annotated[str, Field(min_length=1, max_length=63)], _Label] = {}
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _integer_fixes_the_range(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"min": value, "max": value}
+        if isinstance(value, Mapping) and "max" not in value and isinstance(value.get("min"), int):
+            return {**value, "max": value["min"]}
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _env_is_free(cls, value: dict[str, str | Secret]) -> dict[str, str | Secret]:
+        for name in RESERVED_ENV & value.keys():
+            raise ValueError(f"{name} is set by the service; choose another name")
+        return value
+
+    @field_validator("dependencies")
+    @classmethod
+    def _dependencies_parse(cls, value: list[str]) -> list[str]:
+        for text in value:
+            try:
+                Requirement(text)
+            except InvalidRequirement as error:
+                raise ValueError(
+                    f"{text!r} is not a PEP 508 requirement ({str(error).splitlines()[0]}); "
+                    "write for example 'einops>=0.8'"
+                ) from None
+        return value
+
+    @property
+    def base_batch(self) -> int:
+        """The global batch at which ``optimizer.lr`` is meant, in samples."""
+        return self.optimizer.base_batch or self.batch.global_size
+
+    def total_samples(self, num_train: int) -> int:
+        """How many samples the job draws in all, over a dataset of ``num_train`` samples."""
+        if self.samples is not None:
+            return self.samples
+        if self.epochs is not None:
+            return max(1, round(self.epochs * num_train))
+        assert self.steps is not None
+        return self.steps * self.batch.global_size
+
+    def secret_names(self) -> set[str]:
+        """Variables of the service's environment that the job needs."""
+        return {v.secret for v in self.env.values() if isinstance(v, Secret)}
+
+
+def parse_job_spec(document: object) -> JobSpec:
+    """Read a job spec from parsed YAML or JSON.
+
+    Raises SpecError with every problem found; its code is NOT_AVAILABLE where all that is wrong is
+    that a value is not built yet.
+    """
+    if not isinstance(document, Mapping):
+        raise SpecError(
+            [
+                FieldProblem(
+                    "", f"a job spec is a mapping, this is a {type(document).__name__}; see the README for an example"
+                )
+            ]
+        )
+    try:
+        spec = JobSpec.model_validate(document)
+    except ValidationError as error:
+        raise SpecError([_problem(e) for e in _without_union_noise(error)]) from None
+    if problems := _contradictions(spec):
+        raise SpecError(problems)
+    if missing := _not_built(spec):
+        raise SpecError(missing, code="NOT_AVAILABLE")
+    return spec
+
+
+def _contradictions(spec: JobSpec) -> list[FieldProblem]:
+    problems = []
+    given = [k for k in ("steps", "epochs", "samples") if getattr(spec, k) is not None]
+    if len(given) != 1:
+        seen = " and ".join(given) or "none of them"
+        problems.append(
+            FieldProblem(
+                f"/{given[1]}" if given else "/steps",
+                f"exactly one of steps, epochs and samples says how long the job is; given: {seen}",
+            )
+        )
+    if spec.batch.global_size < spec.workers.min:
+        problems.append(
+            FieldProblem(
+                "/batch/global_size",
+                f"{spec.batch.global_size} samples cannot be shared by workers.min={spec.workers.min}; "
+                f"use at least {spec.workers.min}, or lower workers.min",
+            )
+        )
+    if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.global_size:
+        problems.append(
+            FieldProblem(
+                "/batch/micro_size",
+                f"{spec.batch.micro_size} is above batch.global_size={spec.batch.global_size}; lower it, or use auto",
+            )
+        )
+    if spec.batch.max_global_size is not None and spec.batch.max_global_size < spec.batch.global_size:
+        problems.append(
+            FieldProblem(
+                "/batch/max_global_size",
+                f"{spec.batch.max_global_size} is below global_size={spec.batch.global_size}; raise it or leave it out",
+            )
+        )
+    module = spec.entrypoint.split(":")[0].split(".")[0]
+    if spec.bundle is None and module != "workers":
+        problems.append(
+            FieldProblem(
+                "/bundle",
+                f"the entrypoint {spec.entrypoint!r} is not a built-in recipe and there is no bundle; "
+                "upload your code (the CLI does it for `code: ./dir`)",
+            )
+        )
+    return problems
+
+
+_INSTEAD = "not built yet; use "
+
+
+def _not_built(spec: JobSpec) -> list[FieldProblem]:
+    """Everything that the contract names and this version refuses, with what to use instead."""
+    batch, spread = spec.batch, spec.parallelism
+    scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
+    rows: list[tuple[bool, str, object, str]] = [
+        (batch.max_tokens is not None, "/batch/max_tokens", batch.max_tokens, "micro_size"),
+        (batch.adapt != "fixed", "/batch/adapt", batch.adapt, "fixed"),
+        (batch.max_global_size is not None, "/batch/max_global_size", batch.max_global_size, "null"),
+        (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
+        (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
+        (scheme not in ("auto", "none"), "/communication", scheme, "auto or none"),
+        (
+            isinstance(spec.communication, ExchangeSpec) and bool(spec.communication.options),
+            "/communication/options",
+            "options",
+            "{}",
+        ),
+        (spread.data != "auto", "/parallelism/data", spread.data, "auto, and `workers` for the number of replicas"),
+        (spread.tensor != 1, "/parallelism/tensor", spread.tensor, "1"),
+        (spread.pipeline != 1, "/parallelism/pipeline", spread.pipeline, "1"),
+        (spread.shard, "/parallelism/shard", "true", "false"),
+        (
+            spread.activation_checkpointing,
+            "/parallelism/activation_checkpointing",
+            "true",
+            "false, or torch.utils.checkpoint in the model",
+        ),
+        (spec.compile, "/compile", "true", "false, or torch.compile in your entrypoint"),
+        (spec.queue != "default", "/queue", spec.queue, "default"),
+        (spec.priority != 0, "/priority", spec.priority, "0"),
+    ]
+    return [
+        FieldProblem(pointer, f"{value} is {_INSTEAD}{instead}") for wrong, pointer, value, instead in rows if wrong
+    ]
+
+
+def _without_union_noise(error: ValidationError) -> list[Any]:
+    """Of the alternatives that a union tried, keep the most telling complaint for each field."""
+    best: dict[tuple[Any, ...], Any] = {}
+    for e in error.errors(include_url=False):
+        place = tuple(p for p in e["loc"] if not _is_union_tag(p))
+        if place not in best or best[place]["type"] in ("literal_error", "model_type", "dict_type"):
+            best[place] = {**e, "loc": place}
+    return list(best.values())
+
+
+def _is_union_tag(part: Any) -> bool:
+    return isinstance(part, str) and (
+        part in {"str", "int", "float", "constrained-int", "constrained-str"}
+        or "[" in part
+        or part in {"Secret", "ExchangeSpec"}
+    )
+
+
+def _problem(error: Mapping[str, Any]) -> FieldProblem:
+    place = error["loc"]
+    pointer = "".join(f"/{str(p).replace('~', '~0').replace('/', '~1')}" for p in place)
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(place[:-1])
+        near = difflib.get_close_matches(str(place[-1]), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        return FieldProblem(pointer, f"unknown key {place[-1]!r}; {hint}")
+    if error["type"] == "missing":
+        return FieldProblem(pointer, "is required")
+    message = error["msg"].removeprefix("Value error, ")
+    if place == ("name",) and error["type"] == "string_pattern_mismatch":
+        message = "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters"
+    if place == ("entrypoint",) and error["type"] == "string_pattern_mismatch":
+        message = "must be module:callable, such as train:build"
+    seen = error.get("input")
+    shown = "" if isinstance(seen, Mapping | list) or "env" in place else f" (seen: {seen!r:.80})"
+    return FieldProblem(pointer, f"{message}{shown}")
+
+
+def _known_keys(place: tuple[Any, ...]) -> list[str]:
+    model: type[BaseModel] = JobSpec
+    for part in place:
+        field = model.model_fields.get(str(part))
+        if field is None:
+            return sorted(model.model_fields)
+        nested = _model_in(field.annotation)
+        if nested is None:
+            break
+        model = nested
+    return sorted(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((m for a in get_args(annotation) if (m := _model_in(a)) is not None), None)

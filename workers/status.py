@@ -1,0 +1,289 @@
+"""What workers and controllers tell about themselves: frozen values that cross process borders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from workers.errors import Failure, Reason
+from workers.plan import Plan, PlanId, TimelineKind
+
+
+class Phase(StrEnum):
+    """Where a worker's training thread is. ``STOPPED``: it left the round and waits for a plan."""
+
+    BUILD = "build"
+    READY = "ready"
+    RENDEZVOUS = "rendezvous"
+    SYNC = "sync"
+    DATA = "data"
+    COMPUTE = "compute"
+    EXCHANGE = "exchange"
+    COMMIT = "commit"
+    EVAL = "eval"
+    SAVE = "save"
+    STOPPED = "stopped"
+    HELD = "held"
+    SAVED = "saved"
+    DONE = "done"
+    FAILED = "failed"
+
+
+TRAINING_PHASES = frozenset(
+    {Phase.RENDEZVOUS, Phase.SYNC, Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.COMMIT, Phase.EVAL, Phase.SAVE}
+)
+
+
+class StopCause(StrEnum):
+    """Why a worker left a round."""
+
+    PEER = "peer"  # a collective or the rendezvous failed: somebody else went
+    ABORTED = "aborted"  # the controller asked
+    USER = "user"  # the user's code raised
+    MEMORY = "memory"  # out of memory after the first bucket was launched
+    REMOVED = "removed"  # the plan in force leaves this worker out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReport:
+    """``generation`` is the one that was left; ``failure`` is set where user code or memory failed."""
+
+    generation: int
+    cause: StopCause
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInfo:
+    """What a worker learned by building the task.
+
+    ``device_seconds`` maps number formats to measured seconds of one fixed matrix product on this
+    worker's device (the table that ``precision: auto`` decides by).
+    """
+
+    num_train: int
+    num_eval: int
+    num_parameters: int
+    total_samples: int
+    device: str
+    device_seconds: Mapping[str, float]
+    node_id: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One committed (or skipped) round; global values, the same on every rank.
+
+    ``round`` counts commits from 1 and goes on over restores of its lineage; ``cursor`` is the samples
+    drawn after it; ``time`` is Unix seconds at the commit; ``values`` holds telemetry keys of the
+    contract (``loss``, ``step_s``, ``eval.accuracy``, ``user.NAME``, ...).
+    ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated.
+    """
+
+    lineage: int
+    round: int
+    generation: int
+    plan_id: PlanId
+    cursor: int
+    samples: int
+    time: float
+    values: Mapping[str, float]
+    is_skipped: bool = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return (self.lineage, self.round)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """Bytes of one worker's log from ``offset`` on; ``rank`` is the rank it had, None before it had one."""
+
+    worker_id: str
+    offset: int
+    rank: int | None
+    time: float
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointInfo:
+    """A complete checkpoint in storage; ``path`` is its folder under the job's checkpoint folder."""
+
+    path: str
+    attempt: int
+    lineage: int
+    generation: int
+    round: int
+    step: int
+    cursor: int
+    size_bytes: int
+    metric: float | None
+    is_final: bool
+    created_at: float
+    held_s: float = 0.0
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """The newest checkpoint is the greatest by this."""
+        return (self.attempt, self.lineage, self.round, self.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker as it is now; the answer to ``poll``.
+
+    ``seq`` grows with every answer, so that a late one is recognised and dropped. ``term`` is the
+    highest term it has acknowledged. ``plan`` is in force, ``pending`` is held for agreement,
+    ``halted`` is the highest plan id that it was told never to enter again.
+    ``round`` counts committed rounds of ``lineage``, ``cursor`` the samples drawn; both are None
+    until it holds state. ``generation`` is the group it trains in, None when it is in none.
+    ``is_finished``: all samples are drawn and the final evaluation is committed.
+    """
+
+    worker_id: str
+    seq: int
+    term: int
+    phase: Phase
+    phase_age_s: float
+    plan: Plan | None = None
+    pending: Plan | None = None
+    halted: PlanId = PlanId(0, 0)
+    generation: int | None = None
+    lineage: int | None = None
+    round: int | None = None
+    cursor: int | None = None
+    is_finished: bool = False
+    stop: StopReport | None = None
+    failure: Failure | None = None
+    build: BuildInfo | None = None
+    records: tuple[RoundRecord, ...] = ()
+    logs: tuple[LogChunk, ...] = ()
+    checkpoints: tuple[CheckpointInfo, ...] = ()
+    micro_size: int | None = None
+    memory_bytes: int = 0
+    gpu_utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """What the store has committed, so that its writers may forget it.
+
+    ``rounds`` is the highest (lineage, round) such that all before it are stored; ``log_offsets``
+    maps workers to stored bytes; ``checkpoints`` are registered paths; ``timeline`` the keys of stored rows.
+    """
+
+    rounds: tuple[int, int] = (0, 0)
+    log_offsets: Mapping[str, int] = field(default_factory=dict)
+    checkpoints: frozenset[str] = frozenset()
+    timeline: frozenset[str] = frozenset()
+
+
+class RunGoal(StrEnum):
+    """What the service wants of a running attempt."""
+
+    RUN = "run"
+    PAUSE = "pause"  # checkpoint, then release everything
+    CANCEL = "cancel"  # stop without saving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direction:
+    """The job row's desired state, handed to the controller with every tick.
+
+    ``num_workers`` is the size to reach; ``actor`` and ``reason`` tell who wants it and why.
+    """
+
+    goal: RunGoal
+    num_workers: int
+    actor: str = "service"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRow:
+    """Something that changed while a job ran; ``key`` is unique in the attempt and stable over controllers.
+
+    ``before`` and ``after`` are small JSON values (``{"workers": 2}``). ``cost_s`` is seconds without
+    a commit beyond one ordinary step; None while it is not known yet: the row is sent again with it.
+    """
+
+    key: str
+    kind: TimelineKind
+    time: float
+    step: int
+    actor: str
+    reason: str
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    cost_s: float | None = None
+    steps_lost: int | None = None
+
+
+class RunPhase(StrEnum):
+    """The controller's view of the attempt; the reconciler turns it into the job's state."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    REQUEUED = "requeued"  # below min for too long, or not placed in time: state is saved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One worker as a page shows it."""
+
+    worker_id: str
+    rank: int | None
+    node_id: str
+    pid: int
+    phase: Phase
+    phase_age_s: float
+    memory_bytes: int
+    device: str = ""
+    micro_size: int | None = None
+    gpu_utilisation: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot:
+    """A whole attempt folded into one value: the answer of a controller to ``direct``.
+
+    ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
+    built the task. ``rounds_done`` is the highest round of ``records`` ever seen in ``lineage``.
+    """
+
+    job_id: str
+    attempt: int
+    term: int
+    phase: RunPhase
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+    failure: Failure | None = None
+    detail: str = ""
+    plan: Plan | None = None
+    lineage: int = 0
+    cursor: int = 0
+    total_samples: int | None = None
+    num_current: int = 0
+    num_wanted: int = 0
+    num_pending: int = 0
+    workers: tuple[WorkerView, ...] = ()
+    records: tuple[RoundRecord, ...] = ()
+    logs: tuple[LogChunk, ...] = ()
+    timeline: tuple[TimelineRow, ...] = ()
+    checkpoints: tuple[CheckpointInfo, ...] = ()

@@ -1,0 +1,1 @@
+"""The arithmetic of one worker in torch; never imports Ray."""
