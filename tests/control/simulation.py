@@ -55,6 +55,8 @@ class Fault(StrEnum):
     SLOW_CONTROLLER = "slow_controller"
     SCALE = "scale"
     CUT_RENDEZVOUS = "cut_rendezvous"
+    PAUSE = "pause"
+    CANCEL = "cancel"
 
 
 @dataclass
@@ -306,6 +308,7 @@ class World:
     num_user_errors: int = 0
     stored: tuple[int, int] = (0, 0)
     superseded: int = 0
+    goal: RunGoal = RunGoal.RUN
     lineages: set[int] = field(default_factory=set)
 
     # --- records of what must hold -------------------------------------------------------------
@@ -366,6 +369,10 @@ class World:
             case Fault.CUT_RENDEZVOUS:
                 for group in self.groups.values():
                     group.is_broken = group.is_broken or self.rng.random() < 0.5
+            case Fault.PAUSE:
+                self.goal = RunGoal.PAUSE if self.goal is RunGoal.RUN else self.goal
+            case Fault.CANCEL:
+                self.goal = RunGoal.CANCEL
             case _:
                 pass
 
@@ -395,7 +402,7 @@ class World:
         newest = max(known, key=lambda c: c.order, default=None)
         inputs = Inputs(
             unix_s=self.now,
-            direction=Direction(goal=RunGoal.RUN, num_workers=self.want),
+            direction=Direction(goal=self.goal, num_workers=self.want),
             acked=Acknowledged(rounds=self.stored, checkpoints=frozenset(c.path for c in known)),
             listed=self.listed,
             statuses=dict(self.heard),

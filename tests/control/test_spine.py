@@ -11,7 +11,9 @@ from tests.control.simulation import Fault, World
 from workers.status import Outcome
 
 NUM_ROUNDS = 40
-FATAL_TO_ALL = {Fault.KILL_ALL, Fault.KILL, Fault.KILL_TWO, Fault.STOP_PROCESS}
+DEADLY = {Fault.KILL_ALL, Fault.KILL, Fault.KILL_TWO, Fault.STOP_PROCESS}
+WISHES = {Fault.PAUSE, Fault.CANCEL}
+FAULTS = [f for f in Fault if f not in WISHES]
 
 
 @st.composite
@@ -39,7 +41,7 @@ def assert_whole(world: World) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(worlds(st.sampled_from(list(Fault))))
+@given(worlds(st.sampled_from(FAULTS)))
 def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
     world.run(max_ticks=20_000)
     assert world.outcome is Outcome.SUCCEEDED
@@ -47,9 +49,30 @@ def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds(st.sampled_from([f for f in Fault if f not in FATAL_TO_ALL])))
+@given(worlds(st.sampled_from([f for f in FAULTS if f not in DEADLY])))
 def test_no_round_is_committed_twice_while_no_worker_dies(world: World) -> None:
     world.run(max_ticks=20_000)
     assert world.outcome is Outcome.SUCCEEDED
     assert len(world.tokens) == NUM_ROUNDS
     assert_whole(world)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(st.sampled_from([f for f in Fault if f not in DEADLY])))
+def test_a_pause_saves_every_committed_round(world: World) -> None:
+    world.faults.append(Fault.PAUSE)
+    world.run(max_ticks=20_000)
+    assert world.outcome in (Outcome.PAUSED, Outcome.SUCCEEDED, Outcome.CANCELLED)
+    assert not world.workers, "everything is released"
+    if world.outcome is Outcome.PAUSED and world.tokens:
+        saved = max(len(history) for _, history in world.storage)
+        assert saved == len(world.tokens)
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(st.sampled_from(list(Fault))))
+def test_every_wish_is_met_under_any_fault(world: World) -> None:
+    world.faults.append(Fault.CANCEL)
+    world.run(max_ticks=20_000)
+    assert world.outcome in (Outcome.PAUSED, Outcome.SUCCEEDED, Outcome.CANCELLED)
+    assert not world.workers

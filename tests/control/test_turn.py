@@ -1,0 +1,398 @@
+"""What the controller decides, case by case; the simulation covers their interplay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workers.assignment import JobKey
+from workers.control.decisions import (
+    Action,
+    ControllerState,
+    ControlSettings,
+    HaltWorker,
+    Inputs,
+    KillWorker,
+    Note,
+    StartWorker,
+    StopWorker,
+)
+from workers.control.turn import begin, turn
+from workers.errors import Failure, Reason
+from workers.plan import Format, Goal, MemberSource, Plan, PlanId, Switch, TimelineKind
+from workers.spec import parse_job_spec
+from workers.status import (
+    Acknowledged,
+    BuildInfo,
+    CheckpointInfo,
+    Direction,
+    Outcome,
+    Phase,
+    RunGoal,
+    RunPhase,
+    StopCause,
+    StopReport,
+    WorkerStatus,
+)
+
+SETTINGS = ControlSettings(liveness_s=10, hold_s=60, place_s=30, gather_s=5, stop_s=5, kill_s=5)
+
+
+class Desk:
+    """One controller and the statuses that its workers would give."""
+
+    def __init__(self, low: int = 1, high: int = 4, want: int = 2, max_failures: int = 3, term: int = 1) -> None:
+        spec = parse_job_spec(
+            {
+                "name": "desk",
+                "entrypoint": "workers.recipes.digits:build",
+                "steps": 100,
+                "workers": {"min": low, "max": high},
+                "batch": {"global_size": 8},
+                "retry": {"max_failures": max_failures},
+            }
+        )
+        self.now = 100.0
+        self.state: ControllerState = begin(JobKey(job_id="j", attempt=1), term, spec, SETTINGS, self.now)
+        self.direction = Direction(goal=RunGoal.RUN, num_workers=want)
+        self.acked = Acknowledged()
+        self.latest: CheckpointInfo | None = None
+        self.statuses: dict[str, WorkerStatus] = {}
+        self.listed: tuple[str, ...] | None = ()
+        self.actions: tuple[Action, ...] = ()
+
+    def turn(self, after_s: float = 0.1, lost: dict[str, str] | None = None, silent: tuple[str, ...] = ()) -> None:
+        self.now += after_s
+        for i in lost or {}:
+            self.statuses.pop(i, None)
+        self.statuses = {i: replace(s, seq=s.seq + 1) for i, s in self.statuses.items() if i not in silent} | {
+            i: s for i, s in self.statuses.items() if i in silent
+        }
+        heard = {i: s for i, s in self.statuses.items() if i not in silent}
+        inputs = Inputs(
+            unix_s=1e9 + self.now,
+            direction=self.direction,
+            acked=self.acked,
+            listed=self.listed,
+            statuses=heard,
+            lost=lost or {},
+            latest=self.latest,
+        )
+        self.listed = None
+        self.state, self.actions = turn(self.state, inputs, self.now)
+
+    def say(self, worker_id: str, phase: Phase, **more: object) -> None:
+        old = self.statuses.get(worker_id)
+        seen = old or WorkerStatus(
+            worker_id=worker_id, seq=0, term=self.state.term, phase=phase, phase_age_s=0.0, build=build_info()
+        )
+        self.statuses[worker_id] = replace(seen, phase=phase, **{"phase_age_s": 0.0, **more})  # type: ignore[arg-type]  # fields by name
+
+    def of(self, kind: type[Action]) -> list[Action]:
+        return [a for a in self.actions if isinstance(a, kind)]
+
+    def rows(self) -> list[TimelineKind]:
+        return [a.row.kind for a in self.actions if isinstance(a, Note)]
+
+    @property
+    def plan(self) -> Plan:
+        assert self.state.plan is not None
+        return self.state.plan
+
+    def train(self, *worker_ids: str, round: int = 5) -> None:
+        """Bring these workers into training under the plan that was offered."""
+        for worker_id in worker_ids:
+            self.say(
+                worker_id,
+                Phase.COMPUTE,
+                plan=self.plan,
+                pending=None,
+                generation=self.plan.generation,
+                lineage=self.plan.lineage,
+                round=round,
+                cursor=round * 8,
+                stop=None,
+            )
+
+    def started(self, num: int) -> list[str]:
+        """From nothing to ``num`` workers that train."""
+        self.direction = replace(self.direction, num_workers=num)
+        self.turn()
+        self.turn()
+        ids = [f"{self.state.term}.{n}" for n in range(1, num + 1)]
+        for i in ids:
+            self.say(i, Phase.READY)
+        self.turn()
+        self.train(*ids)
+        self.turn()
+        self.turn()
+        assert self.state.phase is RunPhase.RUNNING
+        return ids
+
+    def stop(self, worker_id: str, cause: StopCause, failure: Failure | None = None) -> None:
+        stop = StopReport(generation=self.plan.generation, cause=cause, failure=failure)
+        self.say(worker_id, Phase.STOPPED, generation=None, stop=stop, halted=self.plan.id)
+
+
+def build_info() -> BuildInfo:
+    return BuildInfo(
+        num_train=80,
+        num_eval=8,
+        num_parameters=10,
+        total_samples=800,
+        device="cpu",
+        device_seconds={"fp32": 1.0, "bf16": 3.0, "fp16": 9.0},
+        node_id="n",
+        pid=1,
+    )
+
+
+def checkpoint(round: int, *, is_final: bool = False) -> CheckpointInfo:
+    return CheckpointInfo(
+        path=f"p{round}",
+        attempt=1,
+        lineage=1,
+        generation=1,
+        round=round,
+        step=round,
+        cursor=round * 8,
+        size_bytes=1,
+        metric=None,
+        is_final=is_final,
+        created_at=0.0,
+    )
+
+
+FAILURE = Failure(reason=Reason.USER_ERROR, type="ValueError", message="bad sample", round=6)
+
+
+def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -> None:
+    desk = Desk(want=2)
+    desk.turn()
+    desk.turn()
+    assert [a.worker_id for a in desk.of(StartWorker)] == ["1.1", "1.2"]  # type: ignore[union-attr]  # narrowed by of
+    desk.say("1.1", Phase.READY)
+    desk.say("1.2", Phase.BUILD)
+    desk.turn()
+    assert desk.state.plan is None
+    desk.say("1.2", Phase.READY)
+    desk.turn()
+    assert desk.plan.worker_ids == ("1.1", "1.2")
+    assert desk.plan.switch is Switch.NOW
+    assert desk.plan.precision.format is Format.FP32
+    assert "fp32" in desk.plan.precision.why
+    assert desk.rows() == [TimelineKind.START]
+
+
+def test_a_start_goes_with_the_minimum_once_others_take_too_long() -> None:
+    desk = Desk(low=1, want=2)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    assert desk.state.plan is None
+    desk.turn(after_s=SETTINGS.gather_s + 1)
+    assert desk.plan.worker_ids == ("1.1",)
+
+
+def test_a_finish_waits_for_the_store_before_anybody_is_stopped() -> None:
+    desk = Desk()
+    ids = desk.started(2)
+    final = checkpoint(100, is_final=True)
+    for i in ids:
+        desk.say(i, Phase.DONE, generation=None, round=100, is_finished=True, checkpoints=(final,))
+    desk.turn()
+    assert desk.of(StopWorker) == []
+    desk.acked = Acknowledged(rounds=(1, 100), checkpoints=frozenset({final.path}))
+    desk.turn()
+    assert len(desk.of(StopWorker)) == 2
+    desk.turn(lost=dict.fromkeys(ids, "ended"))
+    assert desk.state.outcome is Outcome.SUCCEEDED
+    assert desk.rows() == [TimelineKind.END]
+
+
+def test_a_lost_worker_halts_the_others_and_the_survivor_goes_on_at_once() -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.turn(lost={"1.2": "killed by signal 9"})
+    assert desk.of(HaltWorker) == [HaltWorker("1.1", desk.plan.id)]
+    desk.stop("1.1", StopCause.PEER)
+    desk.turn()
+    assert desk.plan.worker_ids == ("1.1",)
+    assert desk.plan.source == MemberSource("1.1", 5)
+    assert desk.rows() == [TimelineKind.WORKER_LOST]
+    assert "killed by signal 9" in desk.plan.cause.reason
+    assert desk.state.phase is RunPhase.RUNNING
+
+
+def test_reports_from_before_the_halt_decide_nothing() -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.stop("1.1", StopCause.PEER)
+    desk.say("1.1", Phase.STOPPED, halted=PlanId(0, 0))
+    desk.turn(lost={"1.2": "killed"})
+    before = desk.plan.id
+    desk.turn()
+    assert desk.plan.id == before
+    assert desk.of(HaltWorker) == [HaltWorker("1.1", before)]
+
+
+def test_the_same_failure_on_two_ranks_counts_once_and_too_many_save_and_fail() -> None:
+    desk = Desk(max_failures=1)
+    ids = desk.started(2)
+    for i in ids:
+        desk.stop(i, StopCause.USER, FAILURE)
+    desk.turn()
+    assert (desk.state.num_failures, desk.plan.failures) == (1, 1)
+    assert desk.rows() == [TimelineKind.FAILURE]
+    desk.train(*ids)
+    desk.turn()
+    desk.stop(ids[0], StopCause.USER, FAILURE)
+    desk.stop(ids[1], StopCause.PEER)
+    desk.turn()
+    desk.turn()
+    assert desk.plan.goal is Goal.SAVE_AND_STOP
+    desk.say("1.1", Phase.SAVED, plan=desk.plan, stop=None)
+    desk.turn()
+    assert len(desk.of(StopWorker)) == 2
+    desk.turn(lost=dict.fromkeys(ids, "ended"))
+    assert desk.state.outcome is Outcome.FAILED
+    assert desk.state.reason is Reason.USER_ERROR
+    assert desk.state.ending is not None
+    assert desk.state.ending.failure == FAILURE
+
+
+def test_a_failure_at_start_up_is_not_tried_again() -> None:
+    desk = Desk(want=1)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.FAILED, failure=replace(FAILURE, reason=Reason.DEPENDENCY_FAILED))
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker("1.1")]
+    desk.turn(lost={"1.1": "ended"})
+    assert (desk.state.outcome, desk.state.reason) == (Outcome.FAILED, Reason.DEPENDENCY_FAILED)
+
+
+def test_a_newcomer_that_cannot_start_does_not_harm_the_others() -> None:
+    desk = Desk()
+    desk.started(1)
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    assert desk.of(StartWorker) == [StartWorker("1.2")]
+    desk.say("1.2", Phase.FAILED, failure=FAILURE)
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.plan.worker_ids == ("1.1",)
+    assert desk.state.phase is RunPhase.RUNNING
+
+
+def test_below_the_minimum_survivors_hold_and_then_give_their_place_back() -> None:
+    desk = Desk(low=2)
+    desk.started(2)
+    desk.turn(lost={"1.2": "killed"})
+    desk.stop("1.1", StopCause.PEER)
+    desk.turn()
+    assert desk.state.phase is RunPhase.RECOVERING
+    assert len(desk.of(StartWorker)) == 1
+    desk.turn(after_s=SETTINGS.hold_s / 2)
+    desk.turn(after_s=SETTINGS.hold_s / 2 + 1)
+    desk.turn()
+    assert desk.plan.goal is Goal.SAVE_AND_STOP
+    desk.say("1.1", Phase.SAVED, plan=desk.plan, stop=None)
+    desk.turn()
+    desk.turn(lost={"1.1": "ended", "1.3": "ended"})
+    assert desk.state.outcome is Outcome.REQUEUED
+
+
+def test_a_stall_in_user_code_is_killed_and_counted() -> None:
+    desk = Desk()
+    desk.started(1)
+    desk.say("1.1", Phase.DATA, phase_age_s=301.0)
+    desk.turn()
+    assert [type(a) for a in desk.actions if isinstance(a, KillWorker)] == [KillWorker]
+    assert desk.state.failure is not None
+    assert desk.state.failure.reason is Reason.STALLED
+
+
+@pytest.mark.parametrize(
+    ("others_silent", "waited_s", "is_killed"), [(False, 11, True), (True, 11, False), (True, 31, True)]
+)
+def test_silence_is_judged_by_whether_others_answer(others_silent: bool, waited_s: int, is_killed: bool) -> None:
+    desk = Desk()
+    desk.started(2)
+    silent = ("1.1", "1.2") if others_silent else ("1.2",)
+    for _ in range(waited_s):
+        desk.turn(after_s=1.0, silent=silent)
+        if desk.of(KillWorker):
+            break
+    assert bool(desk.of(KillWorker)) is is_killed
+
+
+def test_a_late_turn_excuses_silence() -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.turn(after_s=40.0, silent=("1.1", "1.2"))
+    assert desk.of(KillWorker) == []
+
+
+def test_a_users_resize_names_who_and_why_and_keeps_leavers_until_the_first_commit() -> None:
+    desk = Desk()
+    ids = desk.started(2)
+    desk.direction = replace(desk.direction, num_workers=1, actor="user", reason="make room")
+    desk.turn()
+    assert (desk.plan.cause.actor, desk.plan.cause.reason) == ("user", "make room")
+    assert desk.plan.switch is Switch.AGREED
+    desk.train(ids[0], round=6)
+    desk.stop(ids[1], StopCause.REMOVED)
+    desk.turn()
+    desk.turn()
+    assert desk.of(StopWorker) == []
+    desk.train(ids[0], round=7)
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker(ids[1])]
+
+
+def test_a_successor_adopts_what_trains_and_decides_nothing_before_all_have_answered() -> None:
+    before = Desk()
+    ids = before.started(2)
+    after = Desk(term=2)
+    after.listed = tuple(ids)
+    after.statuses = dict(before.statuses)
+    after.turn()
+    assert after.actions == ()
+    after.statuses = {i: replace(s, term=2) for i, s in after.statuses.items()}
+    after.turn()
+    assert after.rows() == [TimelineKind.CONTROLLER_LOST]
+    after.turn()
+    assert after.plan == before.plan
+    assert after.state.phase is RunPhase.RUNNING
+
+
+def test_losing_everybody_starts_a_new_lineage_from_the_newest_checkpoint() -> None:
+    desk = Desk()
+    ids = desk.started(2)
+    desk.latest = checkpoint(4)
+    desk.turn(lost=dict.fromkeys(ids, "killed"))
+    assert desk.state.phase is RunPhase.RECOVERING
+    desk.turn()
+    for i in ("1.3", "1.4"):
+        desk.say(i, Phase.READY)
+    desk.turn()
+    assert desk.plan.lineage == 2
+    assert desk.rows() == [TimelineKind.RESTORE]
+
+
+def test_workers_that_die_again_and_again_without_a_step_fail_the_attempt() -> None:
+    desk = Desk(want=1)
+    desk.turn()
+    for n in range(1, 9):
+        desk.turn()
+        desk.say(f"1.{n}", Phase.READY)
+        desk.turn()
+        desk.turn(lost={f"1.{n}": "exit code 139"})
+        if desk.state.ending is not None:
+            break
+    assert desk.state.ending is not None
+    assert desk.state.ending.outcome is Outcome.FAILED
+    assert "exit code 139" in desk.state.ending.detail
