@@ -6,15 +6,26 @@ built yet with ``NOT_AVAILABLE``, and combinations that cannot run, all at once,
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from workers.errors import FieldProblem, SpecError
 from workers.lr import Decay, LrRule
+from workers.problems import Place, problems_of
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$"
@@ -23,7 +34,58 @@ RESERVED_ENV = frozenset(
     {"CONCERTINA_OUTPUT", "CONCERTINA_TOKEN", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"}
 )
 
-Positive: TypeAlias = Annotated[int, Field(gt=0, le=2**53)]
+MAX_SAMPLES = 2**53
+TELEMETRY_KEYS = frozenset(
+    (
+        *("loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "loss_scale"),
+        *("data_s", "compute_s", "exchange_s", "exposed_s", "optimizer_s", "step_s", "wire_bytes", "memory_bytes"),
+        *("gpu_utilisation", "noise_scale", "useful_tokens"),
+    )
+)
+"""Every key of the contract but those that the user's code names: ``eval.NAME`` and ``user.NAME``."""
+
+_TOLD: dict[Place, str] = {
+    ("name",): "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters",
+    ("queue",): "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters",
+    ("entrypoint",): "must be module:callable, such as train:build",
+    ("workers",): "must be a whole number from 1 to 1024, or a mapping with min and max",
+    ("env",): "must be a mapping of names to texts or {secret: NAME}",
+    (
+        "env",
+        "*",
+    ): "must be a text (numbers in quotes) or {secret: NAME}, under a name of letters, digits and '_'",
+    ("code",): "is read by the CLI, which uploads the folder; elsewhere upload a bundle and give its id as `bundle`",
+}
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "must be a number")
+    return value
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        told = str(error).splitlines()[0]
+        raise ValueError(f"is not a PEP 508 requirement ({told}); write for example 'einops>=0.8'") from None
+    return text
+
+
+def _variable_value(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a zero character, which no variable can; leave it out")
+    return text
+
+
+NUMBER = BeforeValidator(_not_bool)
+Positive: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SAMPLES), NUMBER]
+
+
+SchemeName: TypeAlias = Literal[
+    "auto", "none", "bf16", "fp16", "int8", "int4", "two_four", "topk", "powersgd", "local_steps"
+]
 
 
 class _Part(BaseModel):
@@ -40,15 +102,15 @@ class InitFrom(_Part):
     """Start from a checkpoint of another job: its weights, or all of its state."""
 
     job: Annotated[str, Field(min_length=1)]
-    step: Literal["latest"] | Annotated[int, Field(ge=0)] = "latest"
+    step: Literal["latest"] | Annotated[int, Field(ge=0), NUMBER] = "latest"
     state: Literal["weights", "all"] = "weights"
 
 
 class WorkerRange(_Part):
     """The elastic range of worker counts."""
 
-    min: Annotated[int, Field(ge=1, le=1024)] = 1
-    max: Annotated[int, Field(ge=1, le=1024)] = 1
+    min: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
+    max: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
 
     @model_validator(mode="after")
     def _ordered(self) -> WorkerRange:
@@ -60,9 +122,9 @@ class WorkerRange(_Part):
 class Resources(_Part):
     """What one worker gets; ``memory_bytes`` is a limit, on CPU too."""
 
-    cpus: Annotated[float, Field(gt=0, le=4096)] = 1
-    gpus: Annotated[float, Field(ge=0, le=64)] = 0
-    memory_bytes: Annotated[int, Field(ge=64 * 2**20)] | None = None
+    cpus: Annotated[float, Field(gt=0, le=4096), NUMBER] = 1
+    gpus: Annotated[float, Field(ge=0, le=64), NUMBER] = 0
+    memory_bytes: Annotated[int, Field(ge=64 * 2**20), NUMBER] | None = None
 
 
 class BatchSpec(_Part):
@@ -79,22 +141,22 @@ class BatchSpec(_Part):
 class OptimizerSpec(_Part):
     """``lr`` is meant at ``base_batch`` samples (null: at ``batch.global_size``)."""
 
-    lr: Annotated[float, Field(gt=0)] = 1.0e-3
+    lr: Annotated[float, Field(gt=0), NUMBER] = 1.0e-3
     base_batch: Positive | None = None
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    clip_norm: Annotated[float, Field(gt=0), NUMBER] | None = None
 
 
 class LrScheduleSpec(_Part):
     """Warm-up and decay, driven by the share of samples seen."""
 
-    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.05
     decay: Decay = Decay.COSINE
 
 
 class ExchangeSpec(_Part):
     """How gradients travel, spelled out."""
 
-    scheme: Annotated[str, Field(min_length=1)]
+    scheme: SchemeName
     options: dict[str, JsonValue] = {}
     loss_class: Literal["lossless", "near_lossless", "lossy"] = "near_lossless"
 
@@ -113,7 +175,7 @@ class CheckpointSpec(_Part):
     """``every_steps`` at ``batch.global_size``; ``metric`` is a telemetry key such as ``eval.accuracy``."""
 
     every_steps: Positive = 100
-    keep: Annotated[int, Field(ge=1, le=1000)] = 2
+    keep: Annotated[int, Field(ge=1, le=1000), NUMBER] = 2
     metric: str | None = None
     mode: Literal["max", "min"] = "max"
 
@@ -121,13 +183,10 @@ class CheckpointSpec(_Part):
 class RetrySpec(_Part):
     """``max_failures`` of the user's code; lost workers and nodes are not counted."""
 
-    max_failures: Annotated[int, Field(ge=0, le=1000)] = 3
+    max_failures: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
 
 
 PrecisionName: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
-SchemeName: TypeAlias = Literal[
-    "auto", "none", "bf16", "fp16", "int8", "int4", "two_four", "topk", "powersgd", "local_steps"
-]
 _Label: TypeAlias = Annotated[str, Field(max_length=256)]
 
 
@@ -136,14 +195,14 @@ class JobSpec(_Part):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     entrypoint: Annotated[str, Field(pattern=ENTRYPOINT_PATTERN)]
-    bundle: str | None = None
-    dependencies: Annotated[list[str], Field(max_length=500)] = []
-    env: dict[Annotated[str, Field(pattern=ENV_PATTERN)], str | Secret] = {}
+    bundle: Annotated[str, Field(min_length=1)] | None = None
+    dependencies: Annotated[list[Annotated[str, AfterValidator(_requirement)]], Field(max_length=500)] = []
+    env: dict[Annotated[str, Field(pattern=ENV_PATTERN)], Annotated[str, AfterValidator(_variable_value)] | Secret] = {}
     config: dict[str, JsonValue] = {}
     steps: Positive | None = None
-    epochs: Annotated[float, Field(gt=0)] | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e6), NUMBER] | None = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     init_from: InitFrom | None = None
     workers: WorkerRange = WorkerRange()
     resources: Resources = Resources()
@@ -158,7 +217,7 @@ class JobSpec(_Part):
     eval_every_steps: Positive = 100
     retry: RetrySpec = RetrySpec()
     queue: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, Field(ge=-1000, le=1000), NUMBER] = 0
     labels: dict[Annotated[str, Field(min_length=1, max_length=63)], _Label] = {}
 
     @field_validator("workers", mode="before")
@@ -175,19 +234,6 @@ class JobSpec(_Part):
     def _env_is_free(cls, value: dict[str, str | Secret]) -> dict[str, str | Secret]:
         for name in RESERVED_ENV & value.keys():
             raise ValueError(f"{name} is set by the service; choose another name")
-        return value
-
-    @field_validator("dependencies")
-    @classmethod
-    def _dependencies_parse(cls, value: list[str]) -> list[str]:
-        for text in value:
-            try:
-                Requirement(text)
-            except InvalidRequirement as error:
-                raise ValueError(
-                    f"{text!r} is not a PEP 508 requirement ({str(error).splitlines()[0]}); "
-                    "write for example 'einops>=0.8'"
-                ) from None
         return value
 
     @property
@@ -216,17 +262,12 @@ def parse_job_spec(document: object) -> JobSpec:
     that a value is not built yet.
     """
     if not isinstance(document, Mapping):
-        raise SpecError(
-            [
-                FieldProblem(
-                    "", f"a job spec is a mapping, this is a {type(document).__name__}; see the README for an example"
-                )
-            ]
-        )
+        seen = type(document).__name__
+        raise SpecError([FieldProblem("", f"a job spec is a mapping, this is a {seen}; see the README for an example")])
     try:
         spec = JobSpec.model_validate(document)
     except ValidationError as error:
-        raise SpecError([_problem(e) for e in _without_union_noise(error)]) from None
+        raise SpecError(problems_of(error, document, JobSpec, _TOLD, hidden="env")) from None
     if problems := _contradictions(spec):
         raise SpecError(problems)
     if missing := _not_built(spec):
@@ -235,48 +276,67 @@ def parse_job_spec(document: object) -> JobSpec:
 
 
 def _contradictions(spec: JobSpec) -> list[FieldProblem]:
-    problems = []
+    """Fields that are well-formed each and cannot be true together."""
+    module = spec.entrypoint.split(":")[0]
+    is_recipe = module.split(".")[0] == "workers"
+    metric = spec.checkpoint.metric
+    rows: list[tuple[bool, str, str]] = [
+        (
+            module.endswith(".py"),
+            "/entrypoint",
+            f"{module!r} is a file; name the module, as in '{module.removesuffix('.py')}:build'",
+        ),
+        (
+            spec.bundle is None and not is_recipe,
+            "/bundle",
+            f"the entrypoint {spec.entrypoint!r} is not a built-in recipe and there is no bundle; "
+            "upload your code (the CLI does it for `code: ./dir`)",
+        ),
+        (
+            metric is not None and metric not in TELEMETRY_KEYS and not metric.startswith(("eval.", "user.")),
+            "/checkpoint/metric",
+            f"{metric!r} is not a telemetry key; write 'eval.{metric}' for what `evaluate` returns, "
+            f"'user.{metric}' for what `loss` returns besides, or one of the contract's keys",
+        ),
+    ]
+    rows += _batch_rows(spec.batch, spec.workers.min)
+    return _length_problems(spec) + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
+
+
+def _batch_rows(batch: BatchSpec, least: int) -> list[tuple[bool, str, str]]:
+    return [
+        (
+            batch.global_size < least,
+            "/batch/global_size",
+            f"{batch.global_size} samples cannot be shared by workers.min={least}; "
+            f"use at least {least}, or lower workers.min",
+        ),
+        (
+            isinstance(batch.micro_size, int) and batch.micro_size > batch.global_size,
+            "/batch/micro_size",
+            f"{batch.micro_size} is above batch.global_size={batch.global_size}; lower it, or use auto",
+        ),
+        (
+            batch.max_global_size is not None and batch.max_global_size < batch.global_size,
+            "/batch/max_global_size",
+            f"{batch.max_global_size} is below global_size={batch.global_size}; raise it or leave it out",
+        ),
+    ]
+
+
+def _length_problems(spec: JobSpec) -> list[FieldProblem]:
     given = [k for k in ("steps", "epochs", "samples") if getattr(spec, k) is not None]
     if len(given) != 1:
-        seen = " and ".join(given) or "none of them"
-        problems.append(
+        pointer, seen = (f"/{given[1]}", " and ".join(given)) if given else ("/steps", "none of them")
+        return [
             FieldProblem(
-                f"/{given[1]}" if given else "/steps",
-                f"exactly one of steps, epochs and samples says how long the job is; given: {seen}",
+                pointer, f"exactly one of steps, epochs and samples says how long the job is; given: {seen}; keep one"
             )
-        )
-    if spec.batch.global_size < spec.workers.min:
-        problems.append(
-            FieldProblem(
-                "/batch/global_size",
-                f"{spec.batch.global_size} samples cannot be shared by workers.min={spec.workers.min}; "
-                f"use at least {spec.workers.min}, or lower workers.min",
-            )
-        )
-    if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.global_size:
-        problems.append(
-            FieldProblem(
-                "/batch/micro_size",
-                f"{spec.batch.micro_size} is above batch.global_size={spec.batch.global_size}; lower it, or use auto",
-            )
-        )
-    if spec.batch.max_global_size is not None and spec.batch.max_global_size < spec.batch.global_size:
-        problems.append(
-            FieldProblem(
-                "/batch/max_global_size",
-                f"{spec.batch.max_global_size} is below global_size={spec.batch.global_size}; raise it or leave it out",
-            )
-        )
-    module = spec.entrypoint.split(":")[0].split(".")[0]
-    if spec.bundle is None and module != "workers":
-        problems.append(
-            FieldProblem(
-                "/bundle",
-                f"the entrypoint {spec.entrypoint!r} is not a built-in recipe and there is no bundle; "
-                "upload your code (the CLI does it for `code: ./dir`)",
-            )
-        )
-    return problems
+        ]
+    if spec.steps is not None and spec.steps * spec.batch.global_size > MAX_SAMPLES:
+        told = f"{spec.steps} steps of {spec.batch.global_size} samples are above {MAX_SAMPLES}; lower one of them"
+        return [FieldProblem("/steps", told)]
+    return []
 
 
 _INSTEAD = "not built yet; use "
@@ -316,60 +376,3 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
     return [
         FieldProblem(pointer, f"{value} is {_INSTEAD}{instead}") for wrong, pointer, value, instead in rows if wrong
     ]
-
-
-def _without_union_noise(error: ValidationError) -> list[Any]:
-    """Of the alternatives that a union tried, keep the most telling complaint for each field."""
-    best: dict[tuple[Any, ...], Any] = {}
-    for e in error.errors(include_url=False):
-        place = tuple(p for p in e["loc"] if not _is_union_tag(p))
-        if place not in best or best[place]["type"] in ("literal_error", "model_type", "dict_type"):
-            best[place] = {**e, "loc": place}
-    return list(best.values())
-
-
-def _is_union_tag(part: Any) -> bool:
-    return isinstance(part, str) and (
-        part in {"str", "int", "float", "constrained-int", "constrained-str"}
-        or "[" in part
-        or part in {"Secret", "ExchangeSpec"}
-    )
-
-
-def _problem(error: Mapping[str, Any]) -> FieldProblem:
-    place = error["loc"]
-    pointer = "".join(f"/{str(p).replace('~', '~0').replace('/', '~1')}" for p in place)
-    if error["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
-        near = difflib.get_close_matches(str(place[-1]), known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-        return FieldProblem(pointer, f"unknown key {place[-1]!r}; {hint}")
-    if error["type"] == "missing":
-        return FieldProblem(pointer, "is required")
-    message = error["msg"].removeprefix("Value error, ")
-    if place == ("name",) and error["type"] == "string_pattern_mismatch":
-        message = "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters"
-    if place == ("entrypoint",) and error["type"] == "string_pattern_mismatch":
-        message = "must be module:callable, such as train:build"
-    seen = error.get("input")
-    shown = "" if isinstance(seen, Mapping | list) or "env" in place else f" (seen: {seen!r:.80})"
-    return FieldProblem(pointer, f"{message}{shown}")
-
-
-def _known_keys(place: tuple[Any, ...]) -> list[str]:
-    model: type[BaseModel] = JobSpec
-    for part in place:
-        field = model.model_fields.get(str(part))
-        if field is None:
-            return sorted(model.model_fields)
-        nested = _model_in(field.annotation)
-        if nested is None:
-            break
-        model = nested
-    return sorted(model.model_fields)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((m for a in get_args(annotation) if (m := _model_in(a)) is not None), None)

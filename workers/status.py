@@ -59,7 +59,7 @@ class StopReport:
 class BuildInfo:
     """What a worker learned by building the task.
 
-    ``device_seconds`` maps number formats to measured seconds of one fixed matrix product on this
+    ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
     worker's device (the table that ``precision: auto`` decides by).
     """
 

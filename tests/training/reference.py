@@ -1,0 +1,59 @@
+"""Plain single-process PyTorch: what every elastic run must come out equal to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from workers.task import MapDataset
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The trained model and the loss of every step."""
+
+    model: nn.Module
+    losses: list[float]
+
+
+def batches(dataset: MapDataset, batch_size: int, seed: int, num_steps: int) -> Iterator[list[torch.Tensor]]:
+    """Shuffled batches, epoch after epoch."""
+    order: list[int] = []
+    epoch = 0
+    for _ in range(num_steps):
+        while len(order) < batch_size:
+            order += np.random.Generator(np.random.PCG64([seed, epoch])).permutation(len(dataset)).tolist()
+            epoch += 1
+        samples, order = [dataset[i] for i in order[:batch_size]], order[batch_size:]
+        yield [torch.stack(column) for column in zip(*samples, strict=True)]
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Iterator[list[torch.Tensor]],
+    loss_of: Callable[[nn.Module, list[torch.Tensor]], torch.Tensor],
+    clip_norm: float | None = None,
+) -> Reference:
+    """The training loop of every tutorial."""
+    losses = []
+    for batch in data:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return Reference(model, losses)
+
+
+def distance(one: nn.Module, other: nn.Module) -> float:
+    """The largest difference of any parameter or buffer."""
+    mine, theirs = one.state_dict(), other.state_dict()
+    assert mine.keys() == theirs.keys()
+    return max((mine[k].double() - theirs[k].double()).abs().max().item() for k in mine)

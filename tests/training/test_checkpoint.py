@@ -1,0 +1,369 @@
+"""Checkpoints: what is written is read back equal, appears whole or not at all, and the right ones are kept."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from workers.checkpoints import MANIFEST, STATE, WEIGHTS, is_intact, list_checkpoints, read_info, read_manifest
+from workers.errors import CheckpointError
+from workers.training import checkpoint
+from workers.training.checkpoint import UNFINISHED, CheckpointWriter, check_fits, load_checkpoint, load_weights
+from workers.training.plain import plain_state
+from workers.training.state import CheckpointHeader, StateSnapshot
+
+WAIT_S = 60.0
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.head = nn.Linear(3, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids_B: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.norm(self.embed(ids_B)))
+        return logits
+
+
+def trained(kind: type[torch.optim.Optimizer] = torch.optim.AdamW) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = Tied()
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]  # every optimizer used here takes lr
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.arange(7)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def snapshot(round: int = 1, model: nn.Module | None = None, optimizer: Any = None) -> StateSnapshot:
+    model = model or nn.Linear(2, 2)
+    return StateSnapshot(
+        model=model.state_dict(), optimizer=optimizer or {}, scaler={"scale": 2.0}, round=round, cursor=round * 8
+    )
+
+
+def header(round: int = 1, **changed: Any) -> CheckpointHeader:
+    given = CheckpointHeader(
+        attempt=1, lineage=1, round=round, generation=1, step=round, cursor=round * 8, metric=None, is_final=False
+    )
+    return replace(given, **changed)
+
+
+def writer_in(root: Path, keep: int = 2, metric: str | None = None, mode: str = "max") -> CheckpointWriter:
+    return CheckpointWriter(root, keep, metric, mode)
+
+
+def save(writer: CheckpointWriter, round: int, **changed: Any) -> None:
+    writer.save(snapshot(round), header(round, **changed))
+    writer.flush(WAIT_S)
+
+
+def rounds_in(root: Path) -> list[int]:
+    return [info.round for info in list_checkpoints(root)]
+
+
+def test_a_plain_model_loads_the_weights_in_three_lines_tied_ones_too(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    writer = writer_in(tmp_path)
+    writer.save(snapshot(1, model, optimizer.state_dict()), header())
+    writer.flush(WAIT_S)
+    [info] = writer.finished()
+
+    fresh = Tied()
+    fresh.load_state_dict(load_file(tmp_path / info.path / WEIGHTS))
+    fresh.eval(), model.eval()
+
+    assert torch.equal(fresh(torch.arange(7)), model(torch.arange(7)))
+    assert fresh.head.weight is fresh.embed.weight
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.Rprop])
+def test_a_restored_training_goes_on_bit_for_bit(kind: type[torch.optim.Optimizer], tmp_path: Path) -> None:
+    model, optimizer = trained(kind)
+    writer = writer_in(tmp_path)
+    writer.save(snapshot(2, model, optimizer.state_dict()), header(2))
+    writer.flush(WAIT_S)
+    loaded = load_checkpoint(tmp_path / writer.finished()[0].path)
+    assert (loaded.round, loaded.cursor, loaded.scaler) == (2, 16, {"scale": 2.0})
+
+    other, twin = trained(kind)
+    for p in other.parameters():
+        p.data.zero_()
+    other.load_state_dict(loaded.model)
+    twin.load_state_dict(loaded.optimizer)
+    for m, o in ((model, optimizer), (other, twin)):
+        o.zero_grad()
+        m(torch.arange(7)).square().mean().backward()
+        o.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_shared_views_and_transposed_memory_are_written_whole(tmp_path: Path) -> None:
+    memory = torch.arange(12.0)
+    state = {
+        "all": memory,
+        "part": memory[2:4],
+        "turned": memory.view(3, 4).t(),
+        "empty": torch.empty(0),
+        "one": memory[0],
+    }
+    writer = writer_in(tmp_path)
+    writer.save(StateSnapshot(model=state, optimizer={}, scaler=None, round=1, cursor=8), header())
+    writer.flush(WAIT_S)
+    back = load_weights(tmp_path / writer.finished()[0].path)
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+)
+def test_every_format_comes_back_as_it_was(dtype: torch.dtype, tmp_path: Path) -> None:
+    value = torch.tensor([0, 1, 1]).to(dtype)
+    writer = writer_in(tmp_path)
+    writer.save(StateSnapshot(model={"x": value}, optimizer={}, scaler=None, round=1, cursor=8), header())
+    writer.flush(WAIT_S)
+    back = load_weights(tmp_path / writer.finished()[0].path)["x"]
+    assert (back.dtype, back.tolist()) == (dtype, value.tolist())
+
+
+def test_the_manifest_tells_what_the_checkpoint_is(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, metric="eval.accuracy")
+    save(writer, 5, metric=0.75, held_s=0.01, plan_sections={"global_batch": 128}, lineage=3, generation=4)
+    [info] = writer.finished()
+    assert writer.finished() == []
+    assert (info.path, info.round, info.step, info.cursor) == ("0001-0003-000000005-00004", 5, 5, 40)
+    assert (info.metric, info.held_s, info.is_final) == (0.75, 0.01, False)
+    assert info.size_bytes == sum((tmp_path / info.path / name).stat().st_size for name in (WEIGHTS, STATE))
+    assert read_info(tmp_path / info.path) == info
+    document = read_manifest(tmp_path / info.path)
+    assert document is not None
+    assert document["plan"] == {"global_batch": 128}
+    assert is_intact(tmp_path / info.path)
+    assert list((tmp_path / UNFINISHED).iterdir()) == []
+
+
+@pytest.mark.parametrize("metric", [float("nan"), float("inf")])
+def test_a_metric_that_is_not_finite_is_none_and_the_manifest_stays_json(metric: float, tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, metric="eval.loss", mode="min")
+    save(writer, 1, metric=metric)
+    [info] = writer.finished()
+    assert info.metric is None
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    json.loads((tmp_path / info.path / MANIFEST).read_text(), parse_constant=refuse)
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, keep=2)
+    for round in (1, 2, 3, 4):
+        save(writer, round, metric=float(-round))
+    assert rounds_in(tmp_path) == [3, 4]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 2), ("min", 1)])
+def test_the_best_by_the_metric_is_kept(mode: str, best: int, tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, keep=1, metric="eval.accuracy", mode=mode)
+    for round, metric in ((1, 0.1), (2, 0.9), (3, 0.5), (4, None), (5, 0.6)):
+        save(writer, round, metric=metric)
+    assert rounds_in(tmp_path) == [best, 5]
+
+
+def test_final_ones_are_kept_for_good(tmp_path: Path) -> None:
+    save(writer_in(tmp_path, keep=1), 1, is_final=True)
+    writer = writer_in(tmp_path, keep=1)
+    save(writer, 2, attempt=2)
+    save(writer, 3, attempt=2)
+    assert rounds_in(tmp_path) == [1, 3]
+
+
+def test_a_newer_lineage_counts_as_newer_than_a_higher_round(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, keep=1)
+    save(writer, 9)
+    save(writer, 4, lineage=2)
+    assert rounds_in(tmp_path) == [4]
+
+
+def test_the_same_state_saved_again_as_final_only_changes_the_manifest(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path)
+    save(writer, 1, metric=0.5)
+    before = (tmp_path / writer.finished()[0].path / WEIGHTS).stat()
+    save(writer, 1, is_final=True)
+    [info] = writer.finished()
+    assert (info.is_final, info.metric, rounds_in(tmp_path)) == (True, 0.5, [1])
+    assert (tmp_path / info.path / WEIGHTS).stat().st_ino == before.st_ino
+    assert is_intact(tmp_path / info.path)
+
+
+class Gate:
+    """Stands in the writer's way after the weights are written, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        real = checkpoint.save_file
+
+        def save_file(*arguments: Any) -> None:
+            real(*arguments)
+            self.reached.set()
+            assert self.opened.wait(WAIT_S)
+
+        monkeypatch.setattr(checkpoint, "save_file", save_file)
+
+
+def test_a_save_in_progress_is_not_seen_until_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, writer = Gate(monkeypatch), writer_in(tmp_path)
+    writer.save(snapshot(), header())
+    assert gate.reached.wait(WAIT_S)
+    assert (rounds_in(tmp_path), writer.finished()) == ([], [])
+    with pytest.raises(CheckpointError, match=r"not written to .* within 0 s"):
+        writer.flush(0)
+    gate.opened.set()
+    writer.flush(WAIT_S)
+    assert rounds_in(tmp_path) == [1]
+
+
+def test_an_abandoned_save_never_appears_and_the_previous_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_in(tmp_path)
+    save(writer, 1)
+    gate = Gate(monkeypatch)
+    writer.save(snapshot(2), header(2))
+    assert gate.reached.wait(WAIT_S)
+    writer.save(snapshot(3), header(3))
+    writer.abandon()
+    gate.opened.set()
+    writer.flush(WAIT_S)
+    assert [info.round for info in writer.finished()] == rounds_in(tmp_path) == [1]
+    assert list((tmp_path / UNFINISHED).iterdir()) == []
+    save(writer, 4)
+    assert rounds_in(tmp_path) == [1, 4]
+
+
+def test_of_the_saves_that_wait_the_newest_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate, writer = Gate(monkeypatch), writer_in(tmp_path)
+    writer.save(snapshot(1), header(1))
+    assert gate.reached.wait(WAIT_S)
+    writer.save(snapshot(2), header(2))
+    writer.save(snapshot(3), header(3))
+    gate.opened.set()
+    writer.flush(WAIT_S)
+    assert rounds_in(tmp_path) == [1, 3]
+    assert "checkpoint of step 2 skipped" in capsys.readouterr().out
+
+
+def test_a_failed_save_is_told_and_the_next_one_may_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "storage"
+    root.write_text("a file where the folder should be")
+    writer = writer_in(root)
+    writer.save(snapshot(), header())
+    with pytest.raises(CheckpointError, match=r"checkpoint of step 1 cannot be written to .*storage"):
+        writer.flush(WAIT_S)
+    assert "cannot be written" in capsys.readouterr().out
+    root.unlink()
+    save(writer, 2)
+    assert rounds_in(root) == [2]
+
+
+def test_what_a_killed_worker_left_unfinished_is_swept(tmp_path: Path) -> None:
+    left = tmp_path / UNFINISHED / "0001-0001-000000001-00001.4711"
+    left.mkdir(parents=True)
+    (left / WEIGHTS).write_bytes(b"half")
+    save(writer_in(tmp_path), 2)
+    assert not left.exists()
+
+
+def test_a_missing_checkpoint_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere is missing; take another"):
+        load_checkpoint(tmp_path / "nowhere")
+
+
+def test_an_incomplete_checkpoint_is_told(tmp_path: Path) -> None:
+    save(writer_in(tmp_path), 1)
+    [info] = list_checkpoints(tmp_path)
+    (tmp_path / info.path / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match="not complete: it has no readable manifest"):
+        load_weights(tmp_path / info.path)
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, STATE])
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
+def test_a_damaged_file_is_told_by_name(name: str, harm: str, tmp_path: Path) -> None:
+    save(writer_in(tmp_path), 1)
+    path = tmp_path / list_checkpoints(tmp_path)[0].path / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data) if harm == "flip" else bytes(data[:-1]))
+    if harm == "remove":
+        path.unlink()
+    assert not is_intact(path.parent)
+    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*; take another"):
+        load_checkpoint(path.parent)
+
+
+def test_weights_of_another_model_are_told_by_the_first_tensors_that_differ() -> None:
+    model, weights = nn.Linear(4, 8).state_dict(), nn.Linear(4, 16).state_dict()
+    del weights["bias"]
+    weights["gate"] = torch.zeros(1)
+    with pytest.raises(CheckpointError) as caught:
+        check_fits(model, weights, "j-1/step 20")
+    for told in ("j-1/step 20", "'bias' is not in the checkpoint", "'gate' is not in the model", "[16, 4]", "[8, 4]"):
+        assert told in caught.value.message
+    check_fits(model, nn.Linear(4, 8).state_dict(), "itself")
+
+
+def test_only_the_first_of_many_differences_are_named() -> None:
+    model = {f"layer{i}": torch.zeros(i + 1) for i in range(10)}
+    with pytest.raises(CheckpointError, match=r"'layer2' is .* and 7 more; use the entrypoint"):
+        check_fits(model, {name: torch.zeros(20) for name in model}, "other")
+
+
+def test_optimizer_state_becomes_plain() -> None:
+    state = {
+        "state": defaultdict(dict, {0: {"step": np.float64(3), "m": np.ones(2), "ok": np.bool_(True)}}),
+        "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0], "name": None, "dtype": torch.float32}],
+    }
+    plain = plain_state(state)
+    assert type(plain["state"]) is dict
+    assert type(plain["state"][0]["step"]) is float
+    assert type(plain["state"][0]["ok"]) is bool
+    assert torch.equal(plain["state"][0]["m"], torch.ones(2, dtype=torch.float64))
+    assert plain["param_groups"] == state["param_groups"]
+
+
+def test_a_view_of_a_large_buffer_is_saved_as_itself_only() -> None:
+    assert plain_state(torch.zeros(1000)[:2]).untyped_storage().nbytes() == 8
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"param_groups": [{"hook": print}]}, r"optimizer\['param_groups'\]\[0\]\['hook'\] is a builtin_function"),
+        ({"state": {("a", 1): 2}}, r"optimizer\['state'\] has the key \('a', 1\)"),
+        ({"seen": {1, 2}}, r"optimizer\['seen'\] is a set"),
+    ],
+)
+def test_other_optimizer_state_is_refused_by_its_place(state: dict[str, Any], told: str, tmp_path: Path) -> None:
+    writer = writer_in(tmp_path)
+    writer.save(snapshot(optimizer=state), header())
+    with pytest.raises(CheckpointError, match=told):
+        writer.flush(WAIT_S)
+    assert rounds_in(tmp_path) == []

@@ -1,0 +1,111 @@
+"""The memory limit on a CPU, in processes of their own: the limit stays with a process until it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from workers.errors import EntrypointError, OutOfMemoryError
+from workers.training.memory import enforce_limit, is_out_of_memory
+
+CPU = torch.device("cpu")
+
+LIMITED = """
+import threading
+import numpy, torch
+from workers.training.device import memory_bytes
+from workers.training.memory import enforce_limit, is_out_of_memory
+MB = 10**6
+cpu = torch.device("cpu")
+torch.set_num_threads(1)
+kept = numpy.ones(50 * MB, dtype=numpy.uint8)
+limit = memory_bytes(cpu) + 300 * MB
+enforce_limit(limit, cpu)
+
+def refused(allocate):
+    try:
+        allocate()
+    except BaseException as error:
+        assert is_out_of_memory(error), repr(error)
+        return True
+    return False
+
+assert refused(lambda: torch.ones(100 * MB))            # 400 MB at once
+assert refused(lambda: numpy.ones(400 * MB, dtype=numpy.uint8))
+assert refused(lambda: bytearray(400 * MB))
+small = []
+assert refused(lambda: [small.append(torch.ones(5 * MB)) for _ in range(100)])  # 20 MB each, kept
+assert 10 <= len(small) <= 15, len(small)
+assert memory_bytes(cpu) < limit + 20 * MB, (memory_bytes(cpu), limit)
+small.clear()
+again = torch.ones(50 * MB)                             # 200 MB: what was freed can be had again
+model = torch.nn.Linear(100, 100); model(torch.ones(8, 100)).sum().backward()
+seen = []
+thread = threading.Thread(target=lambda: seen.append(refused(lambda: torch.ones(100 * MB))))
+thread.start(); thread.join()
+assert seen == [True]
+del again
+enforce_limit(memory_bytes(cpu) + 1000 * MB, cpu)       # the newest limit counts
+torch.ones(100 * MB)
+print("held")
+"""
+
+
+def test_what_passes_the_limit_raises_and_what_does_not_still_works() -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("held\n", "", 0)
+
+
+def test_a_limit_below_what_a_bare_worker_uses_is_refused_naming_both() -> None:
+    with pytest.raises(OutOfMemoryError, match=r"memory_bytes=67108864 is below the \d{8,} bytes that a worker uses"):
+        enforce_limit(2**26, CPU)
+
+
+def raised_from(cause: BaseException) -> EntrypointError:
+    error = EntrypointError("wrapped")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+        RuntimeError("could not create a memory object"),
+        RuntimeError("can't start new thread"),
+        OSError(12, "Cannot allocate memory"),
+        OutOfMemoryError("too small"),
+        raised_from(MemoryError()),
+        raised_from(raised_from(RuntimeError("CUDA error: out of memory"))),
+    ],
+)
+def test_a_lack_of_memory_is_recognised(error: BaseException) -> None:
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("shape mismatch"), ValueError("out of memory is my dataset's name"), raised_from(KeyError("x"))],
+)
+def test_other_errors_are_not_taken_for_a_lack_of_memory(error: BaseException) -> None:
+    assert not is_out_of_memory(error)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_on_a_gpu_the_limit_bounds_what_torch_takes_there() -> None:
+    device = torch.device("cuda", 0)
+    torch.zeros(1, device=device)
+    enforce_limit(2**30, device)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2**31, dtype=torch.uint8, device=device)
+        assert torch.empty(2**28, dtype=torch.uint8, device=device).is_cuda
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -1,0 +1,125 @@
+"""Training in a group comes out as plain PyTorch alone would have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training import reference
+from tests.training.group import Group
+from tests.training.tasks import Gate, Regression, Script, mlp, mse
+from workers.task import TrainingTask
+
+BATCH = 12
+NUM_SAMPLES = 50
+
+OptimizerOf = Callable[..., torch.optim.Optimizer]
+
+OPTIMIZERS: dict[str, OptimizerOf] = {
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, amsgrad=True),
+    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=0.1),
+    "adamax": lambda p, lr: torch.optim.Adamax(p, lr=lr),
+    "nadam": lambda p, lr: torch.optim.NAdam(p, lr=lr),
+    "radam": lambda p, lr: torch.optim.RAdam(p, lr=lr),
+    "adagrad": lambda p, lr: torch.optim.Adagrad(p, lr=lr),
+    "adadelta": lambda p, lr: torch.optim.Adadelta(p, lr=lr),
+    "adafactor": lambda p, lr: torch.optim.Adafactor(p, lr=lr),
+    "rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr=lr, momentum=0.5, centered=True),
+    "rprop": lambda p, lr: torch.optim.Rprop(p, lr=lr),
+    "asgd": lambda p, lr: torch.optim.ASGD(p, lr=lr),
+    "muon": lambda p, lr: torch.optim.Muon(p, lr=lr),
+}
+
+
+def matrices(dtype: torch.dtype) -> nn.Sequential:
+    """A net without vectors, for the optimizer that takes matrices only."""
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False)).to(dtype)
+    return model
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_of_1_3_2_workers_equals_a_plain_loop_in_fp64_for_every_optimizer(name: str) -> None:
+    dtype, steps, lr = torch.float64, 18, 0.01
+    model = mlp(dtype) if name != "muon" else _fixed(matrices(dtype))
+    gate, script = Gate(), Script()
+    script.gate = gate
+    models = []
+
+    def task() -> TrainingTask:
+        mine = mlp(dtype) if name != "muon" else _fixed(matrices(dtype))
+        models.append(mine)
+        return TrainingTask(
+            model=mine, train_data=Regression(NUM_SAMPLES, dtype, script), loss=mse, optimizer=OPTIMIZERS[name]
+        )
+
+    script.task = task
+    with Group(script, steps=steps, batch={"global_size": BATCH}, optimizer={"lr": lr}) as group:
+        group.start(3)
+        gate.close_at(5 * BATCH)
+        group.train(["1.0"])
+        gate.await_waiting(1)
+        group.agree(["1.0", "1.1", "1.2"])
+        gate.close_at(11 * BATCH)
+        gate.await_waiting(3)
+        group.agree(["1.2", "1.1"])  # the rank that began leaves
+        gate.open()
+        group.await_done(["1.1", "1.2"])
+        losses = group.losses()
+        sizes = [int(record.values["workers"]) for _, record in sorted(group.records.items())]
+
+    data = reference.batches(Regression(NUM_SAMPLES, dtype), BATCH, 0, steps)
+    expected = reference.train(model, OPTIMIZERS[name](model.parameters(), lr=lr), data, mse)
+    assert sizes == [1] * 6 + [3] * 6 + [2] * 6
+    assert losses == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
+    assert min(reference.distance(expected.model, m) for m in models) < 1e-10
+    assert sorted(script.seen) == sorted(_indexes(steps * BATCH))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_sgd_with_momentum_over_100_steps_in_fp32_equals_a_plain_loop(num_workers: int) -> None:
+    dtype, steps, lr = torch.float32, 100, 0.05
+    script, models = Script(), []
+
+    def optimizer(parameters: object, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=lr, momentum=0.9)  # type: ignore[arg-type]  # as users write it
+
+    def task() -> TrainingTask:
+        models.append(mlp(dtype))
+        return TrainingTask(
+            model=models[-1], train_data=Regression(NUM_SAMPLES, dtype, script), loss=mse, optimizer=optimizer
+        )
+
+    script.task = task
+    with Group(script, steps=steps, batch={"global_size": BATCH}, optimizer={"lr": lr, "clip_norm": 0.5}) as group:
+        workers = group.start(num_workers)
+        group.train(workers)
+        group.await_done(workers)
+        losses = group.losses()
+
+    model = mlp(dtype)
+    data = reference.batches(Regression(NUM_SAMPLES, dtype), BATCH, 0, steps)
+    expected = reference.train(model, optimizer(model.parameters(), lr), data, mse, clip_norm=0.5)
+    assert losses == pytest.approx(expected.losses, rel=1e-5, abs=1e-5)
+    assert all(reference.distance(expected.model, m) < 1e-5 for m in models)
+
+
+def _fixed(model: nn.Sequential) -> nn.Sequential:
+    from tests.training.tasks import reset
+
+    reset(model, 3)
+    return model
+
+
+def _indexes(num: int) -> list[int]:
+    import numpy as np
+
+    order: list[int] = []
+    epoch = 0
+    while len(order) < num:
+        order += np.random.Generator(np.random.PCG64([0, epoch])).permutation(NUM_SAMPLES).tolist()
+        epoch += 1
+    return order[:num]

@@ -1,0 +1,91 @@
+"""The learning-rate plan: driven by samples, so that another batch size changes neither start, peak nor end."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.lr import Decay, LrPlan, LrRule
+
+BATCH = 10
+TOTAL = 1000
+
+
+def rates(plan: LrPlan, total: int = TOTAL, batch: int = BATCH) -> list[float]:
+    return [plan.at(cursor, total, batch) for cursor in range(0, total, batch)]
+
+
+plans = st.builds(
+    LrPlan,
+    lr=st.floats(1e-6, 1e2),
+    base_batch=st.integers(1, 4096),
+    rule=st.sampled_from(LrRule),
+    warmup_fraction=st.floats(0.0, 0.99),
+    decay=st.sampled_from(Decay),
+)
+
+
+@given(plan=plans, total=st.integers(1, 10**9), cursor=st.integers(0, 10**9), batch=st.integers(1, 10**5))
+def test_a_rate_is_never_negative_nor_above_the_scaled_one(plan: LrPlan, total: int, cursor: int, batch: int) -> None:
+    scale = {LrRule.NONE: 1.0, LrRule.LINEAR: batch / plan.base_batch, LrRule.SQRT: math.sqrt(batch / plan.base_batch)}
+    assert 0.0 <= plan.at(min(cursor, total - 1), total, batch) <= plan.lr * scale[plan.rule] * (1 + 1e-9)
+
+
+@given(plan=plans)
+def test_it_rises_to_its_peak_and_never_rises_after(plan: LrPlan) -> None:
+    seen = rates(plan)
+    peak = seen.index(max(seen))
+    assert seen[: peak + 1] == sorted(seen[: peak + 1])
+    assert seen[peak:] == sorted(seen[peak:], reverse=True)
+
+
+@given(plan=plans)
+def test_every_step_moves(plan: LrPlan) -> None:
+    assert min(rates(plan)) > 0
+
+
+def test_a_warm_up_is_linear_and_ends_at_the_peak() -> None:
+    plan = LrPlan(lr=1.0, base_batch=BATCH, warmup_fraction=0.1, decay=Decay.CONSTANT)
+    assert rates(plan)[:12] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0])
+
+
+def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
+    for decay in Decay:
+        assert LrPlan(lr=0.5, base_batch=BATCH, warmup_fraction=0.0, decay=decay).at(0, TOTAL, BATCH) == 0.5
+
+
+@pytest.mark.parametrize("decay", [Decay.COSINE, Decay.LINEAR])
+def test_a_decay_is_that_of_torch(decay: Decay) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    steps = TOTAL // BATCH
+    scheduler = (
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        if decay is Decay.COSINE
+        else torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    )
+    expected = []
+    for _ in range(steps):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    plan = LrPlan(lr=0.3, base_batch=BATCH, warmup_fraction=0.0, decay=decay)
+    assert rates(plan) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("rule", "factor"), [(LrRule.NONE, 1.0), (LrRule.LINEAR, 4.0), (LrRule.SQRT, 2.0)])
+def test_the_rate_follows_the_batch_by_its_rule(rule: LrRule, factor: float) -> None:
+    plan = LrPlan(lr=0.1, base_batch=32, rule=rule, warmup_fraction=0.0, decay=Decay.CONSTANT)
+    assert plan.at(0, TOTAL, 128) == pytest.approx(0.1 * factor)
+    assert plan.at(0, TOTAL, 32) == pytest.approx(0.1)
+
+
+@given(decay=st.sampled_from(Decay), cursor=st.integers(0, 999_990))
+def test_a_change_of_the_batch_keeps_the_place_in_the_schedule(decay: Decay, cursor: int) -> None:
+    """By as much as the schedule moves within the larger batch."""
+    plan = LrPlan(lr=1.0, base_batch=1, rule=LrRule.NONE, warmup_fraction=0.1, decay=decay)
+    small, large = (plan.at(cursor, 1_000_000, batch) for batch in (1, 10))
+    assert small == pytest.approx(large, abs=10 / 100_000)

@@ -1,0 +1,93 @@
+"""The plan, and how a global batch is shared."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.errors import BatchSplitError
+from workers.lr import LrPlan
+from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind, split_batch
+
+WEIGHTS = st.lists(st.floats(0.0, 1e6, allow_subnormal=False), min_size=1, max_size=40).filter(any)
+
+
+@given(batch=st.integers(0, 10**9), weights=WEIGHTS)
+def test_the_parts_sum_to_the_batch(batch: int, weights: list[float]) -> None:
+    sizes = split_batch(batch, weights)
+    assert sum(sizes) == batch
+    assert len(sizes) == len(weights)
+    assert min(sizes) >= 0
+
+
+@given(batch=st.integers(0, 10**6), weights=WEIGHTS)
+def test_each_part_is_within_one_sample_of_its_share(batch: int, weights: list[float]) -> None:
+    total = sum(weights)
+    for size, weight in zip(split_batch(batch, weights), weights, strict=True):
+        assert abs(size - batch * weight / total) < 1 + 1e-6
+
+
+@given(batch=st.integers(0, 10**6), weights=WEIGHTS, at=st.integers(0, 40))
+def test_a_weight_of_zero_gets_nothing(batch: int, weights: list[float], at: int) -> None:
+    weights.insert(at, 0.0)
+    assert split_batch(batch, weights)[min(at, len(weights) - 1)] == 0
+
+
+@given(batch=st.integers(0, 10**6), num_ranks=st.integers(1, 64))
+def test_equal_weights_share_evenly_with_the_rest_to_the_lower_ranks(batch: int, num_ranks: int) -> None:
+    sizes = split_batch(batch, [1.0] * num_ranks)
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(batch=st.integers(1, 10**6), weights=WEIGHTS, factor=st.sampled_from([0.5, 2.0, 1024.0]))
+def test_only_the_relation_of_weights_counts(batch: int, weights: list[float], factor: float) -> None:
+    assert split_batch(batch, weights) == split_batch(batch, [w * factor for w in weights])
+
+
+def test_a_batch_smaller_than_the_ranks_leaves_some_without() -> None:
+    assert split_batch(2, [1.0, 1.0, 1.0]) == [1, 1, 0]
+
+
+@pytest.mark.parametrize("weights", [[], [0.0], [0.0, 0.0], [1.0, -1.0], [2.0, -1.0]])
+def test_weights_that_cannot_share_are_refused(weights: list[float]) -> None:
+    with pytest.raises(BatchSplitError, match="cannot share a batch; give each rank"):
+        split_batch(8, weights)
+
+
+def plan() -> Plan:
+    return Plan(
+        id=PlanId(1, 2),
+        switch=Switch.AGREED,
+        generation=1,
+        lineage=1,
+        source=FreshSource(),
+        members=(Member(worker_id="1.1", rank=0), Member(worker_id="1.2", rank=1)),
+        global_batch=128,
+        lr=LrPlan(lr=1e-3, base_batch=128),
+        cause=Cause(kind=TimelineKind.START, actor="service", reason="submitted"),
+    )
+
+
+def test_plans_are_ordered_by_term_and_then_by_number() -> None:
+    assert PlanId(1, 9) < PlanId(2, 1) < PlanId(2, 2)
+
+
+def test_a_plan_knows_its_members() -> None:
+    assert plan().num_members == 2
+    assert plan().worker_ids == ("1.1", "1.2")
+    found = plan().member("1.2")
+    assert found is not None
+    assert found.rank == 1
+    assert plan().member("9.9") is None
+
+
+def test_a_plan_never_changes_and_travels() -> None:
+    with pytest.raises(FrozenInstanceError):
+        plan().generation = 2  # type: ignore[misc]  # the point of the test
+    assert pickle.loads(pickle.dumps(plan())) == plan()
+    assert replace(plan(), generation=2).members == plan().members

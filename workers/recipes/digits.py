@@ -1,0 +1,116 @@
+"""Handwritten digits: scikit-learn's bundled 1,797 images of 8 x 8 pixels, real data without a download.
+
+``config``: ``model`` (``mlp`` or ``cnn``), ``hidden`` (width of the MLP's hidden layers, or of the CNN's last),
+``layers`` (hidden layers of the MLP), ``channels`` (of the CNN's first convolution), ``dropout``.
+
+Shapes: B samples, P = 64 pixels, C = 10 classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # the package has no types
+from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]  # the package has no types
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from workers.recipes.options import check_range, read_options
+from workers.task import TrainingTask
+
+NUM_PIXELS = 64
+NUM_CLASSES = 10
+PIXEL_MEAN, PIXEL_STD = 4.9, 6.0  # of all pixels, which count from 0 to 16
+EVAL_FRACTION = 0.2
+SPLIT_SEED = 2  # fixed: every job and every worker holds out the same images
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigitsOptions:
+    """What ``config`` may hold."""
+
+    model: str = "mlp"
+    hidden: int = 256
+    layers: int = 2
+    channels: int = 16
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.model not in ("mlp", "cnn"):
+            raise ValueError(f"config.model={self.model!r} is not known; give 'mlp' or 'cnn'")
+        check_range("hidden", self.hidden, 1, 65536)
+        check_range("layers", self.layers, 1, 64)
+        check_range("channels", self.channels, 1, 1024)
+        check_range("dropout", self.dropout, 0.0, 0.95)
+
+
+def build(config: dict[str, Any]) -> TrainingTask:
+    """The entrypoint ``workers.recipes.digits:build``."""
+    options = read_options(DigitsOptions, config)
+    train_data, eval_data = load_split()
+    return TrainingTask(
+        model=mlp(options) if options.model == "mlp" else cnn(options),
+        train_data=train_data,
+        eval_data=eval_data,
+        loss=loss,
+        evaluate=evaluate,
+    )
+
+
+def load_split() -> tuple[TensorDataset, TensorDataset]:
+    """Training and evaluation data: standardised pixels as float32, and the digit; every class in its share."""
+    digits = load_digits()
+    images_NP = (torch.tensor(digits.data, dtype=torch.float32) - PIXEL_MEAN) / PIXEL_STD
+    labels_N = torch.tensor(digits.target, dtype=torch.int64)
+    train, held_out = train_test_split(
+        range(len(labels_N)), test_size=EVAL_FRACTION, random_state=SPLIT_SEED, stratify=digits.target
+    )
+    return (
+        TensorDataset(images_NP[train], labels_N[train]),
+        TensorDataset(images_NP[held_out], labels_N[held_out]),
+    )
+
+
+def mlp(options: DigitsOptions) -> nn.Module:
+    """A perceptron with ``options.layers`` hidden layers."""
+    parts: list[nn.Module] = []
+    width = NUM_PIXELS
+    for _ in range(options.layers):
+        parts += [nn.Linear(width, options.hidden), nn.ReLU(), nn.Dropout(options.dropout)]
+        width = options.hidden
+    return nn.Sequential(*parts, nn.Linear(width, NUM_CLASSES))
+
+
+def cnn(options: DigitsOptions) -> nn.Module:
+    """Two convolutions, a pooling from 8 x 8 to 4 x 4, and two linear layers."""
+    first, second = options.channels, 2 * options.channels
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, first, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(first, second, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(options.dropout),
+        nn.Linear(second * 16, options.hidden),
+        nn.ReLU(),
+        nn.Linear(options.hidden, NUM_CLASSES),
+    )
+
+
+def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    """Cross entropy, a mean over the samples."""
+    images_BP, labels_B = batch
+    return F.cross_entropy(model(images_BP), labels_B)
+
+
+def evaluate(model: nn.Module, batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Accuracy and cross entropy, means over the samples."""
+    images_BP, labels_B = batch
+    logits_BC = model(images_BP)
+    is_right_B = logits_BC.argmax(dim=1) == labels_B
+    return {"accuracy": is_right_B.float().mean(), "loss": F.cross_entropy(logits_BC, labels_B)}

@@ -1,0 +1,116 @@
+"""The one place that decides about devices: which, what it can do, how full and how busy it is."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed
+import torch.nn.functional as F
+
+from workers.errors import JobError
+from workers.plan import Format
+
+TORCH_DTYPES = {Format.FP32: torch.float32, Format.BF16: torch.bfloat16, Format.FP16: torch.float16}
+
+# The fixed layer of the table, as (samples, width). On a CPU it is as small as the layers that are
+# usually trained there, so that the casts around a product weigh what they weigh in practice: a CPU
+# with bf16 units does a bare product 7 times as fast as fp32 and a step of a small model 0.6 times.
+_CPU_LAYER = (128, 128)
+_ACCELERATOR_LAYER = (2048, 2048)
+_SECONDS_A_FORMAT = 0.04
+_MAX_REPEATS = 60
+
+
+def pick_device(num_gpus: float) -> torch.device:
+    """The device of this process: its accelerator where the job asked for one, else the CPU.
+
+    ``num_gpus`` is ``resources.gpus`` of the job's spec; Ray shows a process only the devices it gave.
+
+    Raises JobError where one was asked for and torch sees none.
+    """
+    if num_gpus <= 0:
+        return torch.device("cpu")
+    device = torch.accelerator.current_accelerator(check_available=True)
+    if device is None:
+        raise JobError(
+            f"resources.gpus={num_gpus:g} but torch {torch.__version__} sees no accelerator on this node; "
+            "install a torch built for it, or set resources.gpus to 0"
+        )
+    return torch.device(device.type, torch.accelerator.current_device_index())
+
+
+def backend_for(device: torch.device) -> str:
+    """The name of the torch.distributed backend for tensors on ``device`` (nccl for CUDA, gloo for the CPU)."""
+    return torch.distributed.get_default_backend_for_device(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all work queued so far; nothing to wait for on a CPU."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def measure_formats(device: torch.device) -> dict[str, float]:
+    """Seconds of one fixed linear layer, forward and backward under autocast, by number format.
+
+    The best of a few repeats within a bounded time (150 ms in all, after one pass to warm up); formats
+    that the device cannot compute in are left out. Draws no random numbers.
+    """
+    samples, width = _CPU_LAYER if device.type == "cpu" else _ACCELERATOR_LAYER
+    seconds = {}
+    for format, dtype in TORCH_DTYPES.items():
+        try:
+            seconds[format.value] = _best_seconds(device, dtype, samples, width)
+        except (RuntimeError, TypeError):
+            if format is Format.FP32:
+                raise
+    return seconds
+
+
+def _best_seconds(device: torch.device, dtype: torch.dtype, samples: int, width: int) -> float:
+    input_BD = torch.linspace(-1.0, 1.0, samples * width, device=device).reshape(samples, width).requires_grad_()
+    weight_DD = torch.linspace(-0.1, 0.1, width * width, device=device).reshape(width, width).requires_grad_()
+    grad_BD = torch.ones(samples, width, device=device, dtype=dtype)
+
+    def once() -> float:
+        synchronize(device)
+        start_s = time.perf_counter()
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+            output_BD = F.linear(input_BD, weight_DD)
+        torch.autograd.grad(output_BD, (input_BD, weight_DD), grad_BD)
+        synchronize(device)
+        return time.perf_counter() - start_s
+
+    once()  # the first pass sets libraries up, which took half a second where a pass took 0.1 ms
+    seconds = [once()]
+    while len(seconds) < _MAX_REPEATS and sum(seconds) < _SECONDS_A_FORMAT:
+        seconds.append(once())
+    return min(seconds)
+
+
+def memory_bytes(device: torch.device) -> int:
+    """What this process holds on the device: resident memory on a CPU, else what torch has reserved there."""
+    if device.type != "cpu":
+        return int(torch.accelerator.memory_reserved(device))
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, but on macOS in bytes
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def gpu_utilisation(device: torch.device) -> float | None:
+    """The share of the last sample period in which the GPU was busy, from 0 to 1, told by NVML.
+
+    None where there is no GPU or its driver does not tell (a part of a shared one, for example).
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.utilization(device) / 100.0
+    except Exception:  # NVML, its binding and torch's wrapper each raise errors of their own
+        return None

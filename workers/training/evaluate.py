@@ -1,0 +1,97 @@
+"""Evaluation: a round without an update. Every rank takes its part, the sums are agreed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from workers.errors import UserCodeError
+from workers.plan import Plan
+from workers.status import Phase
+from workers.training import batching, memory
+from workers.training.exchange import vector
+from workers.training.mailbox import Mailbox
+from workers.training.setup import Setup
+from workers.training.world import World
+
+MAX_VALUES = 32
+_EVAL_SEED = 1 << 40  # rounds count from 0, far below
+
+
+def evaluate(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> dict[str, float]:
+    """Means over all of ``eval_data`` by name; all members of the world call it.
+
+    Nothing of the model changes. A rank without a sample of its own may not know the names and returns {}.
+
+    Raises WorldError, GroupLeftError, errors of the tree, and whatever the user's code raises.
+    """
+    mailbox.set_phase(Phase.EVAL)
+    modes = [(module, module.training) for module in setup.task.model.modules()]
+    setup.task.model.eval()
+    try:
+        sums, num_samples = _own_sums(setup, mailbox, world, plan)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        setup.state.buffers.rollback()
+    return _agreed(world, sums, num_samples)
+
+
+def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> tuple[dict[str, float], int]:
+    begin, end = batching.own_part(plan, world.rank, setup.num_eval)
+    training_part = batching.own_part(plan, world.rank, plan.global_batch)
+    sums: dict[str, float] = {}
+    at = begin
+    while at < end:
+        mailbox.check()
+        size = setup.micro.within(max(1, training_part[1] - training_part[0]))
+        upto = min(end, at + size)
+        try:
+            values = _batch_means(setup, at, upto)
+        except (RuntimeError, MemoryError, OSError) as error:
+            if not memory.is_out_of_memory(error) or not setup.micro.halve(upto - at):
+                raise
+            continue
+        _add(sums, values, upto - at, is_first=at == begin)
+        at = upto
+    return sums, end - begin
+
+
+def _batch_means(setup: Setup, begin: int, end: int) -> Mapping[str, float | torch.Tensor]:
+    assert setup.evaluation is not None
+    assert setup.task.evaluate is not None
+    batching.seed_all(setup.spec.seed, _EVAL_SEED, begin)
+    batch = setup.evaluation.batch(range(begin, end))
+    with torch.no_grad(), setup.precision.computing():
+        values = setup.task.evaluate(setup.task.model, batch)
+    if not isinstance(values, Mapping):
+        raise UserCodeError(f"evaluate returned a {type(values).__name__}; return {{name: mean over the batch}}")
+    return values
+
+
+def _add(sums: dict[str, float], values: Mapping[str, float | torch.Tensor], count: int, *, is_first: bool) -> None:
+    if not is_first and values.keys() != sums.keys():
+        raise UserCodeError(
+            f"evaluate returned the values {list(values)} for one batch and {list(sums)} for another; "
+            "return the same names every time"
+        )
+    for name, value in values.items():
+        try:
+            sums[name] = sums.get(name, 0.0) + float(value) * count
+        except (TypeError, ValueError) as error:
+            raise UserCodeError(
+                f"evaluate returned {value!r:.80} as {name!r}; return a number, a mean over the batch"
+            ) from error
+
+
+def _agreed(world: World, sums: dict[str, float], num_samples: int) -> dict[str, float]:
+    names = tuple(sorted(sums))
+    if len(names) > MAX_VALUES:
+        raise UserCodeError(f"evaluate returned {len(names)} values; return at most {MAX_VALUES}")
+    named = 1.0 if num_samples else 0.0
+    own = [num_samples, named, vector.checksum(names) if num_samples else 0.0, *(sums[n] for n in names)]
+    total = world.agree(own + [0.0] * (MAX_VALUES + 3 - len(own)))
+    if num_samples and abs(total[2] - total[1] * vector.checksum(names)) > 0.5:
+        raise UserCodeError(f"evaluate returned other names than {list(names)} on another rank; return the same")
+    return {name: value / total[0] for name, value in zip(names, total[3:], strict=False)}

@@ -1,0 +1,195 @@
+"""The exchange of one round's gradients, overlapped with the backward pass that makes them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from workers.errors import UserCodeError
+from workers.training.exchange import vector
+from workers.training.exchange.buckets import Bucket, lay_out
+from workers.training.exchange.schemes import InFlight, Scheme
+from workers.training.world import World
+
+
+class GradientExchange:
+    """Gradients are views into flat buckets for good; buckets leave in a fixed order on every rank.
+
+    A round: ``clear``; backward passes; ``arm`` before the last; ``finish``. The tail (the vector,
+    which parameters were used, buffers) is written by ``fill`` when the last bucket leaves.
+    """
+
+    def __init__(self, named_parameters: Sequence[tuple[str, nn.Parameter]], num_extra: int) -> None:
+        self._names = [name for name, _ in named_parameters]
+        self._parameters = [parameter for _, parameter in named_parameters]
+        self._layout = lay_out(self._parameters, vector.NUM_SLOTS + len(self._parameters) + num_extra)
+        tail = self._layout.tail
+        self.head = tail[: vector.NUM_SLOTS]
+        self._used_mask = tail[vector.NUM_SLOTS : vector.NUM_SLOTS + len(self._parameters)]
+        self.extra = tail[vector.NUM_SLOTS + len(self._parameters) :]
+        self._flats = [bucket.flat for bucket in self._layout.buckets]
+        self._used = [False] * len(self._parameters)
+        self._in_flight: list[InFlight | None] = []
+        self._fill: Callable[[], None] | None = None
+        self._error: Exception | None = None
+        self._world: World | None = None
+        self._scheme: Scheme | None = None
+        self._has_none = False
+        self.started_s = 0.0
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))
+            for i, p in enumerate(self._parameters)
+        ]
+        self._attach()
+
+    def remove(self) -> None:
+        """Take the hooks off the parameters and let go of their gradients."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def join(self, world: World, scheme: Scheme) -> None:
+        """Exchange within this world from the next round on."""
+        self._world, self._scheme = world, scheme
+
+    @property
+    def has_launched(self) -> bool:
+        """Whether a part of this round's gradients has left, so that they cannot be made again."""
+        return bool(self._in_flight)
+
+    @property
+    def num_unused(self) -> int:
+        """Parameters that got no gradient on this rank in this round."""
+        return self._used.count(False)
+
+    def clear(self) -> None:
+        """Begin a round, or begin it again: no gradient, nothing under way."""
+        self._in_flight.clear()
+        self._fill = self._error = None
+        self._used[:] = [False] * len(self._used)
+        if self._has_none:
+            self._attach()
+        torch._foreach_zero_(self._flats)
+        for bucket in self._layout.buckets:
+            bucket.is_launched = False
+
+    def arm(self, fill: Callable[[], None]) -> None:
+        """The coming backward pass is this rank's last of the round: buckets leave as they fill up."""
+        if self._world is None or self._world.size == 1 or len(self._flats) == 1:
+            return
+        self._fill = fill
+        for bucket in self._layout.buckets:
+            bucket.num_missing = len(bucket.indexes)
+
+    def finish(self, fill: Callable[[], None]) -> tuple[float, float]:
+        """Send what has not left yet and wait for all of it; all ranks must call it.
+
+        Returns the seconds since the first bucket left, and those spent waiting here. Raises WorldError.
+        """
+        self._fill = fill
+        if self._error is not None:
+            raise self._error
+        for bucket in self._layout.buckets:
+            if not bucket.is_launched:
+                self._launch(bucket)
+        waited_s = time.perf_counter()
+        for transfer in self._in_flight:
+            if transfer is not None:
+                transfer.wait()
+        now_s = time.perf_counter()
+        self._in_flight.clear()
+        self._fill = None
+        return now_s - self.started_s, now_s - waited_s
+
+    def drop(self) -> None:
+        """Forget what is under way: the world is broken."""
+        self._in_flight.clear()
+        self._fill = None
+        self._world = None
+
+    def write_used(self) -> None:
+        """Put into the tail which parameters this rank used; part of ``fill``."""
+        if self.num_unused == 0:
+            self._used_mask.fill_(1.0)
+        else:
+            self._used_mask.copy_(torch.tensor(self._used, dtype=self._used_mask.dtype))
+
+    def leave_out_unused(self) -> None:
+        """Give parameters that no rank used no gradient, so that the optimizer passes over them as in a plain loop."""
+        for index, num_using in enumerate(self._used_mask.tolist()):
+            if num_using == 0:
+                self._parameters[index].grad = None
+                self._has_none = True
+
+    def norm(self) -> float:
+        """The 2-norm of all gradients as they are now; not finite if any of them is not."""
+        parts = [
+            torch.linalg.vector_norm(bucket.gradients) for bucket in self._layout.buckets if bucket.gradients.numel()
+        ]
+        return math.hypot(*(torch.stack([p.double() for p in parts]).tolist() if len(parts) > 1 else [parts[0].item()]))
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients."""
+        for bucket in self._layout.buckets:
+            bucket.gradients.mul_(factor)
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes that this rank sends in one round."""
+        if self._world is None or self._scheme is None or self._world.size == 1:
+            return 0.0
+        return sum(self._scheme.wire_bytes(b.flat, b.gradients.numel(), self._world.size) for b in self._layout.buckets)
+
+    def _attach(self) -> None:
+        for parameter, view in zip(self._parameters, self._layout.views, strict=True):
+            parameter.grad = view
+        self._has_none = False
+
+    def _hook(self, index: int, view: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        bucket, used = self._layout.bucket_of[index], self._used
+
+        def on_gradient(parameter: torch.Tensor) -> None:
+            if bucket.is_launched:
+                raise UserCodeError(
+                    f"the gradient of {self._names[index]!r} arrived a second time in one backward pass; "
+                    "where the model uses torch.utils.checkpoint, give it use_reentrant=False"
+                )
+            if parameter.grad is not view:  # the user's code had set it to None
+                assert parameter.grad is not None
+                view.add_(parameter.grad)
+                parameter.grad = view
+            used[index] = True
+            if self._fill is not None:
+                bucket.num_missing -= 1
+                if bucket.num_missing == 0:
+                    self._launch_full()
+
+        return on_gradient
+
+    def _launch_full(self) -> None:
+        """Send the buckets that are full, up to the first that is not: the order is the same on all ranks."""
+        if self._error is not None:
+            return
+        try:
+            for bucket in self._layout.buckets:
+                if bucket.num_missing > 0:
+                    return
+                if not bucket.is_launched:
+                    self._launch(bucket)
+        except Exception as error:  # raised by finish: out of a hook it would look like an error of the user's model
+            self._error = error
+
+    def _launch(self, bucket: Bucket) -> None:
+        assert self._world is not None
+        assert self._scheme is not None
+        if bucket is self._layout.buckets[-1] and self._fill is not None:
+            self._fill()
+        if not self._in_flight:
+            self.started_s = time.perf_counter()
+        bucket.is_launched = True
+        self._in_flight.append(self._scheme.start(bucket.flat, bucket.gradients.numel(), self._world))

@@ -1,0 +1,133 @@
+"""The small vector that rides with the gradients: what all ranks must know of a round, summed over them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import torch
+
+from workers.errors import UserCodeError
+
+MAX_USER_VALUES = 16
+
+
+class Slot(IntEnum):
+    """Where a sum lies; the user's values follow."""
+
+    LOSS = 0  # times weight
+    WEIGHT = 1
+    SAMPLES = 2
+    HOLDS_PENDING = 3
+    UNUSED_PARAMETERS = 4
+    CHANGED_BUFFERS = 5
+    NAMES = 6
+    NUM_NAMED = 7
+
+
+NUM_SLOTS = len(Slot) + MAX_USER_VALUES
+
+
+@dataclass(slots=True)
+class LocalSums:
+    """This rank's part of a round, summed over its micro-batches. Weighted values are in units times value."""
+
+    loss: float | torch.Tensor = 0.0
+    weight: float = 0.0
+    samples: int = 0
+    names: tuple[str, ...] | None = None
+    user: list[float | torch.Tensor] = field(default_factory=list)
+
+    def add(self, loss: torch.Tensor, weight: float, samples: int, values: Mapping[str, float | torch.Tensor]) -> None:
+        """Count one micro-batch. Raises UserCodeError where its names differ from those before it."""
+        self.loss = self.loss + read(loss) * weight
+        self.weight += weight
+        self.samples += samples
+        names = tuple(values)
+        if self.names is None:
+            self.names, self.user = _checked(names), [read(values[n]) * weight for n in names]
+        elif names == self.names:
+            self.user = [total + read(values[n]) * weight for total, n in zip(self.user, names, strict=True)]
+        else:
+            raise UserCodeError(
+                f"loss returned the values {list(names)} for one micro-batch and {list(self.names)} for another; "
+                "return the same names in the same order every time"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalSums:
+    """The vector after the exchange. ``user`` is empty on a rank that knows no names."""
+
+    loss: float
+    weight: float
+    samples: int
+    num_holding: int
+    has_unused: bool
+    has_changed_buffers: bool
+    user: Mapping[str, float]
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / self.weight if self.weight > 0 else float("nan")
+
+
+def encode(sums: LocalSums, num_holding: int, num_unused: int, num_changed: int) -> Sequence[float | torch.Tensor]:
+    """The vector's values, ``NUM_SLOTS`` at most; the rest is 0."""
+    named = () if sums.names is None else (checksum(sums.names), 1.0)
+    return (sums.loss, sums.weight, sums.samples, num_holding, num_unused, num_changed, *(named or (0, 0)), *sums.user)
+
+
+def write(values: Sequence[float | torch.Tensor], head: torch.Tensor) -> None:
+    """Put encoded values into the vector's place, without making an accelerator's queue run empty."""
+    held = [(i, v) for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
+    plain = [0.0 if isinstance(v, torch.Tensor) else v for v in values]
+    plain += [0.0] * (NUM_SLOTS - len(plain))
+    head.copy_(torch.tensor(plain, dtype=head.dtype), non_blocking=True)
+    for index, value in held:
+        head[index] = value
+
+
+def decode(head: torch.Tensor, names: tuple[str, ...] | None) -> GlobalSums:
+    """Read the summed vector. ``names`` are this rank's own, or those it knew last.
+
+    Raises UserCodeError where ranks returned different names.
+    """
+    values = head.tolist()
+    num_named = round(values[Slot.NUM_NAMED])
+    user: dict[str, float] = {}
+    if names and num_named:
+        if abs(values[Slot.NAMES] - num_named * checksum(names)) > 0.5:
+            raise UserCodeError(
+                f"loss returned other names than {list(names)} on another rank; return the same names for every batch"
+            )
+        user = dict(zip(names, values[len(Slot) :], strict=False))
+    return GlobalSums(
+        loss=values[Slot.LOSS],
+        weight=values[Slot.WEIGHT],
+        samples=round(values[Slot.SAMPLES]),
+        num_holding=round(values[Slot.HOLDS_PENDING]),
+        has_unused=values[Slot.UNUSED_PARAMETERS] > 0,
+        has_changed_buffers=values[Slot.CHANGED_BUFFERS] > 0,
+        user=user,
+    )
+
+
+def checksum(names: Sequence[str]) -> float:
+    """A small number that tells lists of names apart; sums of a thousand of them are exact in fp32."""
+    return float(zlib.crc32("\n".join(names).encode()) % 16_381) if names else 0.0
+
+
+def read(value: float | torch.Tensor) -> float | torch.Tensor:
+    """A number as a float; on an accelerator as the 0-dimensional tensor that it is, so that nothing waits for it."""
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    return value.item() if value.device.type == "cpu" else value.detach().double()
+
+
+def _checked(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) > MAX_USER_VALUES:
+        raise UserCodeError(f"loss returned {len(names)} values besides the loss; return at most {MAX_USER_VALUES}")
+    return names

@@ -1,0 +1,69 @@
+"""A worker's log: its output goes to a file on the node, and is read from there in pieces. Loads no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from workers.status import LogChunk
+
+_replaced: list[TextIO] = []  # kept, as collecting an old stream would close the descriptor that the new one uses
+
+
+def redirect_output(path: Path) -> None:
+    """Send this process's standard output and error, its children's included, to the end of ``path``.
+
+    Works on file descriptors 1 and 2, so what C libraries print is caught too. Lines are written as
+    they end; what cannot be encoded is escaped. The file is readable by the owner only.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+    finally:
+        os.close(log)
+    _replaced.extend((sys.stdout, sys.stderr))
+    # New text streams rather than the old ones: those may write to other descriptors than 1 and 2.
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+class LogReader:
+    """Reads a log file that another stream of this process writes. May be called from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def chunks(self, after_offset: int, rank: int | None, worker_id: str, max_bytes: int) -> tuple[LogChunk, ...]:
+        """What was written from byte ``after_offset`` on: at most ``max_bytes``, as one chunk or none.
+
+        A chunk that does not reach the end of the file ends with a whole line where it holds one,
+        and never within a UTF-8 character. ``time`` is when the file was last written to.
+        """
+        try:
+            with self.path.open("rb") as file:
+                written_at = os.fstat(file.fileno()).st_mtime
+                file.seek(after_offset)
+                data = file.read(max_bytes + 1)
+        except FileNotFoundError:
+            return ()
+        if len(data) > max_bytes:
+            data = data[: _cut(data, max_bytes)]
+        if not data:
+            return ()
+        return (LogChunk(worker_id=worker_id, offset=after_offset, rank=rank, time=written_at, data=data),)
+
+
+def _cut(data: bytes, max_bytes: int) -> int:
+    """Where to end a piece of at most ``max_bytes``: after a line, else between characters."""
+    if newline := data.rfind(b"\n", 0, max_bytes) + 1:
+        return newline
+    end = max_bytes
+    while end > max(0, max_bytes - 3) and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return end or max_bytes

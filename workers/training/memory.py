@@ -1,0 +1,73 @@
+"""The memory limit of a worker (``resources.memory_bytes``), and recognising that it was reached."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+from workers.errors import JobError, OutOfMemoryError
+from workers.training.device import memory_bytes as used_bytes
+
+# How allocators that do not raise a class of their own say it: torch on the CPU, oneDNN, thread stacks, C++.
+_TOLD_AS = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "could not create a memory object",
+    "can't start new thread",
+    "std::bad_alloc",
+)
+
+
+def enforce_limit(memory_bytes: int, device: torch.device) -> None:
+    """Make allocations fail once this process holds ``memory_bytes`` on the device. Calling again replaces the limit.
+
+    On a GPU it bounds what torch's allocator may take there. On a CPU it bounds the process's own
+    writable memory (RLIMIT_DATA), counted from what is resident now, so address space that was
+    reserved but never used does not count; every later thread's stack does.
+
+    Raises OutOfMemoryError where this process alone needs as much, JobError where the system has no such limit.
+    """
+    if device.type == "cpu":
+        _limit_process(memory_bytes)
+        return
+    if device.type != "cuda":
+        raise JobError(
+            f"resources.memory_bytes={memory_bytes} cannot be enforced on a {device.type} device; leave it null"
+        )
+    _, total_bytes = torch.accelerator.get_memory_info(device)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / total_bytes), device)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that it was raised from, says that memory could not be had."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError | torch.OutOfMemoryError | OutOfMemoryError):
+            return True
+        if isinstance(seen, RuntimeError | OSError) and any(words in str(seen).lower() for words in _TOLD_AS):
+            return True
+        seen = seen.__cause__
+    return False
+
+
+def _limit_process(memory_bytes: int) -> None:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        raise JobError(
+            f"resources.memory_bytes={memory_bytes} cannot be enforced on {sys.platform}, only on Linux; leave it null"
+        )
+    resident_bytes = used_bytes(torch.device("cpu"))
+    if memory_bytes <= resident_bytes:
+        raise OutOfMemoryError(
+            f"resources.memory_bytes={memory_bytes} is below the {resident_bytes} bytes that a worker uses "
+            f"before it has built the task; give at least {2 * resident_bytes}"
+        )
+    data_kib = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = data_kib * 1024 + memory_bytes - resident_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))

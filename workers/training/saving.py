@@ -1,0 +1,33 @@
+"""What a checkpoint says of itself, from the state and the plan that it was made under."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from workers.plan import Plan
+from workers.training.setup import Setup
+from workers.training.state import CheckpointHeader
+
+
+def header_for(setup: Setup, plan: Plan, *, held_s: float, is_final: bool) -> CheckpointHeader:
+    """Describe the last commit of a state that has a lineage; ``held_s`` is what its staged copy cost."""
+    state = setup.state
+    assert state.lineage is not None
+    return CheckpointHeader(
+        attempt=setup.assignment.key.attempt,
+        lineage=state.lineage,
+        round=state.round,
+        generation=state.generation,
+        step=setup.step_at(state.cursor),
+        cursor=state.cursor,
+        metric=state.metric,
+        is_final=is_final,
+        held_s=held_s,
+        plan_sections={
+            "global_batch": plan.global_batch,
+            "workers": plan.num_members,
+            "lr": asdict(plan.lr),
+            "precision": asdict(plan.precision),
+            "exchange": asdict(plan.exchange),
+        },
+    )

@@ -1,0 +1,87 @@
+"""The face of training to the actor: start, poll, halt, stop. Loads torch in its own thread only."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from workers.assignment import Assignment
+from workers.errors import failure_of
+from workers.plan import Plan, PlanId
+from workers.status import Acknowledged, WorkerStatus
+from workers.training.calls import StoreCalls
+from workers.training.logs import LogReader
+from workers.training.mailbox import Mailbox
+
+__all__ = ["Session", "StoreCalls"]
+
+MAX_LOG_BYTES = 128 * 1024
+
+
+def log_path(assignment: Assignment) -> Path:
+    """The file that takes this worker's output; the actor directs it there before user code runs."""
+    return Path(assignment.log_file)
+
+
+class Session:
+    """One worker's training, in a thread of its own; every method returns at once, from any thread."""
+
+    def __init__(self, assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], bytes] | None) -> None:
+        self._assignment = assignment
+        self._calls = calls
+        self._fetch_bundle = fetch_bundle
+        self._mailbox = Mailbox(assignment.worker_id)
+        self._logs = LogReader(log_path(assignment))
+        self._thread = threading.Thread(target=self._run, name="training", daemon=True)
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Start the training thread, which imports torch and the user's code; call it once."""
+        self._thread.start()
+
+    def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
+        """Hand over the pending plan and what is stored; take the worker's status.
+
+        Raises StaleTermError for a term that was superseded.
+        """
+        self._mailbox.hear(term)
+        if plan is not None:
+            self._mailbox.offer(plan)
+        worker_id = self._assignment.worker_id
+        offset = acked.log_offsets.get(worker_id, 0)
+        logs = self._logs.chunks(offset, self._mailbox.rank, worker_id, MAX_LOG_BYTES)
+        return self._mailbox.status(acked, logs, wants_records=wants_records)
+
+    def halt(self, term: int, plan_id: PlanId) -> None:
+        """Leave the group of any plan up to this id now, and never enter such a plan again.
+
+        Raises StaleTermError for a term that was superseded.
+        """
+        self._mailbox.hear(term)
+        self._mailbox.halt(plan_id)
+
+    def stop(self, term: int, save: bool) -> None:
+        """End the thread: leave the group, save the last commit if asked. May be called again.
+
+        Raises StaleTermError for a term that was superseded.
+        """
+        self._mailbox.hear(term)
+        self._mailbox.stop(should_save=save)
+        if not self._thread.ident:
+            self._ended.set()
+
+    def wait_ended(self, timeout_s: float) -> bool:
+        """Whether the training thread has ended, waited for at most ``timeout_s``."""
+        return self._ended.wait(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            # Here and not above: the actor answers polls while torch is still being imported.
+            from workers.training.worker import work
+
+            work(self._assignment, self._calls, self._fetch_bundle, self._mailbox)
+        except BaseException as error:  # the one place of this thread: whatever it was, the controller learns of it
+            self._mailbox.failed(failure_of(error, worker_id=self._assignment.worker_id))
+        finally:
+            self._ended.set()

@@ -1,0 +1,115 @@
+"""What a worker builds once: task, device, state, and the fixed tools of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from workers.assignment import Assignment
+from workers.errors import DataError, EntrypointError, UserCodeError
+from workers.spec import JobSpec
+from workers.task import TrainingTask
+from workers.training import build, memory
+from workers.training.batching import Batcher, MicroSize
+from workers.training.data import SampleOrder
+from workers.training.device import pick_device
+from workers.training.precision.applier import PrecisionApplier
+from workers.training.state import TrainingState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """``total_samples`` is how many samples the job draws in all, ``num_eval`` how many an evaluation has."""
+
+    assignment: Assignment
+    task: TrainingTask
+    device: torch.device
+    state: TrainingState
+    order: SampleOrder
+    train: Batcher
+    evaluation: Batcher | None
+    num_eval: int
+    precision: PrecisionApplier
+    micro: MicroSize
+    total_samples: int
+
+    @property
+    def spec(self) -> JobSpec:
+        return self.assignment.spec
+
+    def has_crossed(self, before: int, after: int, every_steps: int) -> bool:
+        """Whether progress from one cursor to another passed a multiple of ``every_steps``, counted in samples."""
+        every = every_steps * self.spec.batch.global_size
+        return after // every > before // every
+
+    def step_at(self, cursor: int) -> int:
+        """Progress in steps at ``batch.global_size``, rounded up so that only a whole job reaches its end."""
+        return -(-cursor // self.spec.batch.global_size)
+
+
+def prepare(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None) -> Setup:
+    """Build the task and everything around it; changes this process (threads, memory limit, environment).
+
+    Raises errors of the tree: what the user's code did wrong, or what does not fit this worker.
+    """
+    spec = assignment.spec
+    torch.set_num_threads(max(1, int(spec.resources.cpus)))
+    device = pick_device(spec.resources.gpus)
+    if spec.resources.memory_bytes is not None:
+        memory.enforce_limit(spec.resources.memory_bytes, device)
+    task = build.build_task(assignment, fetch_bundle, lambda line: print(line, flush=True))
+    return equip(assignment, task, device)
+
+
+def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> Setup:
+    """Put a built task on the device with its optimizer, order and batchers."""
+    spec = assignment.spec
+    if len(task.train_data) == 0:
+        raise DataError("train_data is empty (0 samples); give at least one sample")
+    task.model.to(device)
+    state = TrainingState(task.model, _optimizer(task, spec.optimizer.lr), spec.optimizer.lr)
+    fixed = spec.batch.micro_size
+    has_eval = task.eval_data is not None and task.evaluate is not None
+    return Setup(
+        assignment=assignment,
+        task=task,
+        device=device,
+        state=state,
+        order=SampleOrder(len(task.train_data), spec.seed),
+        train=Batcher(task.train_data, task.collate, device),
+        evaluation=Batcher(task.eval_data, task.collate, device, "eval_data")
+        if task.eval_data is not None and has_eval
+        else None,
+        num_eval=len(task.eval_data) if task.eval_data is not None else 0,
+        precision=PrecisionApplier(device),
+        micro=MicroSize(fixed if isinstance(fixed, int) else None),
+        total_samples=spec.total_samples(len(task.train_data)),
+    )
+
+
+def _optimizer(task: TrainingTask, lr: float) -> torch.optim.Optimizer:
+    parameters = [p for p in task.model.parameters() if p.requires_grad]
+    if task.optimizer is None:
+        return torch.optim.AdamW(parameters, lr=lr, fused=_can_fuse(parameters))
+    try:
+        optimizer = task.optimizer(parameters, lr)
+    except (Exception, SystemExit) as error:
+        raise EntrypointError(
+            f"optimizer(params, lr={lr}) raised {type(error).__name__}: {error}; it must build a torch optimizer"
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise EntrypointError(f"optimizer returned a {type(optimizer).__name__}; return a torch.optim.Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
+        raise UserCodeError(
+            f"the optimizer {type(optimizer).__name__} does not fit: it needs several losses a step or sparse "
+            "gradients; use a first-order optimizer over dense gradients, such as AdamW"
+        )
+    return optimizer
+
+
+def _can_fuse(parameters: list[nn.Parameter]) -> bool:
+    """Whether torch's fused kernel serves: one pass a step instead of a dozen small operations a parameter."""
+    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)

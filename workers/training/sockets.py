@@ -1,0 +1,62 @@
+"""The sockets of a gloo group, found among all of the process's, so that the group can be broken at once.
+
+gloo's own abort does nothing: a pending collective runs to its timeout. Shutting down duplicates of
+its connected sockets makes it fail within milliseconds, also across a cut link. The listening socket
+must be spared (gloo ends the process when that one breaks), and so must everybody else's sockets:
+a group's are known by the addresses at which its members listen.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from workers.training.store import Address
+
+_DESCRIPTORS = Path("/dev/fd")
+
+
+def listening() -> dict[int, Address]:
+    """The addresses at which this process listens for TCP, by socket inode."""
+    found = {}
+    for inode, duplicate in _stream_sockets():
+        if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            found[inode] = _address(duplicate.getsockname())
+    return found
+
+
+def shut_down(addresses: Collection[Address]) -> int:
+    """Break every connection to or from one of these listeners; returns how many there were."""
+    num_broken = 0
+    for _, duplicate in _stream_sockets():
+        if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            continue
+        with suppress(OSError):  # not connected (any more)
+            ends = {_address(duplicate.getsockname()), _address(duplicate.getpeername())}
+            if not ends.isdisjoint(addresses):
+                duplicate.shutdown(socket.SHUT_RDWR)
+                num_broken += 1
+    return num_broken
+
+
+def _stream_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Inode and a short-lived duplicate of every TCP socket; a duplicate cannot be reused under our hands."""
+    for name in os.listdir(_DESCRIPTORS):
+        try:
+            descriptor = os.dup(int(name))
+        except OSError:
+            continue  # closed meanwhile
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            continue
+        with socket.socket(fileno=descriptor) as duplicate:
+            if duplicate.type == socket.SOCK_STREAM and duplicate.family in (socket.AF_INET, socket.AF_INET6):
+                yield os.fstat(duplicate.fileno()).st_ino, duplicate
+
+
+def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:
+    return (name[0], name[1])

@@ -1,0 +1,191 @@
+"""The state of a training: what a commit changes, as values that can be saved, and what rounds stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from workers.errors import CheckpointError
+from workers.training.buffers import BufferState
+from workers.training.precision.scaler import LossScaler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSnapshot:
+    """A copy of everything that one commit left, on the CPU; its tensors belong to whoever holds it.
+
+    ``model`` is the model's ``state_dict`` (tensors only; tied parameters are separate copies under
+    each of their names), ``optimizer`` the optimizer's ``state_dict``, ``scaler`` the loss scaler's
+    or None. ``round`` counts commits, ``cursor`` the samples drawn.
+    """
+
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, float] | None
+    round: int
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedState:
+    """A checkpoint read back, on the CPU; the fields mean what they mean in ``StateSnapshot``."""
+
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, float] | None
+    round: int
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointHeader:
+    """What a checkpoint says of itself besides the state.
+
+    ``step`` is progress in optimizer steps at ``batch.global_size``; ``metric`` the value of
+    ``checkpoint.metric`` last seen, or None. ``held_s`` is how long training waited for the staged
+    copy. ``plan_sections`` holds JSON values of the plan in force, for whoever reads it later.
+    """
+
+    attempt: int
+    lineage: int
+    round: int
+    generation: int
+    step: int
+    cursor: int
+    metric: float | None
+    is_final: bool
+    held_s: float = 0.0
+    plan_sections: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StepState(Protocol):
+    """Something that a round changes besides parameters. What it stages counts only after the commit.
+
+    Each implementer has a ``stage`` of its own, called at most once between two commits or rollbacks.
+    Without anything staged both do nothing; after either nothing is staged.
+    """
+
+    def commit(self) -> None:
+        """Make what was staged the state."""
+
+    def rollback(self) -> None:
+        """Forget what was staged, and undo what the user's code changed in passing."""
+
+
+class TrainingState:
+    """What one worker holds of a training: model, optimizer, loss scaler, buffers, and how far it has come.
+
+    ``round`` counts commits and ``cursor`` samples drawn in ``lineage`` (None until it was synced);
+    ``num_redraws`` counts exchanges since the last commit that were drawn again; ``num_skipped``
+    the rounds on end that updated nothing. ``is_eval_due``: the last commit is to be evaluated.
+    ``units_per_sample`` is what the last round's weights came to.
+    ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, base_lr: float) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler: LossScaler | None = None
+        self.buffers = BufferState(model)
+        self.lineage: int | None = None
+        self.generation = 0
+        self.round = 0
+        self.cursor = 0
+        self.num_redraws = 0
+        self.num_skipped = 0
+        self.units_per_sample = 1.0
+        self.is_eval_due = False
+        self.user_names: tuple[str, ...] | None = None
+        self.metric: float | None = None
+        self._lr_ratios = [float(group["lr"]) / base_lr for group in optimizer.param_groups]
+
+    def staged(self) -> list[StepState]:
+        """All that stages: commit or roll back all of it."""
+        return [self.buffers] if self.scaler is None else [self.buffers, self.scaler]
+
+    def set_lr(self, lr: float) -> None:
+        """Set every group's learning rate, in the ratio to the base that the user's optimizer gave it."""
+        for group, ratio in zip(self.optimizer.param_groups, self._lr_ratios, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(lr * ratio)
+            else:
+                group["lr"] = lr * ratio
+
+    def snapshot(self) -> StateSnapshot:
+        """A copy on the CPU of what the last commit left; call it between rounds."""
+        return StateSnapshot(
+            model=_copied(self.model.state_dict()),
+            optimizer=_copied(self.optimizer.state_dict()),
+            scaler=self.scaler.state() if self.scaler else None,
+            round=self.round,
+            cursor=self.cursor,
+        )
+
+    def restore(self, loaded: LoadedState) -> None:
+        """Take all of a checkpoint. Raises CheckpointError where it does not fit."""
+        self.load_weights(loaded.model)
+        self._load_optimizer(loaded.optimizer)
+        self._load_scaler(loaded.scaler)
+        self.round, self.cursor = loaded.round, loaded.cursor
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take the parameters and buffers only; their names and shapes must have been found to fit."""
+        self.model.load_state_dict(weights, strict=False)
+        self.buffers.anchor()
+
+    def export(self) -> dict[str, Any]:
+        """Everything that a newcomer needs, by reference; changes with the next round."""
+        return {
+            "parameters": dict(self.model.named_parameters()),
+            "buffers": dict(self.model.named_buffers()),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state() if self.scaler else None,
+            "tracked": self.buffers.tracked,
+            "position": {name: getattr(self, name) for name in _POSITION},
+        }
+
+    def adopt(self, exported: Mapping[str, Any]) -> None:
+        """Take what another member exported, its tensors on this or any device."""
+        mine = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        with torch.no_grad():
+            for name, value in (exported["parameters"] | exported["buffers"]).items():
+                mine[name].copy_(value)
+        self._load_optimizer(exported["optimizer"])
+        self._load_scaler(exported["scaler"])
+        self.buffers.track(exported["tracked"])
+        self.buffers.anchor()
+        for name, value in exported["position"].items():
+            setattr(self, name, value)
+
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        try:
+            self.optimizer.load_state_dict(state)
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise CheckpointError(
+                f"the saved state does not fit the optimizer {type(self.optimizer).__name__}: {error}; "
+                "use the optimizer and parameter groups that it was saved with, or take the weights only"
+            ) from error
+
+    def _load_scaler(self, state: Mapping[str, float] | None) -> None:
+        self.scaler = None
+        if state is not None:
+            self.scaler = LossScaler()
+            self.scaler.load(state)
+
+
+_POSITION = ("lineage", "round", "cursor", "num_redraws", "num_skipped", "units_per_sample", "is_eval_due", "user_names", "metric")
+
+
+def _copied(value: Any) -> Any:
+    """The same structure, with every tensor a copy on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(item) for item in value)
+    return value

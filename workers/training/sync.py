@@ -1,0 +1,115 @@
+"""How members of a new group come to hold one state: compare, then take it from the plan's source."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+from workers.errors import JobError, UserCodeError
+from workers.plan import CheckpointSource, MemberSource, Plan
+from workers.training import checkpoint, transfer
+from workers.training.setup import Setup
+from workers.training.state import TrainingState
+from workers.training.world import World, WorldError
+
+_NO_LINEAGE = -1
+
+
+def synchronise(setup: Setup, world: World, plan: Plan) -> None:
+    """Give every member of the world the state of the plan's source; all of them call it.
+
+    Members that hold the same state already keep it, and nothing but a few numbers travels.
+
+    Raises WorldError, also rather than lose a commit that a member has and the source has not;
+    CheckpointError where a checkpoint cannot be read or does not fit; UserCodeError where members
+    built different tasks.
+    """
+    state = setup.state
+    rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup)])
+    if any(row[4] != rows[0][4] for row in rows):
+        raise UserCodeError(
+            "workers built different tasks from the same config: their parameters, their number of samples or "
+            "their optimizers differ; let the entrypoint depend on nothing but its config"
+        )
+    source = _source_rank(plan, rows)
+    begins = not isinstance(plan.source, MemberSource) and any(row[0] != plan.lineage for row in rows)
+    if begins and world.rank == source:
+        _begin(setup, plan)
+    origin = rows[source]
+    if not begins:
+        _check_order(rows, source, plan)
+    if begins or any(row[:3] != origin[:3] for row in rows):
+        _take(state, world, source)
+        state.is_eval_due |= any(row[3] for row in rows if row[:2] == origin[:2])
+    else:
+        state.is_eval_due = any(row[3] for row in rows)
+    state.generation = plan.generation
+
+
+def fingerprint(setup: Setup) -> int:
+    """A number that tells different tasks apart: names, shapes and formats, samples, optimizer."""
+    model, optimizer = setup.state.model, setup.state.optimizer
+    parts = [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in [*model.named_parameters(), *model.named_buffers()]]
+    groups = [len(group["params"]) for group in optimizer.param_groups]
+    parts.append(f"{setup.order.num_samples} {setup.num_eval} {type(optimizer).__name__} {groups}")
+    return zlib.crc32("\n".join(parts).encode())
+
+
+def _standing(state: TrainingState) -> list[int]:
+    lineage = _NO_LINEAGE if state.lineage is None else state.lineage
+    return [lineage, state.round, state.num_redraws]
+
+
+def _source_rank(plan: Plan, rows: list[list[int]]) -> int:
+    """The rank whose state holds. A source that leaves by this very plan has told its state to all that stay."""
+    if not isinstance(plan.source, MemberSource):
+        return 0
+    member = plan.member(plan.source.worker_id)
+    if member is not None:
+        return member.rank
+    return max(range(len(rows)), key=lambda rank: (rows[rank][:3], -rank))
+
+
+def _check_order(rows: list[list[int]], source: int, plan: Plan) -> None:
+    lineage, round = rows[source][:2]
+    if lineage == _NO_LINEAGE:
+        raise WorldError(f"the source of plan {plan.id} holds no state")
+    ahead = [rank for rank, row in enumerate(rows) if row[0] == lineage and row[1] > round]
+    if ahead:
+        raise WorldError(f"rank {ahead[0]} has committed rounds after {round}, which the source of {plan.id} has not")
+
+
+def _take(state: TrainingState, world: World, source: int) -> None:
+    if world.rank == source:
+        transfer.send(world, state.export())
+    elif world.size > 1:
+        state.adopt(transfer.receive(world, source))
+
+
+def _begin(setup: Setup, plan: Plan) -> None:
+    """Make the first state of a lineage."""
+    state, storage = setup.state, setup.assignment.storage
+    if isinstance(plan.source, CheckpointSource):
+        _restore(state, Path(storage.checkpoints) / plan.source.path)
+    elif state.round > 0 and state.lineage is not None:
+        raise JobError(f"plan {plan.id} starts afresh, but its first worker has trained; start another worker")
+    elif setup.spec.init_from is not None and storage.init_from is not None:
+        _initialise(state, Path(storage.init_from), takes_all=setup.spec.init_from.state == "all")
+    state.lineage = plan.lineage
+    state.num_redraws = state.num_skipped = 0
+    state.is_eval_due = setup.evaluation is not None and state.cursor >= setup.total_samples
+
+
+def _restore(state: TrainingState, folder: Path) -> None:
+    loaded = checkpoint.load_checkpoint(folder)
+    checkpoint.check_fits(state.model.state_dict(), loaded.model, folder)
+    state.restore(loaded)
+
+
+def _initialise(state: TrainingState, folder: Path, *, takes_all: bool) -> None:
+    if takes_all:
+        _restore(state, folder)
+        return
+    weights = checkpoint.load_weights(folder)
+    checkpoint.check_fits(state.model.state_dict(), weights, folder)
+    state.load_weights(weights)

@@ -1,0 +1,251 @@
+"""The loop of one worker: follow the plan in force, round after round, until told to stop."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, failure_of
+from workers.plan import Goal, MemberSource, Plan
+from workers.status import Phase, RoundRecord, StopCause, StopReport
+from workers.training.calls import StoreCalls
+from workers.training.checkpoint import CheckpointWriter
+from workers.training.device import backend_for
+from workers.training.evaluate import evaluate
+from workers.training.mailbox import GroupLeftError, Mailbox, Position
+from workers.training.round import BrokenCommitError, MemoryInExchangeError, Rounds
+from workers.training.saving import header_for
+from workers.training.setup import Setup
+from workers.training.sync import synchronise
+from workers.training.world import Seat, World, WorldError, await_released
+
+SAVE_TIMEOUT_S = 600.0
+LAST_SAVE_TIMEOUT_S = 25.0
+RELEASE_TIMEOUT_S = 1.0
+
+
+class Trainer:
+    """Lives in the training thread; everything it tells goes through the mailbox."""
+
+    def __init__(self, setup: Setup, calls: StoreCalls, mailbox: Mailbox) -> None:
+        self._setup, self._calls, self._mailbox = setup, calls, mailbox
+        self._state = setup.state
+        self._rounds = Rounds(setup, mailbox)
+        self._held: RoundRecord | None = None  # waits for its evaluation
+        self._is_save_due = False
+        self._has_saved_final = False
+        spec = setup.spec.checkpoint
+        self._writer = CheckpointWriter(Path(setup.assignment.storage.checkpoints), spec.keep, spec.metric, spec.mode)
+        mailbox.watch_checkpoints(self._writer.finished)
+
+    def run(self) -> None:
+        """Train until stopped, or until this worker can train no more."""
+        only_now = False
+        while (offered := self._mailbox.wait_for_plan(only_now=only_now)) is not None:
+            plan: Plan | None = offered
+            while plan is not None:
+                plan, only_now = self._follow(plan)
+            if self._mailbox.has_failed:
+                return
+        self._publish_held()
+        await_released(RELEASE_TIMEOUT_S)
+        if self._mailbox.should_save and self._state.lineage is not None:
+            self._save(self._mailbox.plan, is_final=False)
+            self._writer.flush(LAST_SAVE_TIMEOUT_S)
+        else:
+            self._writer.abandon()
+
+    def _follow(self, plan: Plan) -> tuple[Plan | None, bool]:
+        """Do what a plan says until another is in force (the first of the answer) or this worker rests.
+
+        The second tells whether only a NOW plan may wake it then.
+        """
+        left, mailbox = self._state.generation, self._mailbox
+        try:
+            mailbox.enter(plan)
+            if plan.member(mailbox.worker_id) is None:
+                mailbox.rest(Phase.STOPPED, StopReport(generation=left, cause=StopCause.REMOVED))
+                return None, False
+            if plan.goal is Goal.TRAIN:
+                return self._train(plan), True
+            self._rest(plan)
+        except GroupLeftError:
+            self._stopped(plan, StopCause.ABORTED)
+        except WorldError as error:
+            print(error, file=sys.stderr, flush=True)
+            self._stopped(plan, mailbox.stop_cause)
+        except MemoryInExchangeError as error:
+            self._stopped(plan, StopCause.MEMORY, error)
+        except (BrokenCommitError, DivergedError, OutOfMemoryError) as error:
+            self._told(error)
+            mailbox.failed(self._failure(error.__cause__ if isinstance(error, BrokenCommitError) else error, plan))
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            self._told(error)
+            self._stopped(plan, StopCause.USER, error)
+        return None, True
+
+    def _train(self, plan: Plan) -> Plan | None:
+        """Form the plan's group and train in it; the answer is the plan that ended it, None after the last sample."""
+        _check_batch(plan)
+        member = plan.member(self._mailbox.worker_id)
+        assert member is not None
+        seat = Seat(
+            group=f"{plan.id.term}/{plan.generation}",
+            rank=member.rank,
+            size=plan.num_members,
+            backend=backend_for(self._setup.device),
+            device=self._setup.device,
+        )
+        world = World(seat, self._calls)
+        try:
+            self._mailbox.join(plan.generation, world.abort)
+            world.connect()
+            self._mailbox.set_phase(Phase.SYNC)
+            synchronise(self._setup, world, plan)
+            self._synchronised(plan)
+            self._rounds.join(world, plan)
+            following = self._rounds_in(world, plan)
+            world.leave()
+        finally:
+            world.destroy()
+            self._rounds.leave()
+        if following is None:
+            self._finish(plan, member.rank)
+        return following
+
+    def _rounds_in(self, world: World, plan: Plan) -> Plan | None:
+        """Rounds until the last sample (None), or until a plan in force asks for another group or goal."""
+        state, mailbox = self._state, self._mailbox
+        while True:
+            current = mailbox.plan
+            if current is not plan:
+                if not _stays(current, plan, mailbox.worker_id):
+                    return current
+                plan = current
+                self._rounds.adapt(plan)
+            if state.is_eval_due:
+                self._evaluate(world, plan)
+            if self._held is not None:
+                self._publish_held()
+            if state.cursor >= self._setup.total_samples:
+                return None
+            if self._is_save_due:
+                self._save(plan, is_final=False)
+                self._rounds.restart_clock()
+            before = state.cursor
+            record = self._rounds.run(plan)
+            if record is not None:
+                self._committed(record, before, world.rank)
+
+    def _committed(self, record: RoundRecord, before: int, rank: int) -> None:
+        setup, state = self._setup, self._state
+        after = state.cursor
+        spec = setup.spec
+        if spec.checkpoint.metric is not None:
+            state.metric = record.values.get(spec.checkpoint.metric, state.metric)
+        is_last = after >= setup.total_samples
+        if setup.evaluation is not None and (is_last or setup.has_crossed(before, after, spec.eval_every_steps)):
+            state.is_eval_due = True
+            self._held = record
+        else:
+            self._publish(record)
+        self._is_save_due |= rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps)
+
+    def _evaluate(self, world: World, plan: Plan) -> None:
+        values = {f"eval.{name}": value for name, value in evaluate(self._setup, self._mailbox, world, plan).items()}
+        self._state.is_eval_due = False
+        metric = self._setup.spec.checkpoint.metric
+        if metric is not None and metric in values:
+            self._state.metric = values[metric]
+        if self._held is not None:
+            self._held = replace(self._held, values={**self._held.values, **values})
+        self._rounds.restart_clock()
+
+    def _synchronised(self, plan: Plan) -> None:
+        """Tell where the state is now; a record that waits for an evaluation of another state waits no longer."""
+        state = self._state
+        assert state.lineage is not None
+        is_finished = state.cursor >= self._setup.total_samples
+        self._mailbox.moved(
+            Position(lineage=state.lineage, round=state.round, cursor=state.cursor, is_finished=is_finished)
+        )
+        if self._held is not None and self._held.key != (state.lineage, state.round):
+            self._publish_held()
+        self._is_save_due = False
+
+    def _finish(self, plan: Plan, rank: int) -> None:
+        """After the last sample and its evaluation: the final checkpoint by rank 0, then wait to be stopped."""
+        if rank == 0 and not self._has_saved_final:
+            self._save(plan, is_final=True)
+            self._writer.flush(SAVE_TIMEOUT_S)
+            self._has_saved_final = True
+        self._mailbox.rest(Phase.DONE)
+
+    def _rest(self, plan: Plan) -> None:
+        """Goals without training: keep the state, and write it first where this worker is to."""
+        self._publish_held()
+        if plan.goal is Goal.SAVE_AND_STOP:
+            saver = plan.source.worker_id if isinstance(plan.source, MemberSource) and plan.num_members == 1 else None
+            member = plan.member(self._mailbox.worker_id)
+            assert member is not None
+            is_saver = member.rank == 0 if saver is None else saver == self._mailbox.worker_id
+            if is_saver and self._state.lineage is not None:
+                self._save(plan, is_final=False)
+                self._writer.flush(SAVE_TIMEOUT_S)
+        self._mailbox.rest(Phase.SAVED if plan.goal is Goal.SAVE_AND_STOP else Phase.HELD)
+
+    def _save(self, plan: Plan, *, is_final: bool) -> None:
+        """Stage a copy of the last commit and hand it to the writer."""
+        self._is_save_due = False
+        self._mailbox.set_phase(Phase.SAVE)
+        started_s = time.perf_counter()
+        snapshot = self._state.snapshot()
+        held_s = time.perf_counter() - started_s
+        self._writer.save(snapshot, header_for(self._setup, plan, held_s=held_s, is_final=is_final))
+
+    def _publish_held(self) -> None:
+        if self._held is not None:
+            self._publish(self._held)
+            self._held = None
+
+    def _publish(self, record: RoundRecord) -> None:
+        num_thinned = self._mailbox.publish(record)
+        if num_thinned:
+            print(f"{num_thinned} records were given up: nobody has fetched them for long", flush=True)
+
+    def _stopped(self, plan: Plan, cause: StopCause, error: BaseException | None = None) -> None:
+        failure = None if error is None else self._failure(error, plan)
+        self._mailbox.rest(Phase.STOPPED, StopReport(generation=plan.generation, cause=cause, failure=failure))
+
+    def _failure(self, error: BaseException | None, plan: Plan) -> Failure:
+        assert error is not None
+        member = plan.member(self._mailbox.worker_id)
+        return failure_of(
+            error,
+            worker_id=self._mailbox.worker_id,
+            rank=member.rank if member else None,
+            round=self._state.round + 1,
+        )
+
+    def _told(self, error: BaseException) -> None:
+        """The whole traceback belongs into the log."""
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _stays(current: Plan, plan: Plan, worker_id: str) -> bool:
+    """Whether ``current`` only changes sections of the group that trains under ``plan``."""
+    return (
+        current.generation == plan.generation and current.goal is Goal.TRAIN and current.member(worker_id) is not None
+    )
+
+
+def _check_batch(plan: Plan) -> None:
+    num_training = sum(member.weight > 0 for member in plan.members)
+    if plan.global_batch < num_training:
+        raise BatchSplitError(
+            f"batch.global_size={plan.global_batch} does not reach {num_training} workers; "
+            f"use at least {num_training}, or set workers.max to {plan.global_batch}"
+        )

@@ -1,0 +1,43 @@
+"""The training thread's work from start to end: build, tell what was built, train."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from workers.assignment import Assignment
+from workers.errors import failure_of
+from workers.status import BuildInfo
+from workers.training.calls import StoreCalls
+from workers.training.device import measure_formats
+from workers.training.mailbox import Mailbox
+from workers.training.setup import Setup, prepare
+from workers.training.trainer import Trainer
+
+
+def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], bytes] | None, mailbox: Mailbox) -> None:
+    """Build the task and train until stopped; failing to build ends it, with the failure in the mailbox."""
+    try:
+        setup = prepare(assignment, fetch_bundle)
+        info = _describe(setup)
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
+        traceback.print_exception(error, file=sys.stderr)
+        mailbox.failed(failure_of(error, worker_id=assignment.worker_id))
+        return
+    mailbox.built(info)
+    Trainer(setup, calls, mailbox).run()
+
+
+def _describe(setup: Setup) -> BuildInfo:
+    return BuildInfo(
+        num_train=setup.order.num_samples,
+        num_eval=setup.num_eval,
+        num_parameters=sum(p.numel() for p in setup.state.model.parameters()),
+        total_samples=setup.total_samples,
+        device=str(setup.device),
+        device_seconds=measure_formats(setup.device),
+        node_id="",
+        pid=os.getpid(),
+    )

@@ -1,0 +1,256 @@
+"""The process group of one generation: formed in place, broken at once when it has to be.
+
+A world never touches torch's default group: a worker forms many of them in its life, one after the
+other, and a user's code may have its own. All members of a world must call its collectives in the
+same order. Whatever goes wrong in one is a WorldError, and the world is of no use after it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from workers.training import sockets
+from workers.training.calls import StoreCalls
+from workers.training.store import Address, CallbackStore
+
+COME_TOGETHER_S = 3600.0  # newcomers wait for a boundary that the others agree on; the controller is the clock
+CONNECT_S = 15.0  # once all have published their addresses
+COLLECTIVE_S = 1800.0  # the controller is the clock: it aborts a group that is stuck
+FAREWELL_S = 2.0
+WAIT_SLICE_S = 0.25
+
+_SLICE = timedelta(seconds=WAIT_SLICE_S)
+_device_lock = threading.Lock()
+_releasing: list[threading.Thread] = []
+
+
+class WorldError(Exception):
+    """A collective or the rendezvous failed, or the world was aborted: somebody else is gone, or must be taken so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """This process's place: ``group`` names the membership in the controller's store; ``backend`` is torch's name."""
+
+    group: str
+    rank: int
+    size: int
+    backend: str
+    device: torch.device
+
+
+class Transfer:
+    """A collective under way."""
+
+    __slots__ = ("_work", "_world")
+
+    def __init__(self, world: World, work: dist.Work) -> None:
+        self._world = world
+        self._work = work
+
+    def wait(self) -> None:
+        """Wait until the tensor holds the result (on an accelerator: until its stream does). Raises WorldError.
+
+        In slices, since gloo was seen not to tell a send that its connection is gone: an operation that
+        an abort did not reach is left behind, and whoever releases the group waits for its timeout.
+        """
+        while True:
+            try:
+                self._work.wait(_SLICE)
+            except RuntimeError as error:
+                if self._work.is_completed() or self._world.is_aborted:
+                    raise self._world.broken(error) from error
+            else:
+                return
+
+
+class World:
+    """A group of ``size`` ranks; of one rank it has no group and every collective is the identity."""
+
+    def __init__(self, seat: Seat, calls: StoreCalls) -> None:
+        self.rank, self.size, self.device = seat.rank, seat.size, seat.device
+        self._seat = seat
+        self._calls = calls
+        self._group: Any = None  # a Backend of torch.distributed, without stubs
+        self._store: CallbackStore | None = None
+        self.is_aborted = False
+        self._connected = threading.Event()
+        self._error: BaseException | None = None
+
+    def connect(self) -> None:
+        """Meet the other members; all of them must call it. Raises WorldError.
+
+        The meeting runs in a thread of its own, which an abort leaves to its bound: nothing of torch
+        or of the controller's store can be interrupted while it waits for a member that is gone.
+        """
+        if self.size == 1:
+            return
+        threading.Thread(target=self._meet, name="rendezvous", daemon=True).start()
+        self._connected.wait(COME_TOGETHER_S + CONNECT_S)
+        if self.is_aborted or self._group is None:
+            error = self._error
+            self.destroy()
+            raise self.broken(error) from error
+
+    def all_reduce(self, tensor: torch.Tensor) -> Transfer | None:
+        """Begin to sum a contiguous tensor over all ranks, in place; None where nothing has to be done."""
+        if self.size == 1:
+            return None
+        try:
+            return Transfer(self, self._live().allreduce([tensor]))
+        except RuntimeError as error:
+            raise self.broken(error) from error
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Sum a contiguous tensor over all ranks, in place. Raises WorldError."""
+        transfer = self.all_reduce(tensor)
+        if transfer is not None:
+            transfer.wait()
+
+    def agree(self, values: Sequence[float]) -> list[float]:
+        """The sums over all ranks of a few numbers, the same on each; a collective of its own. Raises WorldError."""
+        vector = torch.tensor(values, dtype=torch.float64, device=self.device)
+        self.sum(vector)
+        return vector.tolist()
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        """Every rank's list of integers, by rank; all must be of one length. Raises WorldError."""
+        own = torch.tensor(values, dtype=torch.int64, device=self.device)
+        if self.size == 1:
+            return [own.tolist()]
+        table = [torch.empty_like(own) for _ in range(self.size)]
+        try:
+            work = self._live().allgather([table], [own])
+        except RuntimeError as error:
+            raise self.broken(error) from error
+        Transfer(self, work).wait()
+        return [row.tolist() for row in table]
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Give every rank the contiguous tensor of rank ``source``, in place. Raises WorldError."""
+        if self.size == 1:
+            return
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        try:
+            work = self._live().broadcast([tensor], options)
+        except RuntimeError as error:
+            raise self.broken(error) from error
+        Transfer(self, work).wait()
+
+    def abort(self) -> None:
+        """Break the group, from any thread: every collective pending here fails within milliseconds, and peers' too."""
+        self.is_aborted = True
+        self._connected.set()
+        group, store = self._group, self._store
+        if self._seat.backend == "gloo":
+            if store is not None:
+                sockets.shut_down(store.addresses)
+        elif group is not None:
+            with suppress(RuntimeError):
+                group.abort()
+
+    def leave(self) -> None:
+        """Part in peace after the last collective of a generation; all members that are left should call it.
+
+        Closing at once could reset connections from which a slower peer still reads that collective's
+        last bytes, so everybody meets once more; whether that meeting succeeds matters to nobody.
+        """
+        if self._group is None or self.is_aborted:
+            return self.destroy()
+        options = dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=FAREWELL_S)
+        try:
+            self._group.allreduce([torch.zeros(1, device=self.device)], options).wait(options.timeout)
+        except RuntimeError:
+            return self.destroy()
+        self.is_aborted = True
+        return self._release()
+
+    def destroy(self) -> None:
+        """Break the group and release it; never waits for a peer. May be called again."""
+        self.abort()
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of the group in a thread of its own: that joins gloo's threads, 10 ms at best."""
+        last = [self._group]
+        self._group = self._store = None
+        if last[0] is not None:
+            thread = threading.Thread(target=last.clear, name="release", daemon=True)
+            thread.start()
+            _releasing[:] = [t for t in _releasing if t.is_alive()] + [thread]
+
+    def broken(self, error: BaseException | None) -> WorldError:
+        """What to raise for an error of this world."""
+        if self.is_aborted:
+            return WorldError(f"group {self._seat.group} was aborted")
+        cause = self._store.error if self._store is not None and self._store.error is not None else error
+        return WorldError(f"group {self._seat.group} of {self.size} broke at rank {self.rank}: {cause}")
+
+    def _live(self) -> Any:
+        if self._group is None or self.is_aborted:
+            raise WorldError(f"group {self._seat.group} was aborted")
+        return self._group
+
+    def _meet(self) -> None:
+        try:
+            group = self._form()
+        except Exception as error:  # told by connect, in the thread that waits for it
+            self._error = error
+        else:
+            self._group = group
+        if self.is_aborted:
+            self.destroy()
+        self._connected.set()
+
+    def _form(self) -> Any:
+        if self._seat.backend == "gloo":
+            device, own = _listening_device()
+            self._store = CallbackStore(self._calls, self._seat.group, own, COME_TOGETHER_S)
+            return self._form_gloo(device, self._store)
+        self._store = CallbackStore(self._calls, self._seat.group, [], COME_TOGETHER_S)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=COLLECTIVE_S)
+        return dist.ProcessGroupNCCL(self._store, self.rank, self.size, options)
+
+    def _form_gloo(self, device: Any, store: CallbackStore) -> Any:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [device]
+        options._threads = 2
+        options._timeout = timedelta(seconds=CONNECT_S)
+        group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+        group._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
+        return group
+
+
+def _listening_device() -> tuple[Any, list[Address]]:
+    """A gloo device of its own, and the addresses at which it listens."""
+    with _device_lock:
+        before = sockets.listening().keys()
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[
+            0
+        ]  # torch's own variable, which it reads itself
+        if interface:  # only where it is given no device
+            device = dist.ProcessGroupGloo.create_device(interface=interface, lazy_init=False)
+        else:
+            device = dist.ProcessGroupGloo.create_default_device(lazy_init=False)
+        now = sockets.listening()
+        return device, [now[inode] for inode in now.keys() - before]
+
+
+def await_released(timeout_s: float) -> None:
+    """Wait until the groups that were left are gone: a process that ends before crashes in gloo's threads."""
+    until_s = time.monotonic() + timeout_s
+    for thread in list(_releasing):
+        thread.join(max(0.0, until_s - time.monotonic()))
