@@ -1,0 +1,197 @@
+"""Workers in memory behind the controller's ``Fleet``: each poll of a training worker commits some rounds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.control.actor import Tail
+from workers.control.fleet import Heard
+from workers.plan import Plan, PlanId
+from workers.status import (
+    Acknowledged,
+    BuildInfo,
+    CheckpointInfo,
+    LogChunk,
+    Phase,
+    RoundRecord,
+    StopCause,
+    StopReport,
+    WorkerStatus,
+)
+
+BATCH = 8
+ROUNDS_A_POLL = 10
+
+
+@dataclass
+class FakeWorker:
+    """One worker; ``total`` rounds are to be done in all."""
+
+    worker_id: str
+    total: int
+    phase: Phase = Phase.BUILD
+    plan: Plan | None = None
+    halted: PlanId = PlanId(0, 0)
+    stop: StopReport | None = None
+    term: int = 0
+    seq: int = 0
+    round: int | None = None
+    log: bytes = b""
+    records: list[RoundRecord] = field(default_factory=list)
+
+    def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
+        self.term, self.seq = term, self.seq + 1
+        if self.phase is Phase.BUILD:
+            self.phase = Phase.READY
+        elif plan is not None and plan.member(self.worker_id) and plan.id > self.halted:
+            for _ in range(ROUNDS_A_POLL):
+                self._train(plan)
+        self.records = [r for r in self.records if r.key > acked.rounds]
+        offset = acked.log_offsets.get(self.worker_id, 0)
+        rest = self.log[offset:]
+        is_done = self.phase is Phase.DONE
+        return WorkerStatus(
+            worker_id=self.worker_id,
+            seq=self.seq,
+            term=self.term,
+            phase=self.phase,
+            phase_age_s=0.0,
+            plan=self.plan,
+            halted=self.halted,
+            generation=self.plan.generation if self.plan and self.phase is Phase.COMPUTE else None,
+            lineage=self.plan.lineage if self.plan else None,
+            round=self.round,
+            cursor=None if self.round is None else self.round * BATCH,
+            is_finished=is_done,
+            stop=self.stop,
+            build=BuildInfo(
+                num_train=100,
+                num_eval=0,
+                num_parameters=1,
+                total_samples=self.total * BATCH,
+                device="cpu",
+                device_seconds={},
+                node_id="n",
+                pid=1,
+            ),
+            records=tuple(self.records) if wants_records else (),
+            logs=(LogChunk(worker_id=self.worker_id, offset=offset, rank=0, time=0.0, data=rest),) if rest else (),
+            checkpoints=(self._final(),) if is_done else (),
+        )
+
+    def halt(self, plan_id: PlanId) -> None:
+        self.halted = max(self.halted, plan_id)
+        if self.plan is not None and self.phase is Phase.COMPUTE:
+            self.phase = Phase.STOPPED
+            self.stop = StopReport(generation=self.plan.generation, cause=StopCause.ABORTED)
+
+    def _train(self, plan: Plan) -> None:
+        self.plan, self.stop = plan, None
+        if self.phase is Phase.DONE:
+            return
+        self.phase = Phase.COMPUTE
+        self.round = (self.round or 0) + 1
+        self.log += b"round %d\n" % self.round
+        self.records.append(
+            RoundRecord(
+                lineage=plan.lineage,
+                round=self.round,
+                generation=plan.generation,
+                plan_id=plan.id,
+                cursor=self.round * BATCH,
+                samples=BATCH,
+                time=float(self.round),
+                values={"loss": 1.0 / self.round, "step_s": 1.0},
+            )
+        )
+        if self.round == self.total:
+            self.phase = Phase.DONE
+
+    def _final(self) -> CheckpointInfo:
+        assert self.plan is not None
+        return CheckpointInfo(
+            path="final",
+            attempt=1,
+            lineage=self.plan.lineage,
+            generation=self.plan.generation,
+            round=self.total,
+            step=self.total,
+            cursor=self.total * BATCH,
+            size_bytes=1,
+            metric=None,
+            is_final=True,
+            created_at=0.0,
+        )
+
+
+class FakeFleet:
+    """``workers`` are those alive; tests look at, and kill, what they like."""
+
+    def __init__(self, term: int, total: int = 20, workers: dict[str, FakeWorker] | None = None) -> None:
+        self.news = asyncio.Event()
+        self.workers = workers if workers is not None else {}
+        self.asked_for_records: list[str] = []
+        self.has_left = False
+        self.breaks_on_poll: Exception | None = None
+        self._term, self._total = term, total
+        self._statuses: dict[str, WorkerStatus] = {}
+        self._lost: dict[str, str] = {}
+        self._tails: dict[str, bytes] = {}
+        self._is_superseded = False
+
+    async def adopt(self) -> tuple[str, ...]:
+        return tuple(self.workers)
+
+    def heard(self) -> Heard:
+        heard = Heard(statuses=self._statuses, lost=self._lost, is_superseded=self._is_superseded)
+        self._statuses, self._lost = {}, {}
+        return heard
+
+    def start(self, worker_id: str) -> None:
+        self.workers[worker_id] = FakeWorker(worker_id, self._total)
+        self.news.set()
+
+    def can_poll(self, worker_id: str) -> bool:
+        return worker_id in self.workers
+
+    def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
+        if self.breaks_on_poll is not None:
+            raise self.breaks_on_poll
+        if wants_records:
+            self.asked_for_records.append(worker_id)
+        self._statuses[worker_id] = self.workers[worker_id].poll(self._term, plan, acked, wants_records)
+        self.news.set()
+
+    def halt(self, worker_id: str, plan_id: PlanId) -> None:
+        self.workers[worker_id].halt(plan_id)
+
+    def stop(self, worker_id: str, save: bool) -> None:
+        if worker_id in self.workers:
+            self.lose(worker_id, "it ended")
+
+    def kill(self, worker_id: str) -> None:
+        self.stop(worker_id, save=False)
+
+    async def tail(self, worker_id: str, offset: int) -> Tail | None:
+        log = self._tails.get(worker_id)
+        return None if log is None else (offset, log[offset:])
+
+    async def bundle(self) -> list[Any]:
+        return []
+
+    def leave(self) -> None:
+        self.has_left = True
+
+    def lose(self, worker_id: str, why: str, last_words: bytes = b"") -> None:
+        """A worker's process ends; what it wrote stays on its node."""
+        self._tails[worker_id] = self.workers.pop(worker_id).log + last_words
+        self._statuses.pop(worker_id, None)
+        self._lost[worker_id] = why
+        self.news.set()
+
+    def supersede(self) -> None:
+        """Another term takes office."""
+        self._is_superseded = True
+        self.news.set()

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.control.fake_fleet import BATCH, FakeFleet, FakeWorker
+from workers.assignment import JobKey, Storage
+from workers.control.controller import JobController
+from workers.control.decisions import ControlSettings
+from workers.control.launch import Launch
+from workers.errors import Reason, StaleTermError
+from workers.spec import parse_job_spec
+from workers.status import (
+    Acknowledged,
+    Direction,
+    JobSnapshot,
+    Outcome,
+    RoundRecord,
+    RunGoal,
+    RunPhase,
+    TimelineRow,
+)
+
+KEY = JobKey(job_id="j", attempt=1)
+
+
+@dataclass
+class Store:
+    """What the service would have committed: everything told so far, by its natural keys."""
+
+    records: dict[tuple[int, int], RoundRecord] = field(default_factory=dict)
+    logs: dict[str, bytes] = field(default_factory=dict)
+    checkpoints: set[str] = field(default_factory=set)
+    timeline: dict[str, TimelineRow] = field(default_factory=dict)
+
+    def fold(self, snapshot: JobSnapshot) -> None:
+        for record in snapshot.records:
+            self.records[record.key] = record
+        for chunk in snapshot.logs:
+            known = self.logs.get(chunk.worker_id, b"")
+            assert chunk.offset <= len(known)
+            self.logs[chunk.worker_id] = known[: chunk.offset] + chunk.data
+        self.checkpoints |= {info.path for info in snapshot.checkpoints}
+        self.timeline |= {row.key: row for row in snapshot.timeline}
+
+    @property
+    def acked(self) -> Acknowledged:
+        return Acknowledged(
+            rounds=max(self.records, default=(0, 0)),
+            log_offsets={worker: len(log) for worker, log in self.logs.items()},
+            checkpoints=frozenset(self.checkpoints),
+            timeline=frozenset(self.timeline),
+        )
+
+
+@dataclass
+class Scene:
+    """A controller with its fleet, and a reconciler that directs it."""
+
+    folder: Path
+    term: int = 1
+    fleet: FakeFleet = field(default_factory=lambda: FakeFleet(1))
+    store: Store = field(default_factory=Store)
+    direction: Direction = field(default_factory=lambda: Direction(goal=RunGoal.RUN, num_workers=2))
+    wants: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.controller = JobController(KEY, self.term, "ns", make_fleet=lambda launch: self.fleet)
+
+    async def prepare(self) -> None:
+        await self.controller.prepare(self.term, launch(self.folder))
+
+    async def tick(self) -> JobSnapshot:
+        snapshot = await self.controller.direct(self.term, self.direction, self.store.acked)
+        assert snapshot is not None
+        self.store.fold(snapshot)
+        return snapshot
+
+    async def until(self, holds: Callable[[JobSnapshot], bool]) -> JobSnapshot:
+        for _ in range(2000):
+            snapshot = await self.tick()
+            if holds(snapshot):
+                return snapshot
+            await asyncio.sleep(0.002)
+        raise AssertionError(f"never came true; last: {snapshot}")
+
+
+def launch(folder: Path) -> Launch:
+    spec = parse_job_spec(
+        {
+            "name": "j",
+            "entrypoint": "workers.recipes.digits:build",
+            "steps": 20,
+            "workers": {"min": 1, "max": 4},
+            "batch": {"global_size": BATCH},
+        }
+    )
+    return Launch(
+        spec=spec,
+        storage=Storage(checkpoints=str(folder), output=str(folder)),
+        scratch=str(folder),
+        settings=ControlSettings(gather_s=0.2),
+    )
+
+
+def play(act: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(act(), 30))  # type: ignore[arg-type]  # a coroutine function
+
+
+def test_it_does_nothing_before_it_was_prepared_and_directed(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        assert await scene.controller.direct(1, scene.direction, Acknowledged()) is None
+        await scene.prepare()
+        assert scene.fleet.workers == {}
+        await scene.until(lambda s: len(scene.fleet.workers) == 2)
+
+    play(act)
+
+
+def test_a_job_runs_to_its_end_and_the_outcome_is_told_last(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert (last.outcome, last.phase) == (Outcome.SUCCEEDED, RunPhase.ENDED)
+        assert not (last.records or last.logs or last.checkpoints or last.timeline)
+        assert sorted(scene.store.records) == [(1, n) for n in range(1, 21)]
+        assert scene.store.checkpoints == {"final"}
+        kinds = [row.kind.value for row in scene.store.timeline.values()]
+        assert (kinds[0], kinds[-1]) == ("start", "end")
+        assert scene.store.logs["1.1"] == b"".join(b"round %d\n" % n for n in range(1, 21))
+
+    play(act)
+
+
+def test_only_one_member_is_asked_for_records(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        await scene.until(lambda s: s.outcome is not None)
+        assert set(scene.fleet.asked_for_records) == {"1.1"}
+
+    play(act)
+
+
+def test_the_last_lines_of_a_lost_worker_are_fetched(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        scene.fleet.lose("1.1", "its process died", last_words=b"Segmentation fault\n")
+        await scene.until(lambda s: scene.store.logs.get("1.1", b"").endswith(b"Segmentation fault\n"))
+        assert any(row.kind == "worker_lost" for row in scene.store.timeline.values())
+
+    play(act)
+
+
+def test_a_new_term_adopts_the_workers_and_loses_no_record(tmp_path: Path) -> None:
+    async def act() -> None:
+        first = Scene(tmp_path, fleet=FakeFleet(1, total=50))
+        await first.prepare()
+        await first.until(lambda s: s.num_current == 2 and s.cursor > 5 * BATCH)
+        await first.controller._course.cancel()  # type: ignore[union-attr]  # it runs
+        alive: dict[str, FakeWorker] = first.fleet.workers
+        second = Scene(tmp_path, term=2, fleet=FakeFleet(2, workers=alive), store=first.store)
+        await second.prepare()
+        last = await second.until(lambda s: s.outcome is not None)
+        assert last.outcome is Outcome.SUCCEEDED
+        assert sorted(second.store.records) == [(1, n) for n in range(1, 51)]
+        assert second.store.timeline["term/2"].kind == "controller_lost"
+        assert "2.1" not in second.store.logs
+
+    play(act)
+
+
+def test_calls_of_another_term_are_refused(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        for term in (0, 2):
+            with pytest.raises(StaleTermError):
+                await scene.controller.direct(term, scene.direction, Acknowledged())
+
+    play(act)
+
+
+def test_a_superseded_controller_leaves(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        scene.fleet.supersede()
+        await asyncio.wait_for(scene.controller._course._task, 10)  # type: ignore[union-attr]  # it runs
+        assert scene.fleet.has_left
+
+    play(act)
+
+
+def test_a_crash_of_the_loop_is_told_and_frees_the_workers(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        scene.fleet.breaks_on_poll = KeyError("bug")
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert (last.outcome, last.reason) == (Outcome.FAILED, Reason.CONTROLLER_ERROR)
+        assert last.failure is not None
+        assert "KeyError" in last.failure.traceback
+        assert scene.fleet.workers == {}
+
+    play(act)
+
+
+def test_a_cancelled_job_ends_without_saving(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        scene.direction = Direction(goal=RunGoal.CANCEL, num_workers=2)
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert last.outcome is Outcome.CANCELLED
+        assert scene.store.checkpoints == set()
+
+    play(act)
+
+
+def test_the_rendezvous_is_reached_through_the_controller(tmp_path: Path) -> None:
+    async def act() -> None:
+        controller = Scene(tmp_path).controller
+        waiter = asyncio.create_task(controller.kv_get("1/1", "a", 10))
+        await asyncio.sleep(0)
+        await controller.kv_set("1/1", "a", b"x")
+        assert await waiter == b"x"
+        assert await controller.kv_add("1/1", "n", 2) == 2
+        assert await controller.kv_check("1/1", ["a", "n"])
+
+    play(act)

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from workers.control import telemetry as module
+from workers.control.telemetry import Pending, Telemetry
+from workers.lr import LrPlan
+from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
+from workers.status import (
+    Acknowledged,
+    CheckpointInfo,
+    LogChunk,
+    Phase,
+    RoundRecord,
+    TimelineRow,
+    WorkerStatus,
+)
+
+G = 10
+
+
+def record(round: int, *, generation: int = 1, n: int = 1, time: float | None = None, lineage: int = 1) -> RoundRecord:
+    return RoundRecord(
+        lineage=lineage,
+        round=round,
+        generation=generation,
+        plan_id=PlanId(1, n),
+        cursor=round * G,
+        samples=G,
+        time=float(round) if time is None else time,
+        values={"loss": 1.0, "step_s": 1.0},
+    )
+
+
+def status(*records: RoundRecord, worker_id: str = "1.1", **more: object) -> WorkerStatus:
+    first = WorkerStatus(worker_id=worker_id, seq=1, term=1, phase=Phase.COMPUTE, phase_age_s=0.0, records=records)
+    return replace(first, **more)  # type: ignore[arg-type]  # fields by name
+
+
+def row(n: int, kind: TimelineKind = TimelineKind.WORKER_LOST) -> TimelineRow:
+    return TimelineRow(key=f"plan/1/{n}", kind=kind, time=0.0, step=0, actor="controller", reason="a worker was lost")
+
+
+def plan(generation: int, source: MemberSource) -> Plan:
+    return Plan(
+        id=PlanId(1, generation),
+        switch=Switch.NOW,
+        generation=generation,
+        lineage=1,
+        source=source,
+        members=(),
+        global_batch=G,
+        lr=LrPlan(lr=1.0, base_batch=G),
+        cause=Cause(kind=TimelineKind.WORKER_LOST, actor="controller", reason=""),
+    )
+
+
+def chunk(offset: int, data: bytes, rank: int | None = 0, worker_id: str = "1.1") -> LogChunk:
+    return LogChunk(worker_id=worker_id, offset=offset, rank=rank, time=0.0, data=data)
+
+
+def info(path: str) -> CheckpointInfo:
+    return CheckpointInfo(
+        path=path,
+        attempt=1,
+        lineage=1,
+        generation=1,
+        round=1,
+        step=1,
+        cursor=G,
+        size_bytes=1,
+        metric=None,
+        is_final=False,
+        created_at=0.0,
+    )
+
+
+def told(buffers: Telemetry) -> list[tuple[int, int]]:
+    return [(r.round, r.generation) for r in buffers.pending().records]
+
+
+def test_records_are_kept_until_the_store_has_them() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(record(1), record(2)))
+    buffers.take(status(record(1), record(2), record(3)))
+    assert told(buffers) == [(1, 1), (2, 1), (3, 1)]
+    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    assert told(buffers) == [(3, 1)]
+    buffers.take(status(record(1), record(2), record(3)))
+    assert told(buffers) == [(3, 1)]
+    assert not buffers.is_drained
+    buffers.acknowledge(Acknowledged(rounds=(1, 3)))
+    assert buffers.is_drained
+
+
+def test_of_two_records_of_one_round_the_higher_generation_stays() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(record(1, generation=2)))
+    buffers.take(status(record(1, generation=1)))
+    assert told(buffers) == [(1, 2)]
+
+
+def test_a_round_that_was_stored_and_then_redone_is_told_again_once() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(record(1), record(2)))
+    buffers.pending()
+    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    buffers.take(status(record(2, generation=2)))
+    assert told(buffers) == [(2, 2)]
+    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    buffers.take(status(record(2, generation=2)))
+    assert told(buffers) == []
+
+
+def test_no_worker_forgets_a_round_that_it_has_not_committed() -> None:
+    buffers = Telemetry(G, Acknowledged(rounds=(1, 7)))
+    behind = status(lineage=1, round=5)
+    assert buffers.acked_for("1.1", behind).rounds == (1, 5)
+    assert buffers.acked_for("1.1", status(lineage=1, round=9)).rounds == (1, 7)
+
+
+def test_no_worker_forgets_a_redone_round_before_it_was_told() -> None:
+    buffers = Telemetry(G, Acknowledged(rounds=(1, 7)))
+    buffers.formed(plan(2, MemberSource("1.1", 6)))
+    redone = status(lineage=1, round=8)
+    assert buffers.acked_for("1.1", redone).rounds == (1, 6)
+    buffers.take(status(record(7, generation=2)))
+    assert buffers.acked_for("1.1", redone).rounds == (1, 7)
+
+
+def test_a_full_buffer_takes_no_more_and_asks_for_no_more(monkeypatch) -> None:  # type: ignore[no-untyped-def]  # pytest
+    monkeypatch.setattr(module, "MAX_RECORDS", 3)
+    monkeypatch.setattr(module, "MAX_SENT_RECORDS", 2)
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(*(record(n) for n in range(1, 8))))
+    assert not buffers.has_room
+    assert told(buffers) == [(1, 1), (2, 1)]
+    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    assert buffers.has_room
+    buffers.take(status(*(record(n) for n in range(3, 8))))
+    assert told(buffers) == [(3, 1), (4, 1)]
+
+
+def test_log_pieces_adjoin_and_are_told_from_what_is_stored_on() -> None:
+    buffers = Telemetry(G, Acknowledged(log_offsets={"1.1": 4}))
+    assert buffers.acked_for("1.1", None).log_offsets == {"1.1": 4}
+    buffers.take(status(logs=(chunk(4, b"one\ntw"),)))
+    assert buffers.acked_for("1.1", None).log_offsets == {"1.1": 10}
+    buffers.take(status(logs=(chunk(4, b"one\ntwo\nth"),)))
+    assert buffers.pending().logs == (chunk(4, b"one\ntwo\nth"),)
+    buffers.acknowledge(Acknowledged(log_offsets={"1.1": 12}))
+    assert buffers.pending().logs == (chunk(12, b"th"),)
+    buffers.take_log(chunk(20, b"late"))
+    assert buffers.pending().logs == (chunk(12, b"th"), chunk(20, b"late"))
+    buffers.acknowledge(Acknowledged(log_offsets={"1.1": 24}))
+    assert buffers.is_drained
+
+
+def test_logs_are_sent_in_portions(monkeypatch) -> None:  # type: ignore[no-untyped-def]  # pytest
+    monkeypatch.setattr(module, "MAX_SENT_LOG_BYTES", 5)
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 8)
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(logs=(chunk(0, b"12345678"),)))
+    buffers.take(status(logs=(chunk(8, b"9"),)))
+    assert buffers.pending().logs == (chunk(0, b"12345"),)
+    buffers.acknowledge(Acknowledged(log_offsets={"1.1": 5}))
+    assert buffers.acked_for("1.1", None).log_offsets == {"1.1": 8}
+    assert buffers.pending().logs == (chunk(5, b"678"),)
+
+
+def test_checkpoints_are_kept_until_registered() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(checkpoints=(info("a"), info("b"))))
+    buffers.acknowledge(Acknowledged(checkpoints=frozenset({"a"})))
+    buffers.take(status(checkpoints=(info("a"), info("b"))))
+    assert [c.path for c in buffers.pending().checkpoints] == ["b"]
+
+
+def test_a_row_gets_its_price_from_the_records_around_the_change() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(record(1), record(2), record(3)))
+    buffers.note(row(2))
+    assert buffers.pending().timeline[0].cost_s is None
+    buffers.acknowledge(Acknowledged(rounds=(1, 3), timeline=frozenset({"plan/1/2"})))
+    assert buffers.pending().timeline == ()
+    assert buffers.is_drained
+    buffers.take(status(record(4, generation=2, n=2, time=4.5)))
+    (priced,) = buffers.pending().timeline
+    assert (priced.cost_s, priced.steps_lost, priced.step) == (0.5, 0, 3)
+    buffers.acknowledge(Acknowledged(rounds=(1, 4), timeline=frozenset({"plan/1/2"})))
+    assert buffers.is_drained
+
+
+def test_a_restore_tells_how_many_rounds_were_lost() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(*(record(n) for n in range(1, 9))))
+    buffers.note(row(2, TimelineKind.RESTORE))
+    buffers.take(status(record(6, lineage=2, generation=2, n=2, time=20.0)))
+    (priced,) = buffers.pending().timeline
+    assert (priced.cost_s, priced.steps_lost, priced.step) == (11.0, 3, 5)
+
+
+def test_the_plan_that_came_into_force_bears_the_cost_of_those_it_overtook() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(record(1)))
+    buffers.note(row(2))
+    buffers.note(row(3))
+    buffers.take(status(record(2, generation=3, n=3, time=10.0)))
+    assert [r.cost_s for r in buffers.pending().timeline] == [0.0, 8.0]
+
+
+def test_the_first_plan_of_an_attempt_costs_nothing() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.note(row(1, TimelineKind.START))
+    buffers.take(status(record(1)))
+    assert [r.cost_s for r in buffers.pending().timeline] == [0.0]
+
+
+def test_a_cost_that_cannot_be_known_stays_unknown() -> None:
+    buffers = Telemetry(G, Acknowledged(rounds=(1, 5)))
+    buffers.note(row(2))
+    buffers.take(status(record(6, generation=2, n=2)))
+    (unknown,) = buffers.pending().timeline
+    assert (unknown.cost_s, unknown.step) == (None, 5)
+    buffers.acknowledge(Acknowledged(rounds=(1, 6), timeline=frozenset({"plan/1/2"})))
+    assert buffers.is_drained
+
+
+def test_nothing_pending_is_nothing() -> None:
+    assert Telemetry(G, Acknowledged()).pending() == Pending()

@@ -1,0 +1,244 @@
+"""The worker's Ray face: one process, one rank; training itself is in ``workers.training``.
+
+Every call carries the caller's term. A lower one than the highest seen is refused with StaleTermError.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ray
+
+from workers.assignment import Assignment, JobKey
+from workers.control.lease import Lease
+from workers.control.names import controller_name
+from workers.control.rendezvous import RendezvousError
+from workers.errors import StaleTermError
+from workers.plan import Plan, PlanId
+from workers.status import Acknowledged, WorkerStatus
+
+if TYPE_CHECKING:
+    from workers.training.session import Session
+
+CALL_S = 15.0
+"""Bound of one call to the controller beyond what it waits for by itself."""
+
+TICK_S = 1.0
+EXIT_S = 3.0
+"""After the end, how long pending calls have to get their answers before the process leaves anyway."""
+
+STOP_S = 600.0
+"""How long the last save may take, where no controller is there to be the judge of that."""
+
+UNSTARTED_LEASE_S = 600.0
+MAX_TAIL_BYTES = 256 * 2**10
+
+
+Tail: TypeAlias = tuple[int, bytes]
+"""A first byte's offset, and the bytes from there."""
+
+
+class TrainWorker:
+    """One worker of one attempt; made an actor by ``train_worker_actor``.
+
+    Its groups of methods never queue behind each other: ``start``; ``poll``; ``halt``, ``stop`` and
+    ``tail``; ``watch``.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._node_id = ray.get_runtime_context().get_node_id()
+        self._changed = threading.Condition()
+        self._term = 0
+        self._session: Session | None = None
+        self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
+        self._leaving = threading.Event()
+        self._has_ended = False
+        threading.Thread(target=self._keep, name="lease", daemon=True).start()
+
+    def start(self, assignment: Assignment, term: int, bundle: list[Any]) -> int:
+        """Begin to build the task, in a thread of its own, and answer at once with the process id.
+
+        ``bundle`` holds one reference to the archive's bytes, or nothing for built-in recipes.
+        """
+        self._hear(term)
+        os.environ["OMP_NUM_THREADS"] = str(max(1, int(assignment.spec.resources.cpus)))
+        os.environ.update(assignment.env)
+        # The one place where Ray's side of a worker meets torch's.
+        from workers.training.logs import redirect_output
+        from workers.training.session import Session
+
+        redirect_output(Path(assignment.log_file))
+        calls = ControllerCalls(assignment.key, self._namespace, lambda: self._term)
+        fetch = (lambda: _fetch_bundle(bundle[0], calls)) if bundle else None
+        session = Session(assignment, calls, fetch)
+        session.start()
+        with self._changed:
+            self._session = session
+            self._lease.lease_s = assignment.lease_s
+        return os.getpid()
+
+    @ray.method(concurrency_group="poll")
+    def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
+        """Hand over the plan and what the store has; what this worker is and has to tell."""
+        status = self._called(term).poll(term, plan, acked, wants_records)
+        if status.build is None:
+            return status
+        # Which node this is only Ray knows.
+        return replace(status, build=replace(status.build, node_id=self._node_id))
+
+    @ray.method(concurrency_group="orders")
+    def halt(self, term: int, plan_id: PlanId) -> None:
+        """Leave the group of any plan up to this id now, and never enter such a plan again."""
+        self._called(term).halt(term, plan_id)
+
+    @ray.method(concurrency_group="orders")
+    def stop(self, term: int, save: bool) -> None:
+        """End: leave the group, save the last commit if asked, clean up; the process leaves by itself after."""
+        self._hear(term)
+        if self._session is not None:
+            self._session.stop(term, save)
+        self._leaving.set()
+
+    @ray.method(concurrency_group="orders")
+    def tail(self, term: int, path: str, offset: int) -> Tail | None:
+        """What another worker on this node left in its log at ``path``, from ``offset`` on; see ``read_tail``."""
+        self._hear(term)
+        return read_tail(path, offset)
+
+    @ray.method(concurrency_group="watch")
+    def watch(self, term: int) -> str:
+        """Wait for the end of this worker, or for a higher term, of which it tells by ``superseded``.
+
+        The end shows as the actor's death: this call makes the process leave. A killed process shows so too.
+        """
+        self._hear(term)
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended or self._term > term)
+        if self._has_ended:
+            leave: Callable[[], None] = ray.actor.exit_actor
+            leave()
+        return "superseded"
+
+    def _hear(self, term: int) -> None:
+        with self._changed:
+            if term < self._term:
+                raise StaleTermError(term, self._term)
+            if term > self._term:
+                self._term = term
+                self._changed.notify_all()
+            self._lease.renew()
+
+    def _called(self, term: int) -> Session:
+        self._hear(term)
+        if self._session is None:
+            raise RendezvousError("this worker was never told what to train; end it and start another")
+        return self._session
+
+    def _keep(self) -> None:
+        """Count the lease until this worker is to leave, see the session to its end, and end the process."""
+        while not self._leaving.wait(TICK_S):
+            if self._lease.tick(time.monotonic()):
+                print(f"no controller called for {self._lease.lease_s:g} s: saving and leaving", flush=True)
+                if self._session is not None:
+                    self._session.stop(self._term, save=True)
+                self._leaving.set()
+        if self._session is not None:
+            self._session.wait_ended(STOP_S)
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+        time.sleep(EXIT_S)
+        os._exit(0)
+
+
+class ControllerCalls:
+    """The rendezvous of the term in office, by Ray; each call has a bound."""
+
+    def __init__(self, key: JobKey, namespace: str, term: Callable[[], int]) -> None:
+        self._key, self._namespace, self._term = key, namespace, term
+        self._found: tuple[int, Any] | None = None
+
+    def set(self, group: str, key: str, value: bytes) -> None:
+        """Raises RendezvousError when the generation is superseded or the controller cannot be reached."""
+        self._call("kv_set", CALL_S, group, key, value)
+
+    def get(self, group: str, key: str, timeout_s: float) -> bytes:
+        """The value, waited for at most ``timeout_s``. Raises as ``set``."""
+        value = self._call("kv_get", timeout_s + CALL_S, group, key, timeout_s)
+        assert isinstance(value, bytes)
+        return value
+
+    def add(self, group: str, key: str, amount: int) -> int:
+        """The counter's new value. Raises as ``set``."""
+        total = self._call("kv_add", CALL_S, group, key, amount)
+        assert isinstance(total, int)
+        return total
+
+    def check(self, group: str, keys: list[str]) -> bool:
+        """Whether all keys are set; False when nobody answers."""
+        try:
+            return bool(self._call("kv_check", CALL_S, group, keys))
+        except RendezvousError:
+            return False
+
+    def bundle(self) -> bytes:
+        """The bundle's bytes from the controller in office."""
+        reference = self._call("bundle", CALL_S)
+        return _fetched(reference[0])
+
+    def _call(self, method: str, timeout_s: float, *args: object) -> Any:
+        term = self._term()
+        try:
+            if self._found is None or self._found[0] != term:
+                self._found = (term, ray.get_actor(controller_name(self._key, term), namespace=self._namespace))
+            return ray.get(getattr(self._found[1], method).remote(*args), timeout=timeout_s)
+        except RendezvousError as error:
+            raise RendezvousError(error.message) from None
+        except (ray.exceptions.RayError, ValueError) as error:
+            # ValueError: no actor of that name (any more).
+            raise RendezvousError(
+                f"the controller of term {term} did not answer {method}: {type(error).__name__}; wait for a plan"
+            ) from error
+
+
+def _fetch_bundle(reference: Any, calls: ControllerCalls) -> bytes:
+    """The archive from the controller that started this worker, or from its successor when that one is gone."""
+    try:
+        return _fetched(reference)
+    except (ray.exceptions.OwnerDiedError, ray.exceptions.ObjectLostError):
+        return calls.bundle()
+
+
+def _fetched(reference: Any) -> bytes:
+    data = ray.get(reference, timeout=10 * CALL_S)
+    assert isinstance(data, bytes)
+    return data
+
+
+def read_tail(path: str, offset: int) -> Tail | None:
+    """A log from byte ``offset`` on, or its last ``MAX_TAIL_BYTES`` where that is less; None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = file.seek(max(offset, size - MAX_TAIL_BYTES))
+            return (begin, file.read(MAX_TAIL_BYTES))
+    except OSError:
+        return None
+
+
+def train_worker_actor() -> Any:
+    """The actor class; options that say where it runs are the caller's."""
+    options: dict[str, Any] = {
+        "max_restarts": 0,
+        "max_task_retries": 0,
+        "concurrency_groups": {"poll": 1, "orders": 3, "watch": 4},
+    }
+    decorate: Any = ray.remote(**options)
+    return decorate(TrainWorker)

@@ -1,0 +1,270 @@
+"""The controller of one attempt: carries out what ``turn`` decides, and decides nothing itself.
+
+A detached actor that the reconciler starts and directs. Its name holds its term; it does nothing before
+it was prepared and directed, and leaves as soon as it learns of a higher term.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from workers.assignment import JobKey
+from workers.control.costs import row_of
+from workers.control.decisions import (
+    Action,
+    ControllerState,
+    HaltWorker,
+    Inputs,
+    KillWorker,
+    Note,
+    StartWorker,
+    StopWorker,
+    SupersedeGroup,
+)
+from workers.control.fleet import Fleet, RayFleet
+from workers.control.launch import Launch
+from workers.control.pace import Pace
+from workers.control.rendezvous import Rendezvous
+from workers.control.restore import newest_intact
+from workers.control.snapshot import Progress, fold
+from workers.control.telemetry import Pending, Telemetry
+from workers.control.turn import begin, turn
+from workers.errors import Failure, Reason, StaleTermError, failure_of
+from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
+
+END_S = 5.0
+
+
+class JobController:
+    """All methods run on one event loop. Tests give another ``make_fleet``."""
+
+    def __init__(
+        self, key: JobKey, term: int, namespace: str, make_fleet: Callable[[Launch], Fleet] | None = None
+    ) -> None:
+        self._key, self._term = key, term
+        self._make_fleet = make_fleet or (lambda launch: RayFleet(key, term, namespace, launch))
+        self._rendezvous = Rendezvous()
+        self._launch: Launch | None = None
+        self._course: Course | None = None
+
+    async def prepare(self, term: int, launch: Launch) -> None:
+        """Take over what the attempt needs; repeating it changes nothing."""
+        self._check(term)
+        self._launch = self._launch or launch
+
+    async def direct(self, term: int, direction: Direction, acked: Acknowledged) -> JobSnapshot | None:
+        """Take the row's desired state and what the store has; answer with the attempt as it is.
+
+        None when it was never prepared. The first call begins the work. The outcome is told only once
+        the store has acknowledged everything else.
+        """
+        self._check(term)
+        if self._launch is None:
+            return None
+        if self._course is None:
+            fleet = self._make_fleet(self._launch)
+            self._course = Course(self._key, term, self._launch, fleet, self._rendezvous)
+            self._course.begin(direction, acked)
+        return self._course.direct(direction, acked)
+
+    async def end(self, term: int) -> None:
+        """End this process, whatever is still to do; the reconciler calls it when it has stored the outcome."""
+        self._check(term)
+        if self._course is not None:
+            await self._course.cancel()
+        leave: Callable[[], None] = ray.actor.exit_actor
+        leave()
+
+    async def bundle(self) -> list[Any]:
+        """One reference to the bundle's bytes for a worker that an earlier controller started."""
+        assert self._course is not None
+        return await self._course.fleet.bundle()
+
+    async def kv_set(self, group: str, key: str, value: bytes) -> None:
+        """See ``Rendezvous.set``."""
+        self._rendezvous.set(group, key, value)
+
+    async def kv_get(self, group: str, key: str, timeout_s: float) -> bytes:
+        """See ``Rendezvous.get``."""
+        return await self._rendezvous.get(group, key, timeout_s)
+
+    async def kv_add(self, group: str, key: str, amount: int) -> int:
+        """See ``Rendezvous.add``."""
+        return self._rendezvous.add(group, key, amount)
+
+    async def kv_check(self, group: str, keys: list[str]) -> bool:
+        """See ``Rendezvous.check``."""
+        return self._rendezvous.check(group, keys)
+
+    def _check(self, term: int) -> None:
+        if term != self._term:
+            raise StaleTermError(min(term, self._term), max(term, self._term))
+
+
+class Course:
+    """The attempt under way: one turn after another until it has an outcome."""
+
+    def __init__(self, key: JobKey, term: int, launch: Launch, fleet: Fleet, rendezvous: Rendezvous) -> None:
+        self.fleet = fleet
+        self._launch = launch
+        self._rendezvous = rendezvous
+        self._state = begin(key, term, launch.spec, launch.settings, time.monotonic())
+        self._pace = Pace()
+        self._progress = Progress()
+        self._crash: Failure | None = None
+        self._latest: CheckpointInfo | None = None
+        self._tails: set[asyncio.Task[None]] = set()
+
+    def begin(self, direction: Direction, acked: Acknowledged) -> None:
+        """Start turning."""
+        self._direction = direction
+        self._acked = acked
+        self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def direct(self, direction: Direction, acked: Acknowledged) -> JobSnapshot:
+        """Take a direction and what the store has; fold everything into the answer."""
+        if direction != self._direction or acked.checkpoints != self._acked.checkpoints:
+            self.fleet.news.set()
+        self._direction, self._acked = direction, acked
+        self._telemetry.acknowledge(acked)
+        is_over = self._state.outcome is not None or self._crash is not None
+        is_told = is_over and self._telemetry.is_drained and not self._tails
+        pending = Pending() if is_told else self._telemetry.pending()
+        snapshot = fold(self._state, direction, pending, self._progress, self._crash)
+        return snapshot if is_told or not is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
+
+    async def cancel(self) -> None:
+        """Stop turning."""
+        self._task.cancel()
+        await asyncio.wait([self._task], timeout=END_S)
+
+    async def _run(self) -> None:
+        try:
+            listed: tuple[str, ...] | None = await self.fleet.adopt()
+            while self._state.outcome is None:
+                await self._turn(listed)
+                listed = None
+                await self._rest()
+        except StaleTermError as error:
+            print(error.message, flush=True)
+            self.fleet.leave()
+        except Exception as error:  # the one place of this process: the service learns of it by the snapshot
+            traceback.print_exc()
+            self._crash = replace(failure_of(error), reason=Reason.CONTROLLER_ERROR)
+            for worker_id in self._state.workers:
+                self.fleet.stop(worker_id, save=True)
+
+    async def _turn(self, listed: tuple[str, ...] | None) -> None:
+        heard = self.fleet.heard()
+        if heard.is_superseded:
+            raise StaleTermError(self._state.term, self._state.term + 1)
+        for status in heard.statuses.values():
+            self._telemetry.take(status)
+        for worker_id in heard.lost:
+            self._fetch_tail(worker_id)
+        inputs = Inputs(
+            unix_s=time.time(),
+            direction=self._direction,
+            acked=self._acked,
+            listed=listed,
+            statuses=heard.statuses,
+            lost=heard.lost,
+            latest=await self._newest(heard.lost.keys()),
+        )
+        before = self._state
+        self._state, actions = turn(before, inputs, time.monotonic())
+        self._progress = self._progress.after(self._state, self._latest)
+        self._note_plan(before, inputs.unix_s)
+        for action in actions:
+            self._carry_out(action)
+        self._poll()
+
+    def _note_plan(self, before: ControllerState, unix_s: float) -> None:
+        old, plan = before.plan, self._state.plan
+        if plan is None or plan is old:
+            return
+        if old is None or plan.generation != old.generation:
+            self._telemetry.formed(plan)
+        if before.is_adopting:
+            # Its row may have died with the controller that issued it; what is stored already stays.
+            self._telemetry.note_unstored(row_of(plan, unix_s))
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case StartWorker(worker_id=i):
+                self.fleet.start(i)
+            case HaltWorker(worker_id=i, plan_id=plan_id):
+                self.fleet.halt(i, plan_id)
+            case SupersedeGroup(generation=generation):
+                self._rendezvous.supersede(generation)
+            case StopWorker(worker_id=i, save=save):
+                self.fleet.stop(i, save)
+            case KillWorker(worker_id=i):
+                self.fleet.kill(i)
+            case Note(row=row):
+                # By the end nobody is left whom the turn could ask for the step.
+                step = self._progress.cursor // self._launch.spec.batch.global_size
+                self._telemetry.note(replace(row, step=max(row.step, step)))
+
+    def _poll(self) -> None:
+        now_s = time.monotonic()
+        teller = self._pace.teller(self._state, now_s) if self._telemetry.has_room else None
+        for worker_id, facts in self._state.workers.items():
+            offer = self._state.offers.get(worker_id)
+            wants_records = worker_id == teller
+            if self.fleet.can_poll(worker_id) and self._pace.is_due(self._state, facts, wants_records, now_s):
+                self._pace.polled(worker_id, offer, wants_records, now_s)
+                acked = self._telemetry.acked_for(worker_id, facts.status)
+                self.fleet.poll(worker_id, offer, acked, wants_records)
+
+    async def _rest(self) -> None:
+        """Until something happened, or the next poll is due."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.fleet.news.wait(), self._pace.rest_s(self._state, time.monotonic()))
+        self.fleet.news.clear()
+
+    async def _newest(self, lost: Any) -> CheckpointInfo | None:
+        """The newest checkpoint to go on from; looked for where nobody is left who holds state in memory."""
+        held = [i for i, f in self._state.workers.items() if f.status is not None and f.status.round is not None]
+        if any(i not in lost for i in held):
+            self._latest = None
+        elif self._pace.may_look(time.monotonic()) or lost:
+            root, after = self._launch.storage.checkpoints, self._launch.restart_after
+            self._latest = await asyncio.to_thread(newest_intact, root, after)
+        return self._latest
+
+    def _fetch_tail(self, worker_id: str) -> None:
+        facts = self._state.workers.get(worker_id)
+        status = facts.status if facts else None
+        member = status.plan.member(worker_id) if status and status.plan else None
+        task = asyncio.get_running_loop().create_task(self._take_tail(worker_id, member.rank if member else None))
+        self._tails.add(task)
+        task.add_done_callback(self._tails.discard)
+
+    async def _take_tail(self, worker_id: str, rank: int | None) -> None:
+        """What a worker that is gone wrote last, or in its place that it cannot be had."""
+        known = self._telemetry.log_end(worker_id)
+        found = await self.fleet.tail(worker_id, known)
+        if found is None:
+            begin_at, data = known, f"[the end of the log of worker {worker_id} cannot be reached]\n".encode()
+        else:
+            begin_at, data = found
+        if data:
+            chunk = LogChunk(worker_id=worker_id, offset=begin_at, rank=rank, time=time.time(), data=data)
+            self._telemetry.take_log(chunk)
+
+
+def job_controller_actor() -> Any:
+    """The actor class; name, namespace and lifetime are the caller's."""
+    options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "num_cpus": 0}
+    decorate: Any = ray.remote(**options)
+    return decorate(JobController)

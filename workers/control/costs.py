@@ -1,0 +1,103 @@
+"""What a change cost: seconds without a commit, and steps lost, read off the records around it. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from statistics import median
+
+from workers.plan import Plan, PlanId
+from workers.status import RoundRecord, TimelineRow
+
+MAX_PLANS = 64
+MAX_STEP_TIMES = 64
+
+_PLAN_ROW = "plan"
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """The first and the last record trained under one plan."""
+
+    first: RoundRecord
+    last: RoundRecord
+
+
+class Costs:
+    """Completes timeline rows of plans (key ``plan/<term>/<n>``) once the first round under them is told.
+
+    ``cost_s`` is the time from the last commit under an earlier plan to the first under this one, less
+    one ordinary step. Of several plans that one gap separates from the records before, the one that
+    came into force bears the cost, and those that it overtook cost nothing. ``has_earlier``: the store
+    has records already, whose times are not known here.
+    """
+
+    def __init__(self, global_size: int, *, has_earlier: bool) -> None:
+        self._global_size = global_size
+        self._has_earlier = has_earlier
+        self._stretches: dict[PlanId, _Stretch] = {}
+        self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
+
+    def observe(self, record: RoundRecord) -> None:
+        """Take note of a record; repeated ones change nothing."""
+        if (step_s := record.values.get("step_s")) is not None:
+            self._step_times.append(step_s)
+        stretch = self._stretches.get(record.plan_id)
+        if stretch is None:
+            self._stretches[record.plan_id] = _Stretch(first=record, last=record)
+            if len(self._stretches) > MAX_PLANS:
+                del self._stretches[min(self._stretches)]
+            return
+        if record.key < stretch.first.key:
+            stretch.first = record
+        if record.key > stretch.last.key:
+            stretch.last = record
+
+    def price(self, row: TimelineRow) -> TimelineRow:
+        """The row with step, cost and steps lost where they are known by now, else unchanged."""
+        if not self.is_open(row):
+            return row
+        plan_id = _plan_of(row)
+        assert plan_id is not None
+        in_force = min((p for p in self._stretches if p >= plan_id), default=None)
+        if in_force is None:
+            return row
+        first = self._stretches[in_force].first
+        step = max(0, first.cursor - first.samples) // self._global_size
+        before = max((p for p in self._stretches if p < plan_id), default=None)
+        if in_force > plan_id or (before is None and not self._has_earlier):
+            return replace(row, step=step, cost_s=0.0, steps_lost=0)
+        if before is None:
+            return replace(row, step=step)
+        last = self._stretches[before].last
+        ordinary_s = median(self._step_times) if self._step_times else 0.0
+        return replace(
+            row,
+            step=step,
+            cost_s=round(max(0.0, first.time - last.time - ordinary_s), 6),
+            steps_lost=max(0, last.round - first.round + 1),
+        )
+
+    def is_open(self, row: TimelineRow) -> bool:
+        """Whether the row still waits for its price."""
+        return row.cost_s is None and _plan_of(row) is not None
+
+
+def row_of(plan: Plan, unix_s: float) -> TimelineRow:
+    """A plan's row as far as the plan itself tells it, for one whose controller took the row with it."""
+    return TimelineRow(
+        key=f"{_PLAN_ROW}/{plan.id.term}/{plan.id.n}",
+        kind=plan.cause.kind,
+        time=unix_s,
+        step=0,
+        actor=plan.cause.actor,
+        reason=plan.cause.reason,
+        after={"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage},
+    )
+
+
+def _plan_of(row: TimelineRow) -> PlanId | None:
+    parts = row.key.split("/")
+    if parts[0] != _PLAN_ROW or len(parts) != 3:
+        return None
+    return PlanId(int(parts[1]), int(parts[2]))

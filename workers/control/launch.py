@@ -1,0 +1,43 @@
+"""What a controller is given besides the row's desired state: everything that its workers need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from workers.assignment import Assignment, JobKey, Storage
+from workers.control.decisions import ControlSettings
+from workers.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """An attempt, resolved by the service.
+
+    ``env`` has secrets filled in: it travels in calls only and is never logged or stored. ``bundle_file``
+    is the archive in storage, None for built-in recipes. Checkpoints of attempts up to
+    ``restart_after`` are not gone on from.
+    """
+
+    spec: JobSpec
+    storage: Storage
+    scratch: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    bundle_file: str | None = None
+    bundle_sha256: str | None = None
+    lease_s: float = 600.0
+    restart_after: int = 0
+    settings: ControlSettings = field(default_factory=ControlSettings)
+
+    def assignment(self, key: JobKey, worker_id: str) -> Assignment:
+        """One worker's part."""
+        return Assignment(
+            key=key,
+            worker_id=worker_id,
+            spec=self.spec,
+            storage=self.storage,
+            scratch=self.scratch,
+            env=self.env,
+            bundle_sha256=self.bundle_sha256,
+            lease_s=self.lease_s,
+        )

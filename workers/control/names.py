@@ -1,0 +1,61 @@
+"""Names of actors in Ray's namespace, and what they tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workers.assignment import JobKey
+
+_CONTROLLER = "controller"
+_WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerName:
+    """A controller: its attempt and its term in it."""
+
+    key: JobKey
+    term: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerName:
+    """A worker: its attempt and its id in it."""
+
+    key: JobKey
+    worker_id: str
+
+
+def controller_name(key: JobKey, term: int) -> str:
+    """``controller/<job>/<attempt>/<term>``."""
+    return f"{_CONTROLLER}/{key.job_id}/{key.attempt}/{term}"
+
+
+def worker_name(key: JobKey, worker_id: str) -> str:
+    """``worker/<job>/<attempt>/<worker_id>``."""
+    return f"{_WORKER}/{key.job_id}/{key.attempt}/{worker_id}"
+
+
+def parse_name(name: str) -> ControllerName | WorkerName | None:
+    """What a name says, or None for a name that is none of ours."""
+    parts = name.split("/")
+    if len(parts) != 4 or not parts[2].isdecimal():
+        return None
+    key = JobKey(job_id=parts[1], attempt=int(parts[2]))
+    if parts[0] == _CONTROLLER and parts[3].isdecimal():
+        return ControllerName(key=key, term=int(parts[3]))
+    if parts[0] == _WORKER:
+        return WorkerName(key=key, worker_id=parts[3])
+    return None
+
+
+def highest_term(names: list[str], key: JobKey) -> int:
+    """The highest term of an attempt's controllers among ``names``, 0 where there is none."""
+    found = (parse_name(name) for name in names)
+    return max((n.term for n in found if isinstance(n, ControllerName) and n.key == key), default=0)
+
+
+def worker_ids(names: list[str], key: JobKey) -> tuple[str, ...]:
+    """The workers of an attempt among ``names``."""
+    found = (parse_name(name) for name in names)
+    return tuple(n.worker_id for n in found if isinstance(n, WorkerName) and n.key == key)

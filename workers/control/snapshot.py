@@ -1,0 +1,102 @@
+"""All that a controller knows, folded into one value for the service. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workers.control.decisions import ControllerState
+from workers.control.telemetry import Pending
+from workers.errors import Failure, Reason
+from workers.plan import Plan
+from workers.status import (
+    TRAINING_PHASES,
+    CheckpointInfo,
+    Direction,
+    JobSnapshot,
+    Outcome,
+    RunPhase,
+    WorkerStatus,
+    WorkerView,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the attempt has come, remembered when the workers that told it are gone."""
+
+    attempt: int = 0
+    lineage: int = 0
+    cursor: int = 0
+    total_samples: int | None = None
+
+    def after(self, state: ControllerState, latest: CheckpointInfo | None) -> Progress:
+        """With what the workers say now, and with the checkpoint that the attempt would go on from."""
+        statuses = [f.status for f in state.workers.values() if f.status is not None]
+        places = [(self.attempt, self.lineage, self.cursor)]
+        places += [(state.key.attempt, s.lineage, s.cursor) for s in statuses if s.lineage and s.cursor is not None]
+        places += [(latest.attempt, latest.lineage, latest.cursor)] if latest else []
+        totals = [s.build.total_samples for s in statuses if s.build is not None]
+        attempt, lineage, cursor = max(places)
+        total = totals[0] if totals else self.total_samples
+        return Progress(attempt=attempt, lineage=lineage, cursor=cursor, total_samples=total)
+
+
+def fold(
+    state: ControllerState, direction: Direction, pending: Pending, progress: Progress, crash: Failure | None
+) -> JobSnapshot:
+    """The attempt as it is now; ``crash`` is set when the controller itself failed."""
+    statuses = [f.status for f in state.workers.values() if f.status is not None]
+    plan = _plan_in_force(state)
+    want = min(max(direction.num_workers, state.spec.workers.min), state.spec.workers.max)
+    end = state.ending
+    return JobSnapshot(
+        job_id=state.key.job_id,
+        attempt=state.key.attempt,
+        term=state.term,
+        phase=RunPhase.ENDED if crash else state.phase,
+        outcome=Outcome.FAILED if crash else state.outcome,
+        reason=Reason.CONTROLLER_ERROR if crash else state.reason,
+        failure=crash or (end.failure if end else None),
+        detail=crash.message if crash else state.detail,
+        plan=plan,
+        lineage=progress.lineage,
+        cursor=progress.cursor,
+        total_samples=progress.total_samples,
+        num_current=_num_training(plan, statuses),
+        num_wanted=want,
+        num_pending=sum(f.heard_s is None for f in state.workers.values()),
+        workers=tuple(_view(s, plan) for s in statuses),
+        records=pending.records,
+        logs=pending.logs,
+        timeline=pending.timeline,
+        checkpoints=pending.checkpoints,
+    )
+
+
+def _plan_in_force(state: ControllerState) -> Plan | None:
+    """The highest plan that a member trains under, else the latest that was offered."""
+    held = [f.status.plan for f in state.workers.values() if f.status is not None and f.status.plan is not None]
+    return max(held, key=lambda p: p.id, default=state.plan)
+
+
+def _num_training(plan: Plan | None, statuses: list[WorkerStatus]) -> int:
+    if plan is None:
+        return 0
+    return sum(s.phase in TRAINING_PHASES and plan.member(s.worker_id) is not None for s in statuses)
+
+
+def _view(status: WorkerStatus, plan: Plan | None) -> WorkerView:
+    member = plan.member(status.worker_id) if plan else None
+    build = status.build
+    return WorkerView(
+        worker_id=status.worker_id,
+        rank=member.rank if member else None,
+        node_id=build.node_id if build else "",
+        pid=build.pid if build else 0,
+        phase=status.phase,
+        phase_age_s=status.phase_age_s,
+        memory_bytes=status.memory_bytes,
+        device=build.device if build else "",
+        micro_size=status.micro_size,
+        gpu_utilisation=status.gpu_utilisation,
+    )

@@ -1,0 +1,198 @@
+"""What workers tell, kept until the store has it: records, logs, checkpoints, timeline rows. Pure.
+
+Keys are natural: records by (lineage, round), of which the higher generation's stays, logs by (worker,
+byte), checkpoints by path, rows by key. Workers keep what the *store* has not acknowledged, so a full
+buffer here takes no more instead of losing anything, and a controller's death loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from workers.control.costs import Costs
+from workers.plan import MemberSource, Plan
+from workers.status import Acknowledged, CheckpointInfo, LogChunk, RoundRecord, TimelineRow, WorkerStatus
+
+MAX_RECORDS = 10_000
+MAX_LOG_BYTES = 8 * 2**20
+MAX_SENT_RECORDS = 2_000
+MAX_SENT_LOG_BYTES = 2**20
+MAX_STORED_KEYS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """What the store should take next, oldest first."""
+
+    records: tuple[RoundRecord, ...] = ()
+    logs: tuple[LogChunk, ...] = ()
+    checkpoints: tuple[CheckpointInfo, ...] = ()
+    timeline: tuple[TimelineRow, ...] = ()
+
+
+class Telemetry:
+    """The buffers of one attempt, of which the store has ``acked`` already.
+
+    ``global_size`` is the spec's, in samples: it turns samples into steps.
+    """
+
+    def __init__(self, global_size: int, acked: Acknowledged) -> None:
+        self._costs = Costs(global_size, has_earlier=acked.rounds > (0, 0))
+        self._acked = acked
+        self._records: dict[tuple[int, int], RoundRecord] = {}
+        self._amended: dict[tuple[int, int], RoundRecord] = {}
+        self._stored: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._logs: dict[str, list[LogChunk]] = {}
+        self._log_bytes = 0
+        self._checkpoints: dict[str, CheckpointInfo] = {}
+        self._rows: dict[str, TimelineRow] = {}
+        self._sent: Pending = Pending()
+        self._redone_from: tuple[int, int] | None = None
+        self._redone_by = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more records can be taken; while False, ask no worker for them."""
+        return len(self._records) < MAX_RECORDS
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the store has everything that is known by now."""
+        rows_stored = all(self._is_stored_open(row) for row in self._rows.values())
+        return rows_stored and not (self._records or self._amended or self._logs or self._checkpoints)
+
+    def take(self, status: WorkerStatus) -> None:
+        """Keep what one answer of a worker brings; what is here or stored already changes nothing."""
+        for record in status.records:
+            self._take_record(record)
+        for chunk in status.logs:
+            self.take_log(chunk)
+        for info in status.checkpoints:
+            if info.path not in self._acked.checkpoints:
+                self._checkpoints[info.path] = info
+        self._price(self._rows.values())
+
+    def note(self, row: TimelineRow) -> None:
+        """Keep a row, or complete one that is kept."""
+        self._rows[row.key] = row
+        self._price([row])
+
+    def note_unstored(self, row: TimelineRow) -> None:
+        """Keep a row unless the store has one by its key."""
+        if row.key not in self._acked.timeline:
+            self.note(row)
+
+    def formed(self, plan: Plan) -> None:
+        """A plan with a new generation was issued: rounds above its source's may be done, and told, again."""
+        if isinstance(plan.source, MemberSource):
+            self._redone_from = (plan.lineage, plan.source.round)
+            self._redone_by = plan.generation
+
+    def acknowledge(self, acked: Acknowledged) -> None:
+        """Forget what the store has. Call it with the store's answer to the latest ``pending``."""
+        self._acked = acked
+        for key in [key for key in self._records if key <= acked.rounds]:
+            self._stored[key] = self._records.pop(key).generation
+        while len(self._stored) > MAX_STORED_KEYS:
+            self._stored.popitem(last=False)
+        for record in self._sent.records:
+            if self._amended.get(record.key) == record:
+                del self._amended[record.key]
+                self._stored[record.key] = record.generation
+        for worker_id in list(self._logs):
+            self._forget_log(worker_id, acked.log_offsets.get(worker_id, 0))
+        for path in acked.checkpoints & self._checkpoints.keys():
+            del self._checkpoints[path]
+        for row in self._sent.timeline:
+            if row.key in acked.timeline and self._rows.get(row.key) == row and not self._costs.is_open(row):
+                del self._rows[row.key]
+
+    def pending(self) -> Pending:
+        """The next portion for the store: what is oldest, bounded, with every row whose price is news."""
+        records = sorted(self._records.items())[:MAX_SENT_RECORDS]
+        amended = sorted(self._amended.items())
+        self._sent = Pending(
+            records=tuple(r for _, r in (*amended, *records)),
+            logs=tuple(self._portion_of_logs()),
+            checkpoints=tuple(self._checkpoints.values()),
+            timeline=tuple(r for r in self._rows.values() if not self._is_stored_open(r)),
+        )
+        return self._sent
+
+    def acked_for(self, worker_id: str, status: WorkerStatus | None) -> Acknowledged:
+        """What one worker may forget: never a round that it has yet to commit, or to tell, itself."""
+        rounds = self._acked.rounds
+        if status is not None and status.lineage is not None and status.round is not None:
+            rounds = min(rounds, (status.lineage, status.round))
+        if self._redone_from is not None:
+            rounds = min(rounds, self._redone_from)
+        # Logs stay in their files, so a worker may be told what is here but not stored yet.
+        offset = self.log_end(worker_id)
+        return Acknowledged(rounds=rounds, log_offsets={worker_id: offset}, checkpoints=self._acked.checkpoints)
+
+    def log_end(self, worker_id: str) -> int:
+        """The byte of a worker's log up to which everything is here or stored."""
+        chunks = self._logs.get(worker_id)
+        return _end(chunks[-1]) if chunks else self._acked.log_offsets.get(worker_id, 0)
+
+    def take_log(self, chunk: LogChunk) -> None:
+        """Keep what of a chunk is new. What adjoins stays in one piece, so that a line is never torn for long."""
+        known = self.log_end(chunk.worker_id)
+        if _end(chunk) <= known or self._log_bytes >= MAX_LOG_BYTES:
+            return
+        fresh = _from(chunk, max(chunk.offset, known))
+        self._log_bytes += len(fresh.data)
+        chunks = self._logs.setdefault(chunk.worker_id, [])
+        if chunks and _end(chunks[-1]) == fresh.offset:
+            last = chunks.pop()
+            rank = last.rank if fresh.rank is None else fresh.rank
+            fresh = replace(fresh, offset=last.offset, rank=rank, data=last.data + fresh.data)
+        chunks.append(fresh)
+
+    def _take_record(self, record: RoundRecord) -> None:
+        if record.generation >= self._redone_by:
+            self._redone_from = None
+        known = self._records.get(record.key)
+        if record.key <= self._acked.rounds:
+            stored = self._stored.get(record.key)
+            if stored is not None and record.generation > stored:
+                self._amended[record.key] = record
+                self._costs.observe(record)
+        elif known is None or record.generation > known.generation:
+            self._costs.observe(record)
+            if known is not None or self.has_room:
+                self._records[record.key] = record
+
+    def _price(self, rows: Iterable[TimelineRow]) -> None:
+        for row in list(rows):
+            self._rows[row.key] = self._costs.price(row)
+
+    def _is_stored_open(self, row: TimelineRow) -> bool:
+        return row.key in self._acked.timeline and self._costs.is_open(row)
+
+    def _forget_log(self, worker_id: str, offset: int) -> None:
+        old = self._logs.pop(worker_id)
+        kept = [_from(chunk, max(chunk.offset, offset)) for chunk in old if _end(chunk) > offset]
+        self._log_bytes -= sum(len(c.data) for c in old) - sum(len(c.data) for c in kept)
+        if kept:
+            self._logs[worker_id] = kept
+
+    def _portion_of_logs(self) -> list[LogChunk]:
+        """As much as may be sent, each worker's oldest first."""
+        chosen: list[LogChunk] = []
+        room = MAX_SENT_LOG_BYTES
+        for chunk in (c for chunks in self._logs.values() for c in chunks):
+            if room > 0:
+                chosen.append(replace(chunk, data=chunk.data[:room]))
+                room -= len(chunk.data)
+        return chosen
+
+
+def _end(chunk: LogChunk) -> int:
+    return chunk.offset + len(chunk.data)
+
+
+def _from(chunk: LogChunk, offset: int) -> LogChunk:
+    return replace(chunk, offset=offset, data=chunk.data[offset - chunk.offset :]) if offset > chunk.offset else chunk
