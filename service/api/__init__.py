@@ -1,0 +1,1 @@
+"""REST: HTTP in, use cases called, documents out."""

@@ -1,0 +1,93 @@
+"""What ``/openapi.json`` says besides what FastAPI finds out: bodies that are read by hand, and errors."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service.api.problems import MEDIA_TYPE
+from service.api.shapes import ProblemShape
+from service.version import service_version
+from workers.spec import JobSpec
+
+_REF = "#/components/schemas/"
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Declarations of errors that a call may answer with, besides those that any may."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}ProblemShape"}}}
+    return {
+        status: {"description": HTTPStatus(status).phrase, "content": content}
+        for status in sorted({400, 401, 500, *statuses})
+    }
+
+
+def success(status: int, model: type[Any], text: str = "") -> dict[int | str, dict[str, Any]]:
+    """Declaration of a further good answer."""
+    return {status: {"model": model, "description": text or HTTPStatus(status).phrase}}
+
+
+def body_of(schema: dict[str, Any], media_type: str = "application/json") -> dict[str, Any]:
+    """Declaration of a body that the route reads itself."""
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+
+
+SPEC_BODY = body_of({"$ref": f"{_REF}JobSpec"})
+SCALE_BODY = body_of(
+    {
+        "type": "object",
+        "required": ["workers"],
+        "additionalProperties": False,
+        "properties": {
+            "workers": {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1},
+                    {"const": "auto"},
+                    {
+                        "type": "object",
+                        "required": ["min", "max"],
+                        "additionalProperties": False,
+                        "properties": {key: {"type": "integer", "minimum": 1} for key in ("min", "max")},
+                    },
+                ]
+            },
+            "reason": {"type": ["string", "null"], "maxLength": 500},
+        },
+    }
+)
+ZIP_BODY = body_of({"type": "string", "format": "binary"}, "application/zip")
+
+
+def install_schema(app: FastAPI) -> None:
+    """Build the schema once, on the first call for it."""
+
+    def build() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _schema(app)
+        return app.openapi_schema
+
+    app.openapi = build  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
+
+
+def _schema(app: FastAPI) -> dict[str, Any]:
+    schema = get_openapi(title="Concertina", version=service_version(), routes=app.routes)
+    components = schema.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for model in (JobSpec, ProblemShape):
+        built = model.model_json_schema(ref_template=f"{_REF}{{model}}", mode="validation")
+        for name, part in built.pop("$defs", {}).items():
+            schemas.setdefault(name, part)
+        schemas.setdefault(model.__name__, built)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for calls in schema["paths"].values():
+        for call in calls.values():
+            # FastAPI declares its own form of a 422, which this service never answers with.
+            if "HTTPValidationError" in str(call["responses"].get("422", "")):
+                call["responses"]["422"] = failures(422)[422]
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    schema["security"] = [{"token": []}]
+    return schema

@@ -1,0 +1,93 @@
+"""The cluster, the version, health, and what Prometheus scrapes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.api.problems import Answer, problem
+from service.api.requests import Use
+from service.api.schema import failures
+from service.api.shapes import Cluster, Version
+from service.services import Services
+from service.store.schema import REVISION
+from service.store.totals import read_totals
+from service.version import service_version
+
+router = APIRouter(tags=["system"])
+outside = APIRouter(tags=["health"])
+
+HEARTBEAT_LIMIT_S = 15.0
+PROMETHEUS_MEDIA_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+
+
+@router.get("/cluster", operation_id="cluster_get", response_model=Cluster, responses=failures())
+async def cluster(use: Use) -> Answer:
+    """Nodes, resources, what runs where and what is wanted, as the reconciler saw it last."""
+    return Answer(await use.overview.cluster())
+
+
+@router.get("/version", operation_id="version_get", response_model=Version, responses=failures())
+async def version() -> Answer:
+    """What answers here."""
+    return Answer({"version": service_version(), "api": "v1"})
+
+
+@outside.get("/livez", operation_id="livez")
+async def livez() -> Answer:
+    """The process answers."""
+    return Answer({"status": "alive"})
+
+
+@outside.get("/readyz", operation_id="readyz", responses={503: {"description": "Service Unavailable"}})
+async def readyz(use: Use) -> Answer:
+    """``ready``; ``degraded`` while Ray is down (jobs wait); 503 without database, migrations or reconciler."""
+    health = await look(use)
+    if health.is_ready:
+        return Answer({"status": "degraded" if health.is_degraded else "ready"})
+    return problem(503, health.detail, "NOT_READY", "")
+
+
+@outside.get("/metrics", operation_id="prometheus")
+async def prometheus(use: Use) -> Response:
+    """The exposition format of Prometheus."""
+    installation = await use.store.leases.installation()
+    heartbeat = installation.heartbeat_at
+    seen = installation.cluster
+    gauges = {
+        "sse_clients": float(use.feed.num_streams),
+        "reconciler_heartbeat_age_seconds": math.nan if heartbeat is None else use.clock() - heartbeat,
+        "cluster_up": float(seen is not None and seen.view.is_up),
+    }
+    text = use.instruments.render(await read_totals(use.store.database), gauges)
+    return Response(text, media_type=PROMETHEUS_MEDIA_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``detail`` names the part that is missing, and nothing that only insiders may know."""
+
+    is_ready: bool
+    is_degraded: bool = False
+    detail: str = ""
+
+
+async def look(use: Services) -> Health:
+    """Ask the database for all three. At its own start the service gives the reconciler time for its first sign."""
+    try:
+        revision = await use.store.leases.revision()
+        installation = await use.store.leases.installation()
+    except SQLAlchemyError:
+        return Health(False, detail="the database does not answer")
+    if revision != REVISION:
+        return Health(False, detail="the database is not at the newest migration")
+    now_s = use.clock()
+    last_s = max(installation.heartbeat_at or 0.0, use.started_at)
+    if now_s - last_s > HEARTBEAT_LIMIT_S:
+        return Health(False, detail="the reconciler gives no sign of life")
+    seen = installation.cluster
+    is_up = seen is not None and seen.view.is_up and installation.heartbeat_at is not None
+    return Health(True, is_degraded=not is_up)

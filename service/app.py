@@ -1,0 +1,98 @@
+"""The API application, wired: gate, routers, pages, static files. Loads neither Ray nor torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import structlog
+from fastapi import APIRouter, FastAPI
+from starlette.middleware.gzip import GZipMiddleware
+
+from service.api import bundles, jobs, login, stream, system, telemetry
+from service.api.gate import Gate
+from service.api.problems import install_handlers
+from service.api.schema import install_schema
+from service.auth import ensure_admin_token
+from service.pages.assets import Assets
+from service.pages.routes import build_pages
+from service.services import Services, build_services
+from service.settings import Settings, load_settings
+from service.store.opening import Store
+from service.store.schema import REVISION
+from service.version import service_version
+
+log = structlog.get_logger("concertina.api")
+
+MIN_COMPRESSED_BYTES = 1000
+
+
+def create_app(settings: Settings | None = None, services: Services | None = None) -> FastAPI:
+    """The application; settings default to what the environment says. Its lifespan opens and closes the store."""
+    use = services or build_services(settings or load_settings())
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with _running(use):
+            yield
+
+    app = FastAPI(
+        title="Concertina",
+        version=service_version(),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.services = use
+    install_handlers(app)
+    install_schema(app)
+    app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
+    app.add_middleware(Gate, services=use)
+    api = APIRouter(prefix="/api/v1")
+    for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router):
+        api.include_router(router)
+    app.include_router(api)
+    app.include_router(system.outside)
+    app.include_router(login.router)
+    app.include_router(build_pages(use))
+    app.mount("/static", Assets(), name="static")
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _running(use: Services) -> AsyncIterator[None]:
+    await prepare_store(use.store, use.settings)
+    installation = await use.store.leases.installation()
+    use.page_tokens.use(installation.page_secret)
+    use.listener.open()
+    watch = asyncio.create_task(use.feed.run(use.listener, use.settings.poll_s, _tell))
+    try:
+        yield
+    finally:
+        watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
+        use.listener.close()
+        await use.store.close()
+
+
+async def prepare_store(store: Store, settings: Settings) -> None:
+    """Bring the database to the newest migration, and make the admin token at the first start.
+
+    Raises StoreError when a newer version of the service wrote the database.
+    """
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.database_file is not None:
+        settings.database_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if await store.leases.revision() != REVISION:
+        # Imported here: the service starts often, and migrates once.
+        from service.migrations.upgrade import upgrade
+
+        await asyncio.to_thread(upgrade, settings.database_url)
+    await ensure_admin_token(store.access, settings.home)
+
+
+def _tell(error: Exception) -> None:
+    log.warning("the database cannot be watched for changes", error=str(error))

@@ -1,0 +1,86 @@
+"""Storing uploaded code: checked, whole or not at all, once for the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.archive import check_archive
+from service.errors import InvalidError, TooLargeError
+from service.folders import bundle_path, bundles_folder
+from service.records import BundleRow
+from service.store.bundles import BundleStore
+from workers.errors import BundleError, FieldProblem
+
+PART_SUFFIX = ".part"
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """``is_new`` is False when the same bytes were there already."""
+
+    bundle: BundleRow
+    is_new: bool
+
+
+class Bundles:
+    """Bundles of one installation; their bytes in ``storage``, their rows in the store."""
+
+    def __init__(self, store: BundleStore, storage: Path, max_bytes: int) -> None:
+        self._store = store
+        self._storage = storage
+        self._max_bytes = max_bytes
+
+    async def upload(self, body: AsyncIterator[bytes]) -> Uploaded:
+        """Receive a zip. Raises TooLargeError as soon as it is, InvalidError; nothing is left behind then."""
+        folder = bundles_folder(self._storage)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = folder / f"{secrets.token_hex(8)}{PART_SUFFIX}"
+        try:
+            sha256, size_bytes = await self._receive(body, part)
+            target = bundle_path(self._storage, sha256)
+            if target.is_file() and (known := await self._store.touch(sha256)) is not None:
+                return Uploaded(known, is_new=False)
+            try:
+                num_files = await asyncio.to_thread(check_archive, part, self._max_bytes)
+            except BundleError as error:
+                raise InvalidError(
+                    "the bundle is refused", [FieldProblem("", error.message)], code="BUNDLE_INVALID"
+                ) from None
+            await asyncio.to_thread(_keep, part, target)
+            bundle, is_new = await self._store.add(sha256, size_bytes, num_files)
+            return Uploaded(bundle, is_new)
+        finally:
+            part.unlink(missing_ok=True)
+
+    async def _receive(self, body: AsyncIterator[bytes], part: Path) -> tuple[str, int]:
+        digest = hashlib.sha256()
+        size_bytes = 0
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            async for chunk in body:
+                size_bytes += len(chunk)
+                if size_bytes > self._max_bytes:
+                    raise TooLargeError(
+                        f"the bundle is larger than {self._max_bytes} bytes; leave data and build outputs out of it"
+                    )
+                digest.update(chunk)
+                await asyncio.to_thread(file.write, chunk)
+        return digest.hexdigest(), size_bytes
+
+
+def _keep(part: Path, target: Path) -> None:
+    """Make the bytes last before the row that names them is written."""
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,257 @@
+"""A thin client of the REST interface: bounded waits, retries only where repeating does no harm."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx2
+
+from service.version import service_version
+
+Json: TypeAlias = dict[str, Any]
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 30.0
+TRANSFER_TIMEOUT_S = 300.0
+RETRY_PAUSES_S = (0.2, 0.6, 1.5)
+MAX_RETRY_AFTER_S = 5.0
+_PASSING_STATUS = frozenset({429, 502, 503, 504})
+PAGE_SIZE = 200
+
+
+class ClientError(Exception):
+    """A call to the service did not succeed; the message is for the person who made it."""
+
+
+class UnreachableError(ClientError):
+    """Nobody answered at the address, or the answer broke off."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(
+            f"no answer from {url} ({why}); start the service with `concertina serve`, or name another with --url"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of a request: a JSON Pointer into it and what is wrong there."""
+
+    pointer: str
+    detail: str
+
+
+class RefusedError(ClientError):
+    """The service answered with a problem document (RFC 9457)."""
+
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        self.status = status
+        self.code = str(document.get("code") or "")
+        self.request_id = str(document.get("request_id") or "")
+        self.problems = tuple(
+            Problem(str(e.get("pointer", "")), str(e.get("detail", ""))) for e in document.get("errors") or ()
+        )
+        title = str(document.get("title") or f"status {status}")
+        self.detail = str(document.get("detail") or title)
+        super().__init__(self.detail)
+
+
+class NoSuchJobError(ClientError):
+    """No job, or more than one, is meant by what was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A piece of a log: ``next_offset`` is where the next one begins."""
+
+    text: str
+    next_offset: int
+
+
+class Client:
+    """Speaks to one service. Close it, or use it as a context manager. Not for several threads at once."""
+
+    def __init__(self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.url = url.rstrip("/")
+        self._sleep = sleep
+        self._http = httpx2.Client(
+            base_url=f"{self.url}/api/v1",
+            headers={"Authorization": f"Bearer {token}", "User-Agent": f"concertina/{service_version()}"},
+            timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,  # a proxy for the internet is not the way to a service on this machine
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    # Jobs
+
+    def submit(self, spec: Json, key: str | None = None) -> Json:
+        """Submit a job once: with the same key a repeated call answers with the same job."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._json("POST", "/jobs", json=spec, headers=headers, is_repeatable=True)
+
+    def validate(self, spec: Json) -> Json:
+        """The resolved spec; raises RefusedError with what is wrong with it."""
+        return self._json("POST", "/jobs/validate", json=spec, is_repeatable=True)
+
+    def upload(self, data: bytes) -> Json:
+        """Store a bundle; the same bytes give the same id."""
+        headers = {"Content-Type": "application/zip"}
+        return self._json(
+            "POST", "/bundles", content=data, headers=headers, timeout=TRANSFER_TIMEOUT_S, is_repeatable=True
+        )
+
+    def jobs(self, state: str | None = None, label: str | None = None, search: str | None = None) -> Iterator[Json]:
+        """All jobs, newest first, fetched page by page; ``search`` is part of a name or the beginning of an id."""
+        params = _given({"page_size": PAGE_SIZE, "state": state, "label": label, "search": search})
+        while True:
+            page = self.get("/jobs", **params)
+            yield from page["jobs"]
+            if not page.get("next_page_token"):
+                return
+            params["page_token"] = page["next_page_token"]
+
+    def find_job(self, reference: str) -> Json:
+        """The job with that id, the newest with that name, or the one whose id begins so.
+
+        Raises NoSuchJobError.
+        """
+        if re.fullmatch(r"[\w-]+", reference, flags=re.ASCII):
+            try:
+                return self.job(reference)
+            except RefusedError as error:
+                if error.status not in (404, 422):
+                    raise
+        by_prefix: list[Json] = []
+        for job in self.jobs(search=reference):
+            if job["name"] == reference:
+                return job
+            if str(job["id"]).startswith(reference):
+                by_prefix.append(job)
+        if len(by_prefix) == 1:
+            return by_prefix[0]
+        if by_prefix:
+            ids = ", ".join(f"{j['id']} ({j['name']})" for j in by_prefix[:5])
+            raise NoSuchJobError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
+        raise NoSuchJobError(f"there is no job {reference!r}; `concertina jobs` lists them")
+
+    def job(self, job_id: str) -> Json:
+        """One job by its whole id."""
+        return self.get(f"/jobs/{job_id}")
+
+    def command(self, job_id: str, verb: str, **params: Any) -> Json:
+        """``cancel``, ``pause``, ``resume`` or ``retry`` a job."""
+        repeatable = verb != "retry"  # repeated after it has taken effect, it would be refused
+        return self._json("POST", f"/jobs/{job_id}/{verb}", params=_given(params), is_repeatable=repeatable)
+
+    def scale(self, job_id: str, workers: int | str | Json, reason: str | None) -> Json:
+        """Set the number of workers: a number, ``{"min": ..., "max": ...}`` or ``"auto"``."""
+        body = {"workers": workers, **({"reason": reason} if reason else {})}
+        return self._json("PUT", f"/jobs/{job_id}/scale", json=body)
+
+    def timeline(self, job_id: str, after: int | None = None) -> list[Json]:
+        """What changed while the job ran, oldest first; only rows after the given ``seq``."""
+        rows: list[Json] = self.get(f"/jobs/{job_id}/timeline", after=after)["timeline"]
+        return rows
+
+    def logs(
+        self, job_id: str, *, rank: int | None = None, tail: int | None = None, offset: int | None = None
+    ) -> LogPart:
+        """A piece of the log of one rank (or of all)."""
+        answer = self._request(
+            "GET", f"/jobs/{job_id}/logs", params=_given({"rank": rank, "tail": tail, "offset": offset})
+        )
+        following = answer.headers.get("x-next-offset")
+        return LogPart(answer.text, int(following) if following else (offset or 0) + len(answer.content))
+
+    def download(self, path: str, target: Path) -> int:
+        """Write what a GET answers to a file, whole or not at all; gives its bytes."""
+        part = target.with_name(target.name + ".part")
+        try:
+            with self._http.stream("GET", path, timeout=TRANSFER_TIMEOUT_S) as answer:
+                if answer.status_code >= 400:
+                    answer.read()
+                    raise _refusal(answer)
+                with part.open("wb") as file:
+                    for chunk in answer.iter_bytes():
+                        file.write(chunk)
+            part.replace(target)
+        except httpx2.TransportError as error:
+            raise UnreachableError(self.url, _why(error)) from None
+        finally:
+            part.unlink(missing_ok=True)
+        return target.stat().st_size
+
+    # Anything
+
+    def get(self, path: str, **params: Any) -> Json:
+        """GET a path under ``/api/v1``; parameters that are None are left out."""
+        return self._json("GET", path, params=_given(params))
+
+    def is_alive(self) -> bool:
+        """Whether the API answers at all; never raises for a service that is away."""
+        return self._status("/livez") == 200
+
+    def is_ready(self) -> bool:
+        """Whether the API says that the service is ready."""
+        return self._status("/readyz") == 200
+
+    def _status(self, path: str) -> int | None:
+        try:
+            return self._http.get(f"{self.url}{path}", timeout=CONNECT_TIMEOUT_S).status_code
+        except httpx2.TransportError:
+            return None
+
+    def _json(self, method: str, path: str, **request: Any) -> Json:
+        answer = self._request(method, path, **request)
+        document: Json = answer.json() if answer.content else {}
+        return document
+
+    def _request(self, method: str, path: str, *, is_repeatable: bool | None = None, **request: Any) -> httpx2.Response:
+        repeatable = method in ("GET", "PUT", "DELETE") if is_repeatable is None else is_repeatable
+        for pause_s in (*(RETRY_PAUSES_S if repeatable else ()), None):
+            try:
+                answer = self._http.request(method, path, **request)
+            except httpx2.TransportError as error:
+                if pause_s is None:
+                    raise UnreachableError(self.url, _why(error)) from None
+            else:
+                if answer.status_code < 400:
+                    return answer
+                if pause_s is None or answer.status_code not in _PASSING_STATUS:
+                    raise _refusal(answer)
+                pause_s = max(pause_s, _retry_after_s(answer))
+            self._sleep(pause_s)
+        raise AssertionError("the last try either answers or raises")
+
+
+def _given(params: Mapping[str, Any]) -> Json:
+    return {key: value for key, value in params.items() if value is not None}
+
+
+def _retry_after_s(answer: httpx2.Response) -> float:
+    text = answer.headers.get("retry-after", "")
+    return min(float(text), MAX_RETRY_AFTER_S) if text.isdigit() else 0.0
+
+
+def _refusal(answer: httpx2.Response) -> RefusedError:
+    try:
+        document = answer.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        document = {"title": answer.reason_phrase, "detail": f"status {answer.status_code}: {answer.text[:300]}"}
+    return RefusedError(answer.status_code, document)
+
+
+def _why(error: httpx2.TransportError) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,171 @@
+"""The service's only use of Ray: one driver, one thread for its blocking calls, a bound for each call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+
+from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
+from service.records import ClusterView, NodeView
+from workers.assignment import JobKey
+from workers.control.controller import job_controller_actor
+from workers.control.launch import Launch
+from workers.control.names import controller_name
+from workers.status import Acknowledged, Direction, JobSnapshot
+
+CONNECT_S = 60.0
+CALL_S = 10.0
+PROBE_S = 2.0
+PREPARE_S = 30.0
+
+T = TypeVar("T")
+
+# Ray's functions without types, given theirs.
+_nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
+_free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
+
+_RESOURCES = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
+
+
+class Cluster:
+    """A cluster at ``address`` (host:port of its head), of which this installation uses one ``namespace``.
+
+    What Ray needs of the environment (token, loopback) was set before this process began. A driver
+    whose head is gone is ended by Ray's own core after a minute, without an exception: whoever gets
+    ClusterLostError closes and leaves before that.
+    """
+
+    def __init__(self, address: str, namespace: str) -> None:
+        self._address, self._namespace = address, namespace
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
+        self._controllers: dict[str, Any] = {}
+
+    async def connect(self) -> None:
+        if not await self.is_reachable():
+            raise ClusterLostError(f"nothing answers at {self._address}, where Ray's head should be; is it running?")
+        try:
+            await self._blocking(self._init, CONNECT_S)
+        except ConnectionError as error:
+            raise ClusterLostError(
+                f"Ray at {self._address} refused the connection ({str(error)[:200]}); "
+                "a wrong token looks the same as an unreachable head"
+            ) from error
+
+    def _init(self) -> None:
+        ray.init(
+            address=self._address,
+            namespace=self._namespace,
+            log_to_driver=False,
+            configure_logging=False,
+            ignore_reinit_error=True,
+        )
+
+    async def close(self) -> None:
+        self._controllers.clear()
+        with contextlib.suppress(ClusterLostError):
+            await self._blocking(ray.shutdown, CALL_S)
+        self._thread.shutdown(wait=False)
+
+    async def is_reachable(self) -> bool:
+        host, _, port = self._address.rpartition(":")
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), PROBE_S)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
+
+    async def names(self) -> list[str]:
+        listed = await self._blocking(lambda: ray.util.list_named_actors(all_namespaces=True))
+        return [entry["name"] for entry in listed if entry["namespace"] == self._namespace]
+
+    async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
+        name = controller_name(key, term)
+        self._controllers[name] = await self._blocking(lambda: self._make_controller(key, term))
+        await self._ask(name, self._controllers[name].prepare.remote(term, launch), PREPARE_S)
+
+    def _make_controller(self, key: JobKey, term: int) -> Any:
+        name = controller_name(key, term)
+        options = {"name": name, "namespace": self._namespace, "lifetime": "detached", "get_if_exists": True}
+        return job_controller_actor().options(**options).remote(key, term, self._namespace)
+
+    async def direct(
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+    ) -> JobSnapshot | None:
+        name = controller_name(key, term)
+        controller = await self._find(name)
+        answer = await self._ask(name, controller.direct.remote(term, direction, acked), bound_s)
+        assert answer is None or isinstance(answer, JobSnapshot)
+        return answer
+
+    async def end_controller(self, key: JobKey, term: int) -> None:
+        name = controller_name(key, term)
+        # Its answer is its death.
+        with contextlib.suppress(ControllerLostError, ControllerSilentError):
+            await self._ask(name, (await self._find(name)).end.remote(term), CALL_S)
+        self._controllers.pop(name, None)
+
+    async def kill(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(ControllerLostError):
+                actor = await self._find(name)
+                await self._blocking(partial(ray.kill, actor))
+            self._controllers.pop(name, None)
+
+    async def view(self) -> ClusterView:
+        nodes = await self._blocking(_nodes)
+        free = await self._blocking(_free_by_node)
+        return ClusterView(
+            is_up=True,
+            address=self._address,
+            ray_version=ray.__version__,
+            nodes=tuple(_node(node, free.get(node["NodeID"], {})) for node in nodes),
+        )
+
+    async def _find(self, name: str) -> Any:
+        if name not in self._controllers:
+            try:
+                self._controllers[name] = await self._blocking(lambda: ray.get_actor(name, self._namespace))
+            except ValueError:
+                raise ControllerLostError(f"there is no actor {name}") from None
+        return self._controllers[name]
+
+    async def _ask(self, name: str, reference: Awaitable[T], bound_s: float) -> T:
+        try:
+            return await asyncio.wait_for(reference, bound_s)
+        except TimeoutError:
+            raise ControllerSilentError(f"{name} did not answer within {bound_s:g} s") from None
+        except ActorUnavailableError as error:
+            raise ControllerSilentError(f"{name} cannot be reached: {error}") from None
+        except RayTaskError as error:
+            raise ControllerFaultError(f"{name} failed: {error.cause}") from error
+        except RayError as error:
+            self._controllers.pop(name, None)
+            raise ControllerLostError(f"{name} is gone: {type(error).__name__}") from None
+
+    async def _blocking(self, call: Callable[[], T], bound_s: float = CALL_S) -> T:
+        """Run a call that may block in the one thread for such calls; a stuck one makes those after it fail too."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.wait_for(future, bound_s)
+        except (TimeoutError, RayError) as error:
+            raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
+
+
+def _node(node: Mapping[str, Any], free: Mapping[str, float]) -> NodeView:
+    total = node.get("Resources", {})
+    return NodeView(
+        node_id=node["NodeID"],
+        name=node.get("NodeName") or node.get("NodeManagerHostname") or node["NodeID"][:8],
+        is_alive=bool(node["Alive"]),
+        total={ours: float(total.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
+        free={ours: float(free.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
+    )

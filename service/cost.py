@@ -1,0 +1,38 @@
+"""What a job cost: worker seconds by the prices in the settings. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.settings import Settings
+from workers.spec import Resources
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """For one CPU or GPU an hour; None where the settings have none."""
+
+    cpu_hour: float | None
+    gpu_hour: float | None
+    currency: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Prices:
+        """As set."""
+        return cls(settings.price_cpu_hour, settings.price_gpu_hour, settings.currency)
+
+
+def amount(worker_s: float, resources: Resources, prices: Prices) -> float | None:
+    """What ``worker_s`` seconds of workers with these resources cost.
+
+    None without prices, and for a job with GPUs without a price for them; CPUs without a price are
+    free, since machines with GPUs are often priced by those alone.
+    """
+    if prices.cpu_hour is None and prices.gpu_hour is None:
+        return None
+    if resources.gpus and prices.gpu_hour is None:
+        return None
+    rate = resources.cpus * (prices.cpu_hour or 0.0) + resources.gpus * (prices.gpu_hour or 0.0)
+    return round(worker_s / HOUR_S * rate, 6)

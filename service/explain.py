@@ -1,0 +1,186 @@
+"""Why a job waits, runs smaller than asked, or failed, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from service.documents import desired_workers
+from service.records import Explanation, JobRow, StoredCluster
+from service.states import JobState
+from workers.errors import Failure, Reason
+
+STALE_CLUSTER_S = 30.0
+NUM_FRAMES = 12
+NUM_NAMED_JOBS = 5
+
+REMEDIES: Mapping[Reason, str] = {
+    Reason.USER_ERROR: "Correct the code, upload it and submit again; what is trained so far can be gone on from by "
+    "`retry` where the fault lay in the data or the machine, or by `init_from` in a new job.",
+    Reason.OUT_OF_MEMORY: "Give each worker more memory (`resources.memory_bytes`), or make the model or a sample "
+    "smaller.",
+    Reason.DIVERGED: "Lower `optimizer.lr`, set `optimizer.clip_norm`, or lengthen `lr_schedule.warmup_fraction`.",
+    Reason.BUNDLE_INVALID: "Make the archive anew and submit again.",
+    Reason.DEPENDENCY_FAILED: "Correct `dependencies` (the installer's last lines are in the log) and submit again.",
+    Reason.NO_CAPACITY: "Lower `workers.min` or `resources`, or add machines to the cluster; then retry.",
+    Reason.NODE_LOST: "Retry: it goes on from the last checkpoint.",
+    Reason.CLUSTER_LOST: "Nothing to do: it goes on from the last checkpoint once the cluster is back.",
+    Reason.PREEMPTED: "Nothing to do: it goes on from its checkpoint when there is room.",
+    Reason.STALLED: "Look at the end of the log for what it was doing, and retry.",
+    Reason.BUDGET_EXCEEDED: "Raise the budget and retry.",
+    Reason.CANCELLED_BY_USER: "Retry to go on from the last checkpoint.",
+    Reason.CANCELLED_BY_SWEEP: "Its sweep needed it no longer.",
+    Reason.CONTROLLER_ERROR: "This is a fault of the service: keep the log, report it, and retry.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What is around a job: those before it in the queue, the cluster as last seen, and the time."""
+
+    before: Sequence[JobRow]
+    cluster: StoredCluster | None
+    now_s: float
+
+
+def explain(job: JobRow, around: Circumstances) -> Explanation:
+    """What its owner would want to know first."""
+    match job.state:
+        case JobState.QUEUED:
+            return _waiting(job, around)
+        case JobState.FAILED:
+            return _failed(job)
+        case JobState.STARTING:
+            return _starting(job, around)
+        case JobState.RUNNING | JobState.RECOVERING:
+            return _running(job, around)
+        case _:
+            return _at_rest(job)
+
+
+def _waiting(job: JobRow, around: Circumstances) -> Explanation:
+    stored = job.explanation
+    details = [_needs(job), *_free(around), *_queue(around)]
+    if stored is not None:
+        return Explanation(
+            summary=stored.summary, details=(*stored.details, *details), remedy=stored.remedy or _room(job)
+        )
+    down = _down(around)
+    if down is not None:
+        return Explanation(summary=f"It waits: {down}", details=tuple(details), remedy="Bring the cluster back.")
+    if around.before:
+        count = len(around.before)
+        jobs = "1 job has" if count == 1 else f"{count} jobs have"
+        return Explanation(summary=f"It waits in line: {jobs} waited longer.", details=tuple(details), remedy=None)
+    return Explanation(summary="It is next in line.", details=tuple(details), remedy=_room(job))
+
+
+def _needs(job: JobRow) -> str:
+    need = job.spec.resources
+    gpus = f", {need.gpus:g} GPU" if need.gpus else ""
+    count = job.scale.pinned or job.scale.min
+    return f"To start it needs {count} worker{'s' if count > 1 else ''} with {need.cpus:g} CPU{gpus} each."
+
+
+def _free(around: Circumstances) -> list[str]:
+    if around.cluster is None or not around.cluster.view.is_up:
+        return []
+    nodes = [node for node in around.cluster.view.nodes if node.is_alive]
+    cpus, gpus = (sum(node.free.get(key, 0.0) for node in nodes) for key in ("cpus", "gpus"))
+    return [f"Free now: {cpus:g} CPU and {gpus:g} GPU on {len(nodes)} node{'s' if len(nodes) != 1 else ''}."]
+
+
+def _queue(around: Circumstances) -> list[str]:
+    if not around.before:
+        return []
+    named = ", ".join(f"{job.name} ({job.id})" for job in around.before[:NUM_NAMED_JOBS])
+    more = len(around.before) - NUM_NAMED_JOBS
+    return [f"Before it in line: {named}{f' and {more} more' if more > 0 else ''}."]
+
+
+def _down(around: Circumstances) -> str | None:
+    if around.cluster is None:
+        return "the cluster has not been seen yet."
+    if not around.cluster.view.is_up:
+        return f"the cluster does not answer ({around.cluster.view.error or 'no reason known'})."
+    age_s = around.now_s - around.cluster.observed_at
+    if age_s > STALE_CLUSTER_S:
+        return f"nobody has looked at the cluster for {age_s:.0f} s; the service's reconciler is away."
+    return None
+
+
+def _room(job: JobRow) -> str | None:
+    pinned = job.scale.pinned
+    if pinned is not None and pinned > job.scale.min:
+        return f"Wish for fewer workers (now {pinned}, at least {job.scale.min}), or free the size with `auto`."
+    if job.scale.min > 1:
+        return f"Lower `workers.min` (now {job.scale.min}) to start with less."
+    return None
+
+
+def _failed(job: JobRow) -> Explanation:
+    stored, failure = job.explanation, job.failure
+    reason = job.reason or Reason.CONTROLLER_ERROR
+    summary = stored.summary if stored else f"It failed: {failure.message if failure else reason}"
+    details = [*(stored.details if stored else ())]
+    if failure is not None:
+        details += _failure_lines(failure)
+    return Explanation(
+        summary=summary, details=tuple(details), remedy=(stored.remedy if stored else None) or REMEDIES[reason]
+    )
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    place = f" on rank {failure.rank}" if failure.rank is not None else ""
+    moment = f" in round {failure.round}" if failure.round is not None else " at start-up"
+    lines = [f"{failure.type}{place}{moment}: {failure.message}"]
+    frames = failure.traceback.rstrip().splitlines()[-NUM_FRAMES:]
+    return lines + (["\n".join(frames)] if frames else [])
+
+
+def _starting(job: JobRow, around: Circumstances) -> Explanation:
+    if job.explanation is not None:
+        return job.explanation
+    detail = str(job.observed.get("detail") or "")
+    return Explanation(
+        summary="It is being started.", details=tuple([detail] if detail else _free(around)), remedy=None
+    )
+
+
+def _running(job: JobRow, around: Circumstances) -> Explanation:
+    wanted = desired_workers(job)
+    detail = str(job.observed.get("detail") or "")
+    if job.num_current >= wanted and job.state is JobState.RUNNING:
+        return job.explanation or Explanation(
+            summary=f"It runs with {job.num_current} of at most {job.scale.max} workers."
+        )
+    pending = int(job.observed.get("num_pending") or 0)
+    summary = (
+        f"It recovers: {job.num_current} of {wanted} workers train."
+        if job.state is JobState.RECOVERING
+        else f"It runs with {job.num_current} workers and wants {wanted}."
+    )
+    if job.explanation is not None:
+        summary = job.explanation.summary
+    told = [f"{pending} more are being started."] if pending else [*_free(around), "There is no room for more now."]
+    stored = job.explanation.details if job.explanation else ()
+    details = (*stored, *([detail] if detail else ()), *told)
+    remedy = None if pending else "Nothing to do: it grows when resources are free; or wish for fewer workers."
+    return Explanation(summary=summary, details=details, remedy=remedy)
+
+
+def _at_rest(job: JobRow) -> Explanation:
+    words = {
+        JobState.SUCCEEDED: "It is done.",
+        JobState.CANCELLED: "It was cancelled.",
+        JobState.CANCELLING: "It is being cancelled.",
+        JobState.PAUSING: "It is saving a checkpoint, and pauses after.",
+        JobState.PAUSED: "It is paused, and holds no resources.",
+    }
+    remedies = {JobState.PAUSED: "Resume it to go on from its checkpoint.", JobState.CANCELLED: "Retry it to go on."}
+    stored = job.explanation
+    return Explanation(
+        summary=stored.summary if stored else words[job.state],
+        details=stored.details if stored else (),
+        remedy=remedies.get(job.state),
+    )

@@ -1,0 +1,238 @@
+"""What changed, as events for streams: read from the store, encoded once, shared by all who follow the same.
+
+A reader's place is one number, the change up to which it has everything. A reader pulls: a slow one
+falls behind and gets more at once later, and nothing is kept for it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from service.cost import Prices
+from service.documents import Document, job_document, point_document, timeline_document
+from service.errors import BadRequestError, NotFoundError, TooManyError
+from service.ids import JOB_ID
+from service.nudge import NudgeListener
+from service.overview import Overview
+from service.store.telemetry import TelemetryStore
+
+HEARTBEAT_S = 15.0
+MAX_TOPICS = 50
+MAX_CACHED = 500
+HEARTBEAT = b": still here\n\n"
+KINDS = ("job", "metrics", "logs")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """``jobs``, ``cluster``, or ``job``, ``metrics``, ``logs`` of one job."""
+
+    kind: str
+    job_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One event without its id and end."""
+
+    changed: int
+    data: bytes
+
+
+def read_topics(texts: Sequence[str]) -> tuple[Topic, ...]:
+    """Topics as given in the address, each once. Raises BadRequestError."""
+    topics: dict[Topic, None] = {}
+    for text in texts:
+        kind, _, job_id = text.partition(":")
+        if (kind in ("jobs", "cluster") and not job_id) or (kind in KINDS and JOB_ID.fullmatch(job_id)):
+            topics[Topic(kind, job_id)] = None
+        else:
+            raise BadRequestError(
+                f"topic {text[:80]!r} is unknown; give jobs, cluster, job:ID, metrics:ID or logs:ID with whole ids"
+            )
+    if not 1 <= len(topics) <= MAX_TOPICS:
+        raise BadRequestError(f"{len(topics)} topics are given; give 1 to {MAX_TOPICS}, such as topic=jobs")
+    return tuple(topics)
+
+
+class Feed:
+    """Looks at the database for all streams of this process; ``run`` it as a task while the process serves."""
+
+    def __init__(self, store: TelemetryStore, overview: Overview, prices: Prices, max_streams: int) -> None:
+        self._store = store
+        self._overview = overview
+        self._prices = prices
+        self._max_streams = max_streams
+        self._change = 0
+        self._moved = asyncio.Event()
+        self._cache: dict[tuple[Topic, int, int], list[Encoded]] = {}
+        self.num_streams = 0
+
+    async def run(self, listener: NudgeListener, poll_s: float, tell: Callable[[Exception], None]) -> None:
+        """Notice changes until cancelled. A database that fails is told of and asked again."""
+        while True:
+            await listener.wait(poll_s)
+            if self.num_streams == 0:
+                continue
+            try:
+                await self.look()
+            except Exception as error:
+                tell(error)
+
+    async def look(self) -> None:
+        """Wake all streams if anything was written."""
+        change = await self._store.change()
+        if change != self._change:
+            self._change = change
+            self._cache.clear()
+            moved, self._moved = self._moved, asyncio.Event()
+            moved.set()
+
+    async def follow(self, topics: tuple[Topic, ...], after: int | None) -> AsyncIterator[bytes]:
+        """Frames of Server-Sent Events, for ever: what changed after ``after``, and heartbeats.
+
+        Without ``after`` it begins now, with the present state of the jobs and the cluster that are
+        named. Call ``check`` before.
+        """
+        self.num_streams += 1
+        try:
+            now = await self._store.change()
+            yield b"retry: 2000\n\n"
+            if after is None or after > now:
+                # A number from the future comes from a database that was replaced.
+                for frame in frames(await self._present(topics, now)):
+                    yield frame
+                after = now
+            async for frame in self._later(topics, after):
+                yield frame
+        finally:
+            self.num_streams -= 1
+
+    async def check(self, topics: tuple[Topic, ...]) -> None:
+        """Raises TooManyError, and NotFoundError for a topic of a job that is not there."""
+        if self.num_streams >= self._max_streams:
+            raise TooManyError(f"{self.num_streams} event streams are open, and no more are allowed; close one")
+        for job_id in {topic.job_id for topic in topics if topic.job_id}:
+            if await self._store.job(job_id) is None:
+                raise NotFoundError(f"there is no job {job_id!r}; GET /api/v1/jobs lists them")
+
+    async def _later(self, topics: tuple[Topic, ...], after: int) -> AsyncIterator[bytes]:
+        while True:
+            moved, upto = self._moved, self._change
+            while after < upto:
+                end = await self._batch_end(topics, after, upto)
+                for frame in frames(await self._batch(topics, after, end)):
+                    yield frame
+                after = end
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await moved.wait()
+            except TimeoutError:
+                yield HEARTBEAT
+
+    async def _batch_end(self, topics: tuple[Topic, ...], after: int, upto: int) -> int:
+        job_ids = sorted({topic.job_id for topic in topics if topic.kind in ("metrics", "logs")})
+        return await self._store.batch_end(job_ids, after, upto, has_all_jobs=Topic("jobs") in topics)
+
+    async def _batch(self, topics: tuple[Topic, ...], after: int, upto: int) -> list[Encoded]:
+        found: list[Encoded] = []
+        for topic in topics:
+            key = (topic, after, upto)
+            events = self._cache.get(key)
+            if events is None:
+                events = await self._events(topic, after, upto)
+                if len(self._cache) < MAX_CACHED:
+                    self._cache[key] = events
+            found += events
+        return sorted(found, key=lambda event: event.changed)
+
+    async def _events(self, topic: Topic, after: int, upto: int) -> list[Encoded]:
+        job_id = topic.job_id
+        match topic.kind:
+            case "jobs":
+                jobs = await self._store.jobs_changed(after, upto)
+                return [_encoded(job.changed, "job", job_document(job, self._prices)) for job in jobs]
+            case "job":
+                return await self._of_job(job_id, after, upto)
+            case "metrics":
+                return await self._points(job_id, after, upto)
+            case "logs":
+                return await self._logs(job_id, after, upto)
+            case _:
+                return await self._cluster(after, upto)
+
+    async def _of_job(self, job_id: str, after: int, upto: int) -> list[Encoded]:
+        rows = await self._store.timeline_changed(job_id, after, upto)
+        events = [_encoded(r.changed, "timeline", {"job_id": job_id, **timeline_document(r)}) for r in rows]
+        job = await self._store.job(job_id)
+        if job is not None and after < job.changed <= upto:
+            events.append(_encoded(job.changed, "job", job_document(job, self._prices)))
+        return events
+
+    async def _points(self, job_id: str, after: int, upto: int) -> list[Encoded]:
+        by_change: dict[int, list[Document]] = {}
+        for point in await self._store.points_changed(job_id, after, upto):
+            by_change.setdefault(point.changed, []).append(point_document(point))
+        return [
+            _encoded(changed, "metrics", {"job_id": job_id, "points": points}) for changed, points in by_change.items()
+        ]
+
+    async def _logs(self, job_id: str, after: int, upto: int) -> list[Encoded]:
+        return [
+            _encoded(
+                piece.changed,
+                "log",
+                {
+                    "job_id": job_id,
+                    "attempt": piece.attempt,
+                    "worker_id": piece.worker_id,
+                    "rank": piece.rank,
+                    "text": piece.data.decode("utf-8", errors="replace"),
+                    "next_offset": piece.end,
+                },
+            )
+            for piece in await self._store.logs_changed(job_id, after, upto)
+        ]
+
+    async def _cluster(self, after: int, upto: int) -> list[Encoded]:
+        stored = await self._store.cluster()
+        if stored is None or not after < stored.changed <= upto:
+            return []
+        return [_encoded(stored.changed, "cluster", await self._overview.cluster())]
+
+    async def _present(self, topics: tuple[Topic, ...], now: int) -> list[Encoded]:
+        found = []
+        for topic in topics:
+            if topic.kind == "job" and (job := await self._store.job(topic.job_id)) is not None:
+                found.append(_encoded(now, "job", job_document(job, self._prices)))
+            if topic.kind == "cluster":
+                found.append(_encoded(now, "cluster", await self._overview.cluster()))
+        return found
+
+
+def _encoded(changed: int, name: str, document: Document) -> Encoded:
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return Encoded(changed, f"event: {name}\ndata: {data}\n".encode())
+
+
+def frames(events: Sequence[Encoded]) -> list[bytes]:
+    """Events in order as frames; only the last of one change has an id, so that a cut between them loses none."""
+    found = []
+    for n, event in enumerate(events):
+        is_last = n + 1 == len(events) or events[n + 1].changed != event.changed
+        found.append(event.data + (f"id: {event.changed}\n\n".encode() if is_last else b"\n"))
+    return found
+
+
+def read_last_id(text: str | None) -> int | None:
+    """The number of ``Last-Event-ID``; None without one. Raises BadRequestError."""
+    if text is None or not text.strip():
+        return None
+    with contextlib.suppress(ValueError):
+        if text.isascii() and 0 <= (number := int(text)) < 2**63:
+            return number
+    raise BadRequestError(f"Last-Event-ID {text[:40]!r} is not an id of this stream; leave it out to begin now")

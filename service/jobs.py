@@ -1,0 +1,240 @@
+"""Submitting, listing and commanding jobs: use cases without HTTP, SQL or Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.documents import Document, event_document
+from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError, PreconditionError
+from service.folders import bundle_path, job_folder
+from service.ids import JOB_ID
+from service.page_tokens import PageTokens
+from service.records import JobFilter, JobRow, Scale
+from service.scaling import read_scale
+from service.states import Already, Illegal, JobState, Verb, command
+from service.store.jobs import (
+    IdempotencyKey,
+    JobStore,
+    KeyReusedError,
+    KeySpentError,
+    Submitted,
+    UnknownBundleError,
+    UnknownJobError,
+)
+from service.store.port import StaleRowError, TransitionError
+from workers.errors import FieldProblem, SpecError
+from workers.spec import JobSpec, parse_job_spec
+
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 500
+MAX_KEY_CHARS = 255
+MAX_EVENTS = 10_000
+MAX_TRIES = 8
+"""Of a change that another writer got ahead of; each try decides anew on the fresh row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListQuery:
+    """What a list of jobs asks for, as typed: states and ``key=value`` or ``key:value`` labels."""
+
+    states: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    name: str | None = None
+    search: str | None = None
+    page_size: int = DEFAULT_PAGE_SIZE
+    page_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """One page of a list; ``next_page_token`` is None on the last."""
+
+    jobs: list[JobRow]
+    next_page_token: str | None
+
+
+class Jobs:
+    """``wake`` tells the reconciler that there is something new to look at; it must not block."""
+
+    def __init__(self, store: JobStore, storage: Path, tokens: PageTokens, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._storage = storage
+        self._tokens = tokens
+        self._wake = wake
+
+    async def submit(self, document: object, key: str | None = None) -> Submitted:
+        """Store a job; with a key that was used for the same document, find that job.
+
+        Raises BadRequestError for a malformed key, InvalidError for a bad spec or a key used for
+        another document, ConflictError when the key's job was deleted.
+        """
+        checked = None if key is None else _idempotency(key, document)
+        spec = _parsed(document)
+        try:
+            submitted = await self._store.submit(spec, checked)
+        except UnknownBundleError:
+            raise InvalidError("the spec is refused", [_unknown_bundle(spec)]) from None
+        except UnknownJobError as error:
+            problem = FieldProblem("/init_from/job", f"there is no job {str(error)[:80]!r}; give a job's whole id")
+            raise InvalidError("the spec is refused", [problem]) from None
+        except KeyReusedError:
+            raise InvalidError(
+                f"Idempotency-Key {key!r} was used with another body; repeat that body, or take a new key",
+                code="IDEMPOTENCY_KEY_REUSED",
+            ) from None
+        except KeySpentError as error:
+            raise ConflictError(f"Idempotency-Key {key!r} made {error}, which was deleted; take a new key") from None
+        if submitted.is_new:
+            self._wake()
+        return submitted
+
+    async def validate(self, document: object) -> Document:
+        """The resolved spec with every default; nothing is stored. Raises InvalidError."""
+        resolved: Document = json.loads(_parsed(document).model_dump_json())
+        return resolved
+
+    async def get(self, job_id: str) -> JobRow:
+        """One job. Raises NotFoundError."""
+        job = await self._store.job(job_id) if JOB_ID.fullmatch(job_id) else None
+        if job is None:
+            raise NotFoundError(f"there is no job {job_id[:80]!r}; GET /api/v1/jobs lists them")
+        return job
+
+    async def page(self, query: ListQuery) -> JobPage:
+        """A page of jobs, newest first. Raises BadRequestError for a bad filter or token."""
+        wanted = _filter(query)
+        described = repr((sorted(wanted.states), sorted(wanted.labels.items()), wanted.name, wanted.search))
+        before = None if query.page_token is None else self._tokens.read(described, query.page_token)
+        size = max(1, min(query.page_size, MAX_PAGE_SIZE))
+        found = await self._store.page(wanted, size + 1, before)
+        token = self._tokens.make(described, found[size - 1].id) if len(found) > size else None
+        return JobPage(found[:size], token)
+
+    async def count_by_state(self) -> dict[JobState, int]:
+        """How many jobs are in each state."""
+        return await self._store.count_by_state()
+
+    async def events(self, job_id: str, after: int = 0) -> list[Document]:
+        """State transitions after ``after``, oldest first. Raises NotFoundError."""
+        await self.get(job_id)
+        return [event_document(event) for event in await self._store.events(job_id, after, MAX_EVENTS)]
+
+    async def command(
+        self, job_id: str, verb: Verb, *, if_match: str | None = None, from_start: bool = False
+    ) -> JobRow:
+        """Cancel, pause, resume or retry. Raises NotFoundError, PreconditionError, ConflictError."""
+
+        async def decide(job: JobRow) -> JobRow:
+            wanted = command(verb, job.state, job.attempt)
+            if isinstance(wanted, Illegal):
+                raise ConflictError(wanted.detail, code="ILLEGAL_TRANSITION")
+            if isinstance(wanted, Already):
+                return job
+            return await self._store.command(job, wanted, is_fresh_start=from_start)
+
+        return await self._change(job_id, if_match, decide)
+
+    async def scale(self, job_id: str, document: object, *, if_match: str | None = None) -> JobRow:
+        """Wish for a size; see ``read_scale``.
+
+        Raises NotFoundError, PreconditionError, InvalidError, ConflictError for a job that is ending or ended.
+        """
+
+        async def decide(job: JobRow) -> JobRow:
+            wanted: Scale = read_scale(document, job)
+            if job.is_ended or job.state is JobState.CANCELLING:
+                raise ConflictError(f"a job that is {job.state} has no size; retry it first", code="ILLEGAL_TRANSITION")
+            return job if wanted == job.scale else await self._store.set_scale(job, wanted)
+
+        return await self._change(job_id, if_match, decide)
+
+    async def delete(self, job_id: str, *, if_match: str | None = None) -> None:
+        """Remove an ended job with its files. Raises NotFoundError, PreconditionError, ConflictError."""
+
+        async def decide(job: JobRow) -> JobRow:
+            if not job.is_ended:
+                raise ConflictError(f"the job is {job.state}; cancel it, and delete it once it has ended")
+            deleted = await self._store.delete(job)
+            # Rows first: what a crash leaves on disk then belongs to no job, and the reconciler removes it.
+            await asyncio.to_thread(shutil.rmtree, job_folder(self._storage, job.id), ignore_errors=True)
+            if deleted.bundle_sha256 is not None:
+                bundle_path(self._storage, deleted.bundle_sha256).unlink(missing_ok=True)
+            return job
+
+        await self._change(job_id, if_match, decide)
+
+    async def _change(self, job_id: str, if_match: str | None, decide: Callable[[JobRow], Awaitable[JobRow]]) -> JobRow:
+        for _ in range(MAX_TRIES):
+            job = await self.get(job_id)
+            check_match(job, if_match)
+            try:
+                changed = await decide(job)
+            except (StaleRowError, TransitionError):
+                continue
+            if changed is not job:
+                self._wake()
+            return changed
+        raise ConflictError(f"{job_id} kept changing meanwhile; try again")
+
+
+def check_match(job: JobRow, if_match: str | None) -> None:
+    """Compare ``If-Match`` with the version of the job's state and intent; progress does not count.
+
+    Raises PreconditionError.
+    """
+    if if_match is None or if_match.strip() == "*":
+        return
+    known = job.etag.strip('"').partition(".")[0]
+    given = {tag.strip().removeprefix("W/").strip('"').partition(".")[0] for tag in if_match.split(",")}
+    if known not in given:
+        raise PreconditionError(f"If-Match {if_match[:80]} is not the job's version {job.etag}; read the job again")
+
+
+def _parsed(document: object) -> JobSpec:
+    try:
+        return parse_job_spec(document)
+    except SpecError as error:
+        raise InvalidError("the spec is refused", error.problems, code=error.code) from None
+
+
+def _unknown_bundle(spec: JobSpec) -> FieldProblem:
+    return FieldProblem("/bundle", f"there is no bundle {spec.bundle!r}; upload it with POST /api/v1/bundles first")
+
+
+def _idempotency(key: str, document: object) -> IdempotencyKey:
+    if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
+        raise BadRequestError(f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters")
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return IdempotencyKey(principal="admin", scope="POST /jobs", key=key, body_sha256=digest)
+
+
+def _filter(query: ListQuery) -> JobFilter:
+    named = [part.strip() for text in query.states for part in text.split(",") if part.strip()]
+    if unknown := [name for name in named if name not in JobState.__members__]:
+        raise BadRequestError(f"state {unknown[0][:40]!r} is unknown; known: {', '.join(JobState)}")
+    return JobFilter(
+        states=frozenset(JobState(name) for name in named),
+        labels=_labels(query.labels),
+        name=query.name or None,
+        search=query.search or None,
+    )
+
+
+def _labels(texts: tuple[str, ...]) -> Mapping[str, Any]:
+    labels: dict[str, str] = {}
+    for text in texts:
+        # A label's key may hold a colon and its value anything: the first "=" divides, else the first ":".
+        divider = "=" if "=" in text else ":"
+        key, found, value = text.partition(divider)
+        if not found or not key:
+            raise BadRequestError(f"label {text[:80]!r} must be key=value")
+        labels[key] = value
+    return labels

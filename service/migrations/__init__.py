@@ -1,0 +1,1 @@
+"""Alembic migrations of the database, run at the start of the service."""

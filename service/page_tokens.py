@@ -1,0 +1,49 @@
+"""Opaque page tokens: where the next page of a list begins, signed, and bound to the list's filter."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+from service.errors import BadRequestError
+
+_MAC_BYTES = 16
+
+
+class PageTokens:
+    """Makes and reads tokens with one installation's secret, which ``use`` hands over before the first call."""
+
+    def __init__(self) -> None:
+        self._secret = b""
+
+    def use(self, secret: bytes) -> None:
+        """Sign with this secret; the same for all processes of an installation."""
+        self._secret = secret
+
+    def make(self, wanted: str, last_id: str) -> str:
+        """A token for the page after ``last_id`` of the list that ``wanted`` describes."""
+        position = last_id.encode()
+        return base64.urlsafe_b64encode(self._mac(wanted, position) + position).decode().rstrip("=")
+
+    def read(self, wanted: str, token: str) -> str:
+        """The id after which the page begins.
+
+        Raises BadRequestError for a token that was not made here, or for a list with another filter.
+        """
+        try:
+            raw = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        except (UnicodeEncodeError, binascii.Error, ValueError):
+            raw = b""
+        mac, position = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not position or not hmac.compare_digest(mac, self._mac(wanted, position)):
+            raise BadRequestError(
+                f"page_token {token[:40]!r} does not belong to this list; take next_page_token from the answer "
+                "before, with the same filters, or leave it out to begin anew"
+            )
+        return position.decode()
+
+    def _mac(self, wanted: str, position: bytes) -> bytes:
+        assert self._secret, "tokens need the installation's secret first"
+        return hmac.new(self._secret, wanted.encode() + b"\0" + position, hashlib.sha256).digest()[:_MAC_BYTES]

@@ -1,0 +1,76 @@
+"""What the reconciler needs of a cluster; tests put a small real one in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.records import ClusterView
+from workers.assignment import JobKey
+from workers.control.launch import Launch
+from workers.status import Acknowledged, Direction, JobSnapshot
+
+
+class ClusterError(Exception):
+    """Root of what a cluster raises on its own account."""
+
+
+class ClusterLostError(ClusterError):
+    """Ray does not answer (any more); leave this process's driver and connect anew."""
+
+
+class ControllerLostError(ClusterError):
+    """There is no such controller: it died, or never was."""
+
+
+class ControllerSilentError(ClusterError):
+    """The controller did not answer in time; it may live and answer later."""
+
+
+class ControllerFaultError(ClusterError):
+    """The controller's own code failed in a call; asking again would fail again."""
+
+
+class ClusterPort(Protocol):
+    """Every call has a bound, and raises ClusterLostError when Ray itself does not answer within it."""
+
+    async def connect(self) -> None:
+        """Become a driver of the cluster."""
+        ...
+
+    async def close(self) -> None:
+        """Leave the cluster; what is detached stays."""
+        ...
+
+    async def is_reachable(self) -> bool:
+        """Whether the head accepts connections; cheap, and safe when it does not."""
+        ...
+
+    async def names(self) -> list[str]:
+        """Names of all living actors of this installation; see ``workers.control.names``."""
+        ...
+
+    async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
+        """Start the controller of a term, or find it started already, and prepare it."""
+        ...
+
+    async def direct(
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+    ) -> JobSnapshot | None:
+        """Direct a controller; None when it was started and never prepared.
+
+        Raises ControllerLostError, ControllerSilentError, ControllerFaultError.
+        """
+        ...
+
+    async def end_controller(self, key: JobKey, term: int) -> None:
+        """Let a controller go whose outcome is stored; nothing happens when it is gone."""
+        ...
+
+    async def kill(self, names: Sequence[str]) -> None:
+        """End actors by name, whatever they do; nothing happens to names that are gone."""
+        ...
+
+    async def view(self) -> ClusterView:
+        """Nodes and what is free on them."""
+        ...

@@ -1,0 +1,34 @@
+"""``python -m service.reconciler``: settings come from the environment, Ray's variables are set before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from service.migrations.upgrade import upgrade
+from service.reconciler.process import Exit, Process
+from service.settings import load_settings
+from service.store.opening import open_store
+
+
+async def _run() -> Exit:
+    settings = load_settings()
+    await asyncio.to_thread(upgrade, settings.database_url)
+    store = open_store(settings.database_url)
+    try:
+        return await Process(settings, store.reconciler).run()
+    finally:
+        await store.close()
+
+
+def main() -> None:
+    """Run to the end, and leave without waiting for threads that may hang in a Ray that is gone."""
+    code = asyncio.run(_run())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What an attempt needs, resolved from its row: secrets, bundle, where files lie, where it starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.folders import bundle_path, checkpoints_folder, output_folder
+from service.records import JobRow
+from service.settings import Settings, secret_values
+from service.store.port import ReconcilerStore
+from workers.assignment import Storage
+from workers.control.decisions import ControlSettings
+from workers.control.launch import Launch
+from workers.errors import BundleError, UserCodeError
+from workers.spec import InitFrom, JobSpec, Secret
+
+
+class Launching:
+    """Resolves rows. ``scratch`` is this installation's private folder on every node."""
+
+    def __init__(self, settings: Settings, store: ReconcilerStore, scratch: Path) -> None:
+        self._settings, self._store, self._scratch = settings, store, scratch
+
+    async def launch(self, job: JobRow) -> Launch:
+        """Everything that a controller of this job must know. Never log the result: it holds secrets.
+
+        Raises JobError when something that the spec names is not there (any more).
+        """
+        spec, storage = job.spec, self._settings.storage_folder
+        bundle_file, bundle_sha256 = None, None
+        if spec.bundle is not None:
+            row = await self._store.bundle(spec.bundle)
+            file = bundle_path(storage, row.sha256) if row else None
+            if row is None or file is None or not file.is_file():
+                raise BundleError(f"bundle {spec.bundle} is not in storage; upload it again and submit anew")
+            bundle_file, bundle_sha256 = str(file), row.sha256
+        return Launch(
+            spec=spec,
+            storage=Storage(
+                checkpoints=str(checkpoints_folder(storage, job.id)),
+                output=str(output_folder(storage, job.id)),
+                init_from=await self._init_from(spec.init_from) if spec.init_from else None,
+            ),
+            scratch=str(self._scratch),
+            env=_filled(spec),
+            bundle_file=bundle_file,
+            bundle_sha256=bundle_sha256,
+            lease_s=self._settings.lease_s,
+            restart_after=job.restart_after,
+            settings=ControlSettings(liveness_s=self._settings.liveness_s, hold_s=self._settings.hold_s),
+        )
+
+    async def _init_from(self, wish: InitFrom) -> str:
+        found = await self._store.checkpoints(wish.job)
+        chosen = [info for info in found if wish.step in ("latest", info.step)]
+        if not chosen:
+            has = ", ".join(str(info.step) for info in found) or "none"
+            raise UserCodeError(
+                f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
+            )
+        return str(checkpoints_folder(self._settings.storage_folder, wish.job) / chosen[-1].path)
+
+
+def _filled(spec: JobSpec) -> dict[str, str]:
+    values = secret_values(spec.secret_names())
+    if missing := sorted(spec.secret_names() - values.keys()):
+        raise UserCodeError(
+            f"the secret {missing[0]} is not in the service's environment; set it there and start the service again"
+        )
+    return {name: values[value.secret] if isinstance(value, Secret) else value for name, value in spec.env.items()}

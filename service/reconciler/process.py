@@ -1,0 +1,210 @@
+"""The reconciler's process: holds the leader's lease, finds Ray, works, and leaves in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+
+import structlog
+
+from service.cluster import Cluster
+from service.nudge import RECONCILER, NudgeListener
+from service.ports import ClusterLostError, ClusterPort
+from service.reconciler.launching import Launching
+from service.reconciler.pursuit import Office
+from service.reconciler.reconciler import BRISK_S, Reconciler
+from service.records import ClusterView, Transition
+from service.settings import Settings
+from service.states import JobState
+from service.store.port import FencedOutError, ReconcilerStore, StaleRowError, TransitionError
+from service.supervise.home import Home
+from service.supervise.ray_record import RayRecord, read_ray_record
+from workers.errors import Reason
+
+log = structlog.get_logger("concertina.reconciler")
+
+SAVE_S = 30.0
+FIND_S = 0.5
+FAULT_S = 1.0
+
+MakeCluster = Callable[[str, str], ClusterPort]
+
+
+class Exit(IntEnum):
+    """Why the process ends; what is not DONE is started again by its supervisor."""
+
+    DONE = 0
+    FENCED_OUT = 73
+    CLUSTER_LOST = 75
+
+
+class Process:
+    """Runs until it is told to stop, the lease is lost, or Ray is: a driver without its head must leave."""
+
+    def __init__(self, settings: Settings, store: ReconcilerStore, make_cluster: MakeCluster = Cluster) -> None:
+        self._settings, self._store, self._make_cluster = settings, store, make_cluster
+        self._home = Home(settings.home)
+        self._listener = NudgeListener(settings.home, RECONCILER)
+        self._stop = asyncio.Event()
+        self._fence = 0
+        self._is_fenced_out = False
+
+    async def run(self) -> Exit:
+        """Work until one of the ends of ``Exit``."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.request_stop)
+        if not await self._take_lease():
+            return Exit.DONE
+        self._listener.open()
+        beat = asyncio.create_task(self._beat())
+        try:
+            return await self._work()
+        except FencedOutError as error:
+            log.warning("another reconciler leads now", why=str(error))
+            return Exit.FENCED_OUT
+        finally:
+            beat.cancel()
+            self._listener.close()
+            with contextlib.suppress(FencedOutError):
+                await self._store.release_lease(self._fence)
+
+    def request_stop(self) -> None:
+        """End in order: with a Ray of our own running jobs save first."""
+        self._stop.set()
+        self._listener.wake()
+
+    async def _take_lease(self) -> bool:
+        # The same for every process of this home, so that one that died is succeeded at once: only one
+        # runs there at a time, and the number fences off what a stopped one may still try.
+        holder = f"{socket.gethostname()}:{self._settings.home}"
+        while not self._stop.is_set():
+            fence = await self._store.take_lease(holder, self._settings.leader_lease_s)
+            if fence is not None:
+                self._fence = fence
+                log.info("leading", fence=fence, process=os.getpid())
+                return True
+            await self._pause(self._settings.leader_lease_s / 5)
+        return False
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.leader_lease_s / 5)
+            try:
+                await self._store.renew_lease(self._fence, self._settings.leader_lease_s)
+            except FencedOutError:
+                self._is_fenced_out = True
+                self._listener.wake()
+                return
+            except Exception:  # the database may be busy for a while; the lease's length is the patience
+                log.exception("heartbeat failed")
+
+    async def _work(self) -> Exit:
+        told = ""
+        while not self._stop.is_set():
+            self._check_fence()
+            record = read_ray_record(self._home.ray_file)
+            if record is not None:
+                try:
+                    return await self._lead(record)
+                except ClusterLostError as error:
+                    why = str(error)
+                    await self._tell_down(why)
+                    log.warning("Ray is lost", why=why)
+                    return Exit.CLUSTER_LOST
+            if told != (told := "Ray is being started"):
+                await self._tell_down(told)
+            await self._pause(FIND_S)
+        return Exit.DONE
+
+    async def _lead(self, record: RayRecord) -> Exit:
+        cluster = self._make_cluster(record.address, await self._store.installation_id())
+        await self._connect(cluster, record)
+        scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
+        office = Office(
+            store=self._store,
+            cluster=cluster,
+            launching=Launching(self._settings, self._store, scratch),
+            fence=self._fence,
+            storage=self._settings.storage_folder,
+            liveness_s=self._settings.liveness_s,
+        )
+        reconciler = Reconciler(office, scratch)
+        try:
+            await reconciler.begin()
+            await self._ticks(reconciler, cluster, record)
+            if record.is_own:
+                await self._let_jobs_save(reconciler)
+            return Exit.DONE
+        finally:
+            await cluster.close()
+
+    async def _connect(self, cluster: ClusterPort, record: RayRecord) -> None:
+        """Ray announces itself before it accepts everybody."""
+        deadline_s = time.monotonic() + self._settings.liveness_s
+        while not await cluster.is_reachable():
+            if time.monotonic() > deadline_s or read_ray_record(self._home.ray_file) != record:
+                raise ClusterLostError(f"nothing answers at {record.address}")
+            await self._pause(FIND_S)
+        await cluster.connect()
+        log.info("connected to Ray", address=record.address)
+
+    async def _ticks(self, reconciler: Reconciler, cluster: ClusterPort, record: RayRecord) -> None:
+        unreachable_since_s: float | None = None
+        while not self._stop.is_set():
+            self._check_fence()
+            if await cluster.is_reachable() and self._is_current(record):
+                unreachable_since_s = None
+                await self._tick(reconciler)
+            else:
+                unreachable_since_s = unreachable_since_s or time.monotonic()
+                # A head of our own is on this machine: where its port is closed, it is gone.
+                patience_s = 0.0 if record.is_own else self._settings.liveness_s
+                if time.monotonic() - unreachable_since_s >= patience_s:
+                    raise ClusterLostError(f"Ray at {record.address} is gone")
+            await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)
+
+    async def _tick(self, reconciler: Reconciler) -> int:
+        """The number of placed jobs; 1 where it could not be found out."""
+        try:
+            return await reconciler.tick()
+        except (ClusterLostError, FencedOutError):
+            raise
+        except Exception:  # the one place of this process: a fault costs one tick
+            log.exception("tick failed")
+            await asyncio.sleep(FAULT_S)
+            return 1
+
+    async def _let_jobs_save(self, reconciler: Reconciler) -> None:
+        """Ray ends with the service: what runs saves, and is queued for the next one."""
+        reconciler.is_leaving = True
+        deadline_s = time.monotonic() + SAVE_S
+        while time.monotonic() < deadline_s and await self._tick(reconciler):
+            await asyncio.sleep(BRISK_S)
+        await reconciler.settle(FAULT_S)
+
+    async def _tell_down(self, why: str) -> None:
+        """The cluster does not answer: nobody trains that we know of."""
+        await self._store.put_cluster(ClusterView(is_up=False, error=why), self._fence)
+        for job in await self._store.live_jobs():
+            if job.state is JobState.RUNNING:
+                with contextlib.suppress(StaleRowError, TransitionError):
+                    change = Transition(reason=Reason.CLUSTER_LOST)
+                    await self._store.transition(job, JobState.RECOVERING, change, self._fence)
+
+    def _is_current(self, record: RayRecord) -> bool:
+        return read_ray_record(self._home.ray_file) == record
+
+    def _check_fence(self) -> None:
+        if self._is_fenced_out:
+            raise FencedOutError(f"fencing number {self._fence} was superseded")
+
+    async def _pause(self, seconds: float) -> None:
+        if not self._stop.is_set():
+            await self._listener.wait(seconds)

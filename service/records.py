@@ -1,0 +1,239 @@
+"""What the store gives and takes: frozen rows without SQL, HTTP or Ray in them.
+
+Times are Unix seconds (UTC), durations seconds, sizes bytes or samples as named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from service.states import ENDED_STATES, JobState
+from workers.errors import Failure, Reason
+from workers.spec import JobSpec
+from workers.status import RunGoal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a job waits or failed, in words for its owner; ``remedy`` is what to do about it."""
+
+    summary: str
+    details: tuple[str, ...] = ()
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How many workers the user wants.
+
+    ``pinned`` is an exact number, None leaves the size to the service within ``min`` and ``max``.
+    ``actor`` and ``reason`` tell who asked for it last and why.
+    """
+
+    min: int
+    max: int
+    pinned: int | None = None
+    actor: str = "user"
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One job as stored.
+
+    Intent (written by the API): ``goal``, ``scale``, ``restart_after``. Everything else is observed.
+    ``version`` grows with each transition and each change of intent, and guards updates; ``changed``
+    grows with every write and orders all changes of the installation. ``attempt`` counts passages
+    from QUEUED to STARTING (0: none yet), ``term`` controllers within the attempt (from 1).
+    Checkpoints of attempts up to ``restart_after`` are not gone on from (a retry from the start).
+    ``num_desired`` is the size that the service steers to. ``samples`` is the cursor of the state
+    that trains, ``total_samples`` None until a worker has built the task. ``worker_s`` is worker
+    seconds used up to ``observed_at``. ``observed`` is a small JSON view of the attempt for pages:
+    ``{"detail", "num_pending", "plan": {...} | None, "workers": [...]}``.
+    """
+
+    id: str
+    name: str
+    spec_json: str
+    state: JobState
+    reason: Reason | None
+    version: int
+    changed: int
+    goal: RunGoal
+    scale: Scale
+    restart_after: int
+    attempt: int
+    term: int
+    num_current: int
+    num_desired: int
+    samples: int
+    total_samples: int | None
+    loss: float | None
+    eval_values: Mapping[str, float]
+    samples_per_s: float | None
+    created_at: float
+    queued_at: float
+    started_at: float | None
+    finished_at: float | None
+    observed_at: float | None
+    worker_s: float
+    explanation: Explanation | None
+    failure: Failure | None
+    observed: Mapping[str, Any]
+
+    @property
+    def spec(self) -> JobSpec:
+        """The resolved spec; parsed once and shared."""
+        return _parsed(self.spec_json)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The resolved spec as a fresh JSON document."""
+        value: dict[str, Any] = json.loads(self.spec_json)
+        return value
+
+    @property
+    def is_ended(self) -> bool:
+        return self.state in ENDED_STATES
+
+    @property
+    def etag(self) -> str:
+        """``"v<version>.<changed>"``; the part before the point is what ``If-Match`` compares."""
+        return f'"v{self.version}.{self.changed}"'
+
+
+@lru_cache(maxsize=1024)
+def _parsed(spec_json: str) -> JobSpec:
+    return JobSpec.model_validate_json(spec_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What goes with a move to another state.
+
+    ``explanation`` replaces the stored one (None clears it). ``failure`` is stored when given.
+    """
+
+    reason: Reason | None = None
+    explanation: Explanation | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """One state transition; ``seq`` counts from 1 within the job, ``source`` is None for the first."""
+
+    seq: int
+    time: float
+    attempt: int
+    source: JobState | None
+    to: JobState
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineEntry:
+    """A timeline row as stored; ``seq`` counts from 1 within the job over all attempts."""
+
+    seq: int
+    attempt: int
+    changed: int
+    key: str
+    kind: str
+    time: float
+    step: int
+    actor: str
+    reason: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    cost_s: float | None
+    steps_lost: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Telemetry of one committed round; ``step`` counts optimizer updates, skipped rounds do not."""
+
+    step: int
+    time: float
+    values: Mapping[str, float]
+    changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """A stored piece of one worker's log, whole lines where it could be.
+
+    ``position`` is its place in the job's log of all workers in order of arrival, in bytes.
+    """
+
+    position: int
+    attempt: int
+    worker_id: str
+    rank: int | None
+    time: float
+    data: bytes
+    changed: int
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRow:
+    """An uploaded archive; its bytes are the file ``bundle_path(storage, sha256)``."""
+
+    id: str
+    sha256: str
+    size_bytes: int
+    files: int
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One machine of the cluster; ``resources`` maps ``cpus, gpus, memory_bytes`` to what it has in all and free."""
+
+    node_id: str
+    name: str
+    is_alive: bool
+    total: Mapping[str, float]
+    free: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The cluster as the reconciler saw it; ``is_up`` False with ``error`` in words when Ray does not answer."""
+
+    is_up: bool
+    error: str | None = None
+    address: str = ""
+    ray_version: str = ""
+    nodes: tuple[NodeView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCluster:
+    """The last ``ClusterView``, when it was written and by which change."""
+
+    view: ClusterView
+    observed_at: float
+    changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs a list shows; None and empty mean all.
+
+    ``labels`` must all match; ``search`` is the beginning of an id or a part of a name.
+    """
+
+    states: frozenset[JobState] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    search: str | None = None

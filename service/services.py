@@ -1,0 +1,81 @@
+"""All use cases of one service, put together once; REST and pages both call these."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.auth import Access
+from service.bundles import Bundles
+from service.cost import Prices
+from service.documents import Document, job_document
+from service.feed import Feed
+from service.files import Files
+from service.instruments import Instruments
+from service.jobs import Jobs
+from service.nudge import API, RECONCILER, NudgeListener, nudge
+from service.overview import Overview
+from service.page_tokens import PageTokens
+from service.records import JobRow
+from service.settings import Settings
+from service.store.opening import Store, open_store
+from service.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """One value for the whole process; ``clock`` gives Unix seconds."""
+
+    settings: Settings
+    clock: Callable[[], float]
+    started_at: float
+    store: Store
+    listener: NudgeListener
+    page_tokens: PageTokens
+    prices: Prices
+    access: Access
+    jobs: Jobs
+    bundles: Bundles
+    files: Files
+    telemetry: Telemetry
+    overview: Overview
+    feed: Feed
+    instruments: Instruments
+
+    def job_document(self, job: JobRow) -> Document:
+        """The job as users see it."""
+        return job_document(job, self.prices)
+
+
+def build_services(settings: Settings, clock: Callable[[], float] = time.time) -> Services:
+    """Wire everything; nothing is opened or read yet."""
+    store = open_store(settings.database_url, clock)
+    listener = NudgeListener(settings.home, API)
+    storage = settings.storage_folder
+    prices = Prices.of(settings)
+    page_tokens = PageTokens()
+
+    def wake() -> None:
+        nudge(settings.home, RECONCILER)
+        listener.wake()
+
+    jobs = Jobs(store.jobs, storage, page_tokens, wake)
+    overview = Overview(store.telemetry, store.observed, clock)
+    return Services(
+        settings=settings,
+        clock=clock,
+        started_at=clock(),
+        store=store,
+        listener=listener,
+        page_tokens=page_tokens,
+        prices=prices,
+        access=Access(store.access, clock),
+        jobs=jobs,
+        bundles=Bundles(store.bundles, storage, settings.max_bundle_bytes),
+        files=Files(jobs, store.observed, storage),
+        telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
+        overview=overview,
+        feed=Feed(store.telemetry, overview, prices, settings.max_streams),
+        instruments=Instruments(),
+    )

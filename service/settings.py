@@ -1,0 +1,259 @@
+"""Settings: flags, then ``CONCERTINA_*`` variables, then ``config.toml`` in the home directory.
+
+The only reader of the environment. Checked once, here, and trusted after.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import ipaddress
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+PREFIX = "CONCERTINA_"
+CONFIG_FILE = "config.toml"
+DEFAULT_HOME = "~/.concertina"
+
+CLIENT_NAMES = frozenset({"url", "token"})
+WORKER_NAMES = frozenset({"output"})
+
+
+class SettingsError(Exception):
+    """A setting is unknown or cannot be used; the message names it, the value and the remedy."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set about a service."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=None, extra="forbid", frozen=True, validate_default=True
+    )
+
+    home: Annotated[Path, Field(description="Folder of the database, files, token and configuration.")] = Path(
+        DEFAULT_HOME
+    )
+    host: Annotated[str, Field(description="Address to listen on; other than loopback needs behind_proxy.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Field(ge=0, le=65535, description="TCP port to listen on; 0 takes a free one.")] = 8420
+    database: Annotated[str | None, Field(description="URL of the database; null is SQLite in the home directory.")] = (
+        None
+    )
+    ray_address: Annotated[
+        str | None, Field(description="A Ray cluster to attach to; null starts one on this machine.")
+    ] = None
+    num_cpus: Annotated[
+        int | None, Field(ge=1, le=4096, description="CPUs of the Ray started here; null is the machine's.")
+    ] = None
+    storage: Annotated[
+        str | None, Field(description="Folder or file:// URL of bundles and checkpoints; null is in home.")
+    ] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...], Field(description="Names besides loopback under which the service may be called.")
+    ] = ()
+    behind_proxy: Annotated[
+        bool, Field(description="A proxy in front does TLS; its X-Forwarded-Proto is believed.")
+    ] = False
+    liveness_s: Annotated[
+        float, Field(gt=0, le=3600, description="Seconds after which one that does not answer counts as lost.")
+    ] = 15.0
+    hold_s: Annotated[
+        float, Field(ge=0, le=86400, description="Seconds that survivors below workers.min wait for others.")
+    ] = 120.0
+    lease_s: Annotated[
+        float, Field(ge=10, le=86400, description="Seconds that a worker lives on without a controller's call.")
+    ] = 600.0
+    leader_lease_s: Annotated[
+        float, Field(ge=1, le=600, description="Seconds after which a silent reconciler is succeeded.")
+    ] = 15.0
+    price_cpu_hour: Annotated[float | None, Field(ge=0, description="Price of one CPU for an hour; null: none.")] = None
+    price_gpu_hour: Annotated[float | None, Field(ge=0, description="Price of one GPU for an hour; null: none.")] = None
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$", description="ISO 4217 code of the prices.")] = "EUR"
+    max_bundle_bytes: Annotated[
+        int, Field(ge=1024, description="Largest bundle, in bytes, both as uploaded and expanded.")
+    ] = 500_000_000
+    max_body_bytes: Annotated[int, Field(ge=1024, description="Largest JSON body of a request, in bytes.")] = 1_000_000
+    max_streams: Annotated[int, Field(ge=1, description="Event streams open at the same time; more get a 429.")] = 1000
+    poll_s: Annotated[
+        float, Field(gt=0, le=60, description="Seconds between looks at the database where no nudge comes.")
+    ] = 0.5
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what ``load_settings`` hands over, so that one function decides the order."""
+        return (init_settings,)
+
+    @field_validator("home")
+    @classmethod
+    def _whole_path(cls, value: Path) -> Path:
+        return Path(os.path.abspath(value.expanduser()))
+
+    @field_validator("storage")
+    @classmethod
+    def _local_storage(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
+            raise ValueError(f"NOT_AVAILABLE: storage {value!r} is not built yet; use a folder or a file:// URL")
+        path = Path(unquote(parts.path)).expanduser() if parts.scheme else Path(value).expanduser()
+        return os.path.abspath(path)
+
+    @field_validator("database")
+    @classmethod
+    def _known_database(cls, value: str | None) -> str | None:
+        if value is None or value.startswith("sqlite+aiosqlite:///"):
+            return value
+        if not value.startswith("postgresql+asyncpg://"):
+            raise ValueError(
+                f"{value.split(':', 1)[0]!r} is no database this service knows; "
+                "use sqlite+aiosqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME"
+            )
+        if importlib.util.find_spec("asyncpg") is None:
+            raise ValueError("NOT_AVAILABLE: PostgreSQL needs its driver; pip install 'concertina[postgres]'")
+        raise ValueError("NOT_AVAILABLE: PostgreSQL is not built yet; leave `database` out to use SQLite")
+
+    @model_validator(mode="after")
+    def _closed_to_the_network(self) -> Settings:
+        if not is_loopback(self.host) and not self.behind_proxy:
+            raise ValueError(
+                f"host={self.host} would open this service to the network without TLS; "
+                "keep 127.0.0.1, or put a TLS proxy in front and set behind_proxy"
+            )
+        return self
+
+    @property
+    def storage_folder(self) -> Path:
+        """Where bundles, checkpoints and outputs lie."""
+        return Path(self.storage) if self.storage else self.home / "storage"
+
+    @property
+    def database_url(self) -> str:
+        """The URL for SQLAlchemy's async engine."""
+        return self.database or f"sqlite+aiosqlite:///{self.home / 'concertina.db'}"
+
+    @property
+    def database_file(self) -> Path | None:
+        """The file of a SQLite database; None for another database."""
+        prefix = "sqlite+aiosqlite:///"
+        return Path(self.database_url.removeprefix(prefix)) if self.database_url.startswith(prefix) else None
+
+    def as_environment(self) -> dict[str, str]:
+        """These settings as variables, for a child process to load the same ones."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        return {
+            f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
+            for name, value in values.items()
+        }
+
+
+class ClientSettings(BaseModel):
+    """Where the command line finds a service: ``--url`` and ``CONCERTINA_TOKEN``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str | None = None
+    token: str | None = None
+
+
+def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read all sources; ``flags`` with the value None count as not given.
+
+    Raises SettingsError that names every unknown or unusable setting and where it came from.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    variables = _from_environment(os.environ if environ is None else environ)
+    home = Path(str(given.get("home", variables.get("home", DEFAULT_HOME)))).expanduser()
+    from_file = _from_file(home / CONFIG_FILE)
+    try:
+        return Settings(**{**from_file, **variables, **given})
+    except ValidationError as error:
+        raise SettingsError(_in_words(error)) from None
+
+
+def load_client_settings(url: str | None = None, environ: Mapping[str, str] | None = None) -> ClientSettings:
+    """The service to talk to: the flag, else ``CONCERTINA_URL``; the token only from ``CONCERTINA_TOKEN``."""
+    variables = os.environ if environ is None else environ
+    return ClientSettings(url=url or variables.get(f"{PREFIX}URL"), token=variables.get(f"{PREFIX}TOKEN"))
+
+
+def secret_values(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Values of secrets in the service's environment; names that are not set are left out. Never log the result."""
+    variables = os.environ if environ is None else environ
+    return {name: variables[name] for name in names if name in variables}
+
+
+def environment() -> dict[str, str]:
+    """A copy of this process's environment, to start a child with."""
+    return dict(os.environ)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name stays on this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        if name in CLIENT_NAMES | WORKER_NAMES:
+            continue
+        if name not in Settings.model_fields:
+            raise SettingsError(f"unknown variable {variable}{_suggest(name)}")
+        if name == "allowed_hosts":
+            values[name] = tuple(part.strip() for part in text.split(",") if part.strip())
+        else:
+            values[name] = text
+    return values
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}; correct it, or move it away") from None
+    for name in values:
+        if name not in Settings.model_fields:
+            raise SettingsError(f"unknown setting {name!r} in {path}{_suggest(name)}")
+    return values
+
+
+def _suggest(name: str) -> str:
+    near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(Settings.model_fields))}"
+
+
+def _in_words(error: ValidationError) -> str:
+    lines = []
+    for e in error.errors(include_url=False):
+        message = e["msg"].removeprefix("Value error, ")
+        place = ".".join(str(p) for p in e["loc"])
+        if e["type"] == "extra_forbidden":
+            message = f"unknown setting{_suggest(place)}"
+        lines.append(f"{place}: {message}" if place else message)
+    return "\n".join(lines)

@@ -1,0 +1,272 @@
+"""Storing what a snapshot brings: records, logs, timeline and checkpoints by their natural keys."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Table, delete, func, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.store.database import Write
+from service.store.rows import clean, dumps
+from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
+from service.store.visible import num_skipped_before
+from workers.status import (
+    Acknowledged,
+    CheckpointInfo,
+    JobSnapshot,
+    LogChunk,
+    RoundRecord,
+    RunPhase,
+    TimelineRow,
+)
+
+MAX_LINE_BYTES = 16 * 1024
+"""A line without an end is stored in pieces once it is longer."""
+
+MAX_LOG_BYTES = 256 * 2**20
+"""Of one job's log; the oldest pieces go when there is more."""
+
+MAX_ACKNOWLEDGED_KEYS = 5000
+
+
+async def store_records(write: Write, job_id: str, attempt: int, records: Sequence[RoundRecord]) -> None:
+    """Insert records; where one is stored under the same key already, the higher generation stays."""
+    by_lineage: dict[int, list[RoundRecord]] = defaultdict(list)
+    for record in records:
+        by_lineage[record.lineage].append(record)
+    for lineage, found in sorted(by_lineage.items()):
+        found.sort(key=lambda r: (r.round, r.generation))
+        await _extend_lineage(write, (job_id, attempt, lineage), found)
+        num_skipped = await num_skipped_before(write.conn, job_id, (attempt, lineage, found[0].round))
+        rows = []
+        for record in found:
+            num_skipped += record.is_skipped
+            rows.append(_point(write, (job_id, attempt), record, record.round - num_skipped))
+        await _upsert_points(write.conn, rows)
+
+
+async def _extend_lineage(write: Write, key: tuple[str, int, int], found: Sequence[RoundRecord]) -> None:
+    job_id, attempt, lineage = key
+    place = (lineages.c.job_id == job_id, lineages.c.attempt == attempt, lineages.c.lineage == lineage)
+    row = (await write.conn.execute(select(lineages).where(*place))).one_or_none()
+    first, last = found[0].round, found[-1].round
+    if row is None:
+        values = {"job_id": job_id, "attempt": attempt, "lineage": lineage, "first_round": first, "last_round": last}
+        await write.conn.execute(insert(lineages).values(values))
+    elif first < row.first_round or last > row.last_round:
+        first, last = min(first, row.first_round), max(last, row.last_round)
+        await write.conn.execute(update(lineages).where(*place).values(first_round=first, last_round=last))
+
+
+def _point(write: Write, key: tuple[str, int], record: RoundRecord, step: int) -> dict[str, Any]:
+    return {
+        "job_id": key[0],
+        "attempt": key[1],
+        "lineage": record.lineage,
+        "round": record.round,
+        "generation": record.generation,
+        "step": step,
+        "cursor": record.cursor,
+        "samples": record.samples,
+        "time": record.time,
+        "is_skipped": record.is_skipped,
+        "changed": write.change,
+        "values": dumps(finite(record.values)),
+    }
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Without NaN and infinities: JSON has none, and on a chart they are gaps."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+async def _upsert_points(conn: AsyncConnection, rows: list[dict[str, Any]]) -> None:
+    statement = _insert_into(conn, points)
+    new = statement.excluded
+    kept = ("job_id", "attempt", "lineage", "round")
+    statement = statement.on_conflict_do_update(
+        index_elements=[points.c[name] for name in kept],
+        set_={column.name: new[column.name] for column in points.c if column.name not in kept},
+        where=new.generation > points.c.generation,
+    )
+    await conn.execute(statement, rows)
+
+
+def _insert_into(conn: AsyncConnection, table: Table) -> Any:
+    """An INSERT that knows ``ON CONFLICT``; the two databases spell it alike, SQLAlchemy has it per dialect."""
+    return (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(table)
+
+
+async def store_logs(write: Write, snapshot: JobSnapshot) -> None:
+    """Append log bytes; what is stored already is cut off, and an unfinished line waits for its end.
+
+    A line is finished by force when it is long, or when its worker or the attempt is over.
+    """
+    if not snapshot.logs:
+        return
+    job_id, attempt = snapshot.job_id, snapshot.attempt
+    sizes = await _log_sizes(write.conn, job_id, attempt)
+    last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
+    position = int((await write.conn.execute(last)).scalar_one() or 0)
+    living = set() if snapshot.phase is RunPhase.ENDED else {view.worker_id for view in snapshot.workers}
+    ranks: dict[str, int | None] = {}
+    rows = []
+    for chunk in sorted(snapshot.logs, key=lambda c: (c.time, c.worker_id, c.offset)):
+        stored_bytes = sizes.get(chunk.worker_id, 0)
+        offset, data = _new_part(chunk, stored_bytes, chunk.worker_id in living)
+        if not data:
+            continue
+        if offset > stored_bytes:
+            told = f"[{offset - stored_bytes} bytes of the log of worker {chunk.worker_id} are lost]\n".encode()
+            rows.append(_log_row(write, (job_id, attempt), chunk, (stored_bytes, position, told)))
+            position += len(told)
+        sizes[chunk.worker_id] = offset + len(data)
+        ranks[chunk.worker_id] = chunk.rank if chunk.rank is not None else ranks.get(chunk.worker_id)
+        rows.append(_log_row(write, (job_id, attempt), chunk, (offset, position, data)))
+        position += len(data)
+    if rows:
+        await write.conn.execute(insert(log_chunks), rows)
+        await _note_log_workers(write, (job_id, attempt), sizes, ranks)
+        too_old = (log_chunks.c.job_id == job_id, log_chunks.c.position < position - MAX_LOG_BYTES)
+        await write.conn.execute(delete(log_chunks).where(*too_old))
+
+
+def _new_part(chunk: LogChunk, stored_bytes: int, is_living: bool) -> tuple[int, bytes]:
+    offset, data = chunk.offset, chunk.data
+    if offset < stored_bytes:
+        data, offset = data[stored_bytes - offset :], stored_bytes
+    end = data.rfind(b"\n") + 1
+    if is_living and len(data) - end < MAX_LINE_BYTES:
+        data = data[:end]
+    return offset, data
+
+
+def _log_row(write: Write, key: tuple[str, int], chunk: LogChunk, part: tuple[int, int, bytes]) -> dict[str, Any]:
+    offset, position, data = part
+    return {
+        "job_id": key[0],
+        "attempt": key[1],
+        "worker_id": chunk.worker_id,
+        "offset": offset,
+        "position": position,
+        "size_bytes": len(data),
+        "rank": chunk.rank,
+        "time": chunk.time,
+        "changed": write.change,
+        "data": data,
+    }
+
+
+async def _log_sizes(conn: AsyncConnection, job_id: str, attempt: int) -> dict[str, int]:
+    found = await conn.execute(
+        select(log_workers.c.worker_id, log_workers.c.size_bytes).where(
+            log_workers.c.job_id == job_id, log_workers.c.attempt == attempt
+        )
+    )
+    return {row.worker_id: row.size_bytes for row in found}
+
+
+async def _note_log_workers(
+    write: Write, key: tuple[str, int], sizes: Mapping[str, int], ranks: Mapping[str, int | None]
+) -> None:
+    rows = [
+        {"job_id": key[0], "attempt": key[1], "worker_id": worker, "rank": rank, "size_bytes": sizes[worker]}
+        for worker, rank in ranks.items()
+    ]
+    statement = _insert_into(write.conn, log_workers)
+    new = statement.excluded
+    statement = statement.on_conflict_do_update(
+        index_elements=[log_workers.c.job_id, log_workers.c.attempt, log_workers.c.worker_id],
+        set_={"size_bytes": new.size_bytes, "rank": func.coalesce(new.rank, log_workers.c.rank)},
+    )
+    await write.conn.execute(statement, rows)
+
+
+async def store_timeline(write: Write, job_id: str, attempt: int, rows: Sequence[TimelineRow]) -> None:
+    """Insert rows by key; one stored without ``cost_s`` is completed by a later one that has it."""
+    if not rows:
+        return
+    found = await write.conn.execute(
+        select(timeline.c.key, timeline.c.cost_s).where(
+            timeline.c.job_id == job_id,
+            timeline.c.attempt == attempt,
+            timeline.c.key.in_([row.key for row in rows]),
+        )
+    )
+    stored = {row.key: row.cost_s for row in found}
+    last = select(func.coalesce(func.max(timeline.c.seq), 0)).where(timeline.c.job_id == job_id)
+    seq = int((await write.conn.execute(last)).scalar_one())
+    for row in rows:
+        if row.key not in stored:
+            seq += 1
+            values = {"job_id": job_id, "attempt": attempt, "seq": seq, "changed": write.change}
+            await write.conn.execute(insert(timeline).values(**values, **_timeline_values(row)))
+        elif stored[row.key] is None and row.cost_s is not None:
+            place = (timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.key == row.key)
+            await write.conn.execute(
+                update(timeline).where(*place).values(changed=write.change, **_timeline_values(row))
+            )
+        stored[row.key] = row.cost_s
+
+
+def _timeline_values(row: TimelineRow) -> dict[str, Any]:
+    return {
+        "key": row.key,
+        "kind": row.kind,
+        "time": row.time,
+        "step": row.step,
+        "actor": clean(row.actor),
+        "reason": clean(row.reason),
+        "before": dumps(dict(row.before)),
+        "after": dumps(dict(row.after)),
+        "cost_s": row.cost_s,
+        "steps_lost": row.steps_lost,
+    }
+
+
+async def store_checkpoints(write: Write, job_id: str, found: Sequence[CheckpointInfo]) -> None:
+    """Register checkpoints by path; the latest description stays."""
+    if not found:
+        return
+    statement = _insert_into(write.conn, checkpoints)
+    statement = statement.on_conflict_do_update(
+        index_elements=[checkpoints.c.job_id, checkpoints.c.path], set_={"info": statement.excluded.info}
+    )
+    rows = [{"job_id": job_id, "path": info.path, "info": dumps(checkpoint_values(info))} for info in found]
+    await write.conn.execute(statement, rows)
+
+
+def checkpoint_values(info: CheckpointInfo) -> dict[str, Any]:
+    """Its JSON document; a metric that is not finite counts as none."""
+    metric = info.metric if info.metric is not None and math.isfinite(info.metric) else None
+    return {**asdict(info), "metric": metric}
+
+
+async def acknowledged(conn: AsyncConnection, job_id: str, attempt: int) -> Acknowledged:
+    """What of an attempt this transaction sees as stored."""
+    last = await conn.execute(
+        select(lineages.c.lineage, lineages.c.last_round)
+        .where(lineages.c.job_id == job_id, lineages.c.attempt == attempt)
+        .order_by(lineages.c.lineage.desc())
+        .limit(1)
+    )
+    row = last.one_or_none()
+    paths = await conn.execute(select(checkpoints.c.path).where(checkpoints.c.job_id == job_id))
+    keys = await conn.execute(
+        select(timeline.c.key)
+        .where(timeline.c.job_id == job_id, timeline.c.attempt == attempt)
+        .order_by(timeline.c.seq.desc())
+        .limit(MAX_ACKNOWLEDGED_KEYS)
+    )
+    return Acknowledged(
+        rounds=(0, 0) if row is None else (row.lineage, row.last_round),
+        log_offsets=await _log_sizes(conn, job_id, attempt),
+        checkpoints=frozenset(paths.scalars()),
+        timeline=frozenset(keys.scalars()),
+    )

@@ -1,0 +1,250 @@
+"""Jobs as users see and command them: desired state goes in here, everything is read from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Select, delete, func, insert, literal, select
+
+from service.ids import IdSource
+from service.records import EventRow, JobFilter, JobRow, Scale
+from service.states import JobState, Move
+from service.store.database import Database, Write
+from service.store.moves import add_event, fetch_job, move, update_guarded
+from service.store.port import StaleRowError, StoreError
+from service.store.rows import event_of, job_of
+from service.store.schema import bundles, events, idempotency_keys, job_labels, jobs
+from workers.spec import JobSpec
+from workers.status import RunGoal
+
+KEY_LIFETIME_S = 24 * 3600.0
+BUNDLE_GRACE_S = 3600.0
+"""A bundle that no job names is kept this long after its last upload: its job may be on the way."""
+
+
+class UnknownBundleError(StoreError):
+    """The spec names a bundle that was not uploaded, or is gone."""
+
+
+class UnknownJobError(StoreError):
+    """The spec starts from a job that is not there."""
+
+
+class KeyReusedError(StoreError):
+    """The idempotency key was used with another body."""
+
+
+class KeySpentError(StoreError):
+    """The job that the idempotency key stands for was deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotencyKey:
+    """Makes a repeated submission find the first one's job; ``body_sha256`` is of the body as received."""
+
+    principal: str
+    scope: str
+    key: str
+    body_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """``is_new`` is False for the repetition of an earlier submission."""
+
+    job: JobRow
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What has to follow on disk; ``bundle_sha256`` is set when no job needs its file any more."""
+
+    bundle_sha256: str | None
+
+
+class JobStore:
+    """The API's side of jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ids = IdSource()
+
+    async def submit(self, spec: JobSpec, key: IdempotencyKey | None = None) -> Submitted:
+        """Insert a QUEUED job; durable when this returns.
+
+        Raises UnknownBundleError, UnknownJobError, KeyReusedError, KeySpentError; nothing is stored then.
+        """
+        async with self._database.writing() as write:
+            if key is not None and (earlier := await _earlier(write, key)) is not None:
+                return Submitted(earlier, is_new=False)
+            if spec.bundle is not None:
+                found = await write.conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
+                if found.one_or_none() is None:
+                    raise UnknownBundleError(spec.bundle)
+            if spec.init_from is not None and await fetch_job(write.conn, spec.init_from.job) is None:
+                raise UnknownJobError(spec.init_from.job)
+            job_id = self._ids.job_id(write.now_s)
+            job = await _insert(write, job_id, spec)
+            if key is not None:
+                await write.conn.execute(
+                    insert(idempotency_keys).values(
+                        principal=key.principal,
+                        scope=key.scope,
+                        key=key.key,
+                        body_sha256=key.body_sha256,
+                        job_id=job_id,
+                        created_at=write.now_s,
+                    )
+                )
+        return Submitted(job, is_new=True)
+
+    async def job(self, job_id: str) -> JobRow | None:
+        """One job, or None."""
+        async with self._database.reading() as conn:
+            return await fetch_job(conn, job_id)
+
+    async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> list[JobRow]:
+        """At most ``limit`` jobs, newest first, those older than ``before_id``."""
+        statement = _filtered(wanted).order_by(jobs.c.id.desc()).limit(limit)
+        if before_id is not None:
+            statement = statement.where(jobs.c.id < before_id)
+        async with self._database.reading() as conn:
+            return [job_of(row) for row in await conn.execute(statement)]
+
+    async def count_by_state(self) -> dict[JobState, int]:
+        """How many jobs are in each state; states without any are 0."""
+        statement = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        async with self._database.reading() as conn:
+            found = {JobState(state): int(number) for state, number in await conn.execute(statement)}
+        return {state: found.get(state, 0) for state in JobState}
+
+    async def queue_before(self, job: JobRow, limit: int) -> list[JobRow]:
+        """QUEUED jobs that have waited longer, the first in line first."""
+        earlier = (jobs.c.queued_at < job.queued_at) | ((jobs.c.queued_at == job.queued_at) & (jobs.c.id < job.id))
+        statement = select(jobs).where(jobs.c.state == JobState.QUEUED, earlier)
+        async with self._database.reading() as conn:
+            rows = await conn.execute(statement.order_by(jobs.c.queued_at, jobs.c.id).limit(limit))
+            return [job_of(row) for row in rows]
+
+    async def command(self, job: JobRow, wanted: Move, *, is_fresh_start: bool = False) -> JobRow:
+        """Carry out a user's command; ``is_fresh_start`` makes a retry ignore all earlier checkpoints.
+
+        Raises StaleRowError when the job has moved since ``job`` was read, TransitionError.
+        """
+        columns: dict[str, object] = {"goal": wanted.goal, "explanation": None}
+        if wanted.goal is RunGoal.RUN:
+            columns["failure"] = None
+        if is_fresh_start:
+            columns.update(restart_after=job.attempt, samples=0, total_samples=None, loss=None, eval_values="{}")
+        async with self._database.writing() as write:
+            return await move(write, job, wanted.to, wanted.reason, columns)
+
+    async def set_scale(self, job: JobRow, scale: Scale) -> JobRow:
+        """Store the wished size, guarded by the row. Raises StaleRowError."""
+        columns = {
+            "min_workers": scale.min,
+            "max_workers": scale.max,
+            "pinned_workers": scale.pinned,
+            "scale_actor": scale.actor,
+            "scale_reason": scale.reason,
+        }
+        async with self._database.writing() as write:
+            return await update_guarded(write, job, columns)
+
+    async def delete(self, job: JobRow) -> Deleted:
+        """Remove an ended job and all its rows, guarded by the row; its files are the caller's to remove.
+
+        Raises StaleRowError.
+        """
+        assert job.is_ended
+        async with self._database.writing() as write:
+            gone = await write.conn.execute(
+                delete(jobs)
+                .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.version == job.version)
+                .returning(jobs.c.bundle_id)
+            )
+            row = gone.one_or_none()
+            if row is None:
+                raise StaleRowError(f"{job.id} has changed; read it again")
+            return Deleted(None if row.bundle_id is None else await _drop_bundle(write, row.bundle_id))
+
+    async def events(self, job_id: str, after: int, limit: int) -> list[EventRow]:
+        """State transitions with ``seq`` above ``after``, oldest first."""
+        statement = select(events).where(events.c.job_id == job_id, events.c.seq > after)
+        async with self._database.reading() as conn:
+            return [event_of(row) for row in await conn.execute(statement.order_by(events.c.seq).limit(limit))]
+
+
+async def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
+    table = idempotency_keys
+    await write.conn.execute(delete(table).where(table.c.created_at < write.now_s - KEY_LIFETIME_S))
+    found = await write.conn.execute(
+        select(table.c.body_sha256, table.c.job_id).where(
+            table.c.principal == key.principal, table.c.scope == key.scope, table.c.key == key.key
+        )
+    )
+    row = found.one_or_none()
+    if row is None:
+        return None
+    if row.body_sha256 != key.body_sha256:
+        raise KeyReusedError(key.key)
+    job = await fetch_job(write.conn, row.job_id)
+    if job is None:
+        raise KeySpentError(row.job_id)
+    return job
+
+
+async def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
+    statement = insert(jobs).values(
+        id=job_id,
+        name=spec.name,
+        spec=spec.model_dump_json(),
+        bundle_id=spec.bundle,
+        state=JobState.QUEUED,
+        version=1,
+        changed=write.change,
+        goal=RunGoal.RUN,
+        min_workers=spec.workers.min,
+        max_workers=spec.workers.max,
+        scale_actor="user",
+        scale_reason="",
+        created_at=write.now_s,
+        queued_at=write.now_s,
+        eval_values="{}",
+        observed="{}",
+        worker_s=0.0,
+        **dict.fromkeys(("restart_after", "attempt", "term", "num_current", "num_desired", "samples"), 0),
+    )
+    job = job_of((await write.conn.execute(statement.returning(jobs))).one())
+    if spec.labels:
+        rows = [{"job_id": job_id, "key": key, "value": value} for key, value in spec.labels.items()]
+        await write.conn.execute(insert(job_labels), rows)
+    await add_event(write, job, None)
+    return job
+
+
+async def _drop_bundle(write: Write, bundle_id: str) -> str | None:
+    in_use = select(literal(1)).where(jobs.c.bundle_id == bundle_id).exists()
+    gone = await write.conn.execute(
+        delete(bundles)
+        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, ~in_use)
+        .returning(bundles.c.sha256)
+    )
+    return gone.scalar_one_or_none()
+
+
+def _filtered(wanted: JobFilter) -> Select[tuple[object, ...]]:
+    statement = select(jobs)
+    if wanted.states:
+        statement = statement.where(jobs.c.state.in_(sorted(wanted.states)))
+    if wanted.name is not None:
+        statement = statement.where(jobs.c.name == wanted.name)
+    if wanted.search:
+        statement = statement.where(
+            jobs.c.id.startswith(wanted.search, autoescape=True) | jobs.c.name.contains(wanted.search, autoescape=True)
+        )
+    for key, value in sorted(wanted.labels.items()):
+        match = select(job_labels.c.job_id).where(job_labels.c.key == key, job_labels.c.value == value)
+        statement = statement.where(jobs.c.id.in_(match))
+    return statement

@@ -1,0 +1,89 @@
+"""The leader's lease with its fencing number, and what the installation is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import inspect, select, text, update
+
+from service.records import StoredCluster
+from service.store.database import Database
+from service.store.port import FencedOutError
+from service.store.rows import cluster_of
+from service.store.schema import VERSION_TABLE, installation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """``page_secret`` signs page tokens; ``heartbeat_at`` is when a reconciler last renewed its lease."""
+
+    id: str
+    page_secret: bytes
+    created_at: float
+    change: int
+    heartbeat_at: float | None
+    cluster: StoredCluster | None
+
+
+class LeaseStore:
+    """See ``ReconcilerStore`` for the promises of the lease."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def installation(self) -> Installation:
+        """The one row about this installation."""
+        async with self._database.reading() as conn:
+            row = (await conn.execute(select(installation))).one()
+        return Installation(
+            id=row.id,
+            page_secret=bytes(row.page_secret),
+            created_at=row.created_at,
+            change=row.change,
+            heartbeat_at=row.heartbeat_at,
+            cluster=cluster_of(row),
+        )
+
+    async def installation_id(self) -> str:
+        """The name of this installation."""
+        return (await self.installation()).id
+
+    async def revision(self) -> str | None:
+        """The migration that the database is at; None for a database without tables."""
+        async with self._database.reading() as conn:
+            if not await conn.run_sync(lambda sync: inspect(sync).has_table(VERSION_TABLE)):
+                return None
+            found = await conn.execute(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+            return found.scalar_one_or_none()
+
+    async def take_lease(self, holder: str, ttl_s: float) -> int | None:
+        """Become the leader; the fencing number, or None while another one is."""
+        now_s = self._database.now_s
+        statement = (
+            update(installation)
+            .where((installation.c.lease_until <= now_s) | (installation.c.leader == holder))
+            .values(fence=installation.c.fence + 1, leader=holder, lease_until=now_s + ttl_s, heartbeat_at=now_s)
+            .returning(installation.c.fence)
+        )
+        async with self._database.writing_quietly() as conn:
+            fence = (await conn.execute(statement)).scalar_one_or_none()
+            return None if fence is None else int(fence)
+
+    async def renew_lease(self, fence: int, ttl_s: float) -> None:
+        """Stay the leader. Raises FencedOutError."""
+        now_s = self._database.now_s
+        statement = (
+            update(installation)
+            .where(installation.c.fence == fence, installation.c.leader.is_not(None))
+            .values(lease_until=now_s + ttl_s, heartbeat_at=now_s)
+            .returning(installation.c.fence)
+        )
+        async with self._database.writing_quietly() as conn:
+            if (await conn.execute(statement)).one_or_none() is None:
+                raise FencedOutError(f"fencing number {fence} was superseded; this reconciler must stop")
+
+    async def release_lease(self, fence: int) -> None:
+        """Let the next one take over at once."""
+        statement = update(installation).where(installation.c.fence == fence).values(lease_until=0.0, leader=None)
+        async with self._database.writing_quietly() as conn:
+            await conn.execute(statement)

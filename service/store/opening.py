@@ -1,0 +1,54 @@
+"""Opening the store: one value that holds its parts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from service.store.access import AccessStore
+from service.store.bundles import BundleStore
+from service.store.database import Database
+from service.store.jobs import JobStore
+from service.store.leases import LeaseStore
+from service.store.observed import ObservedStore
+from service.store.port import ReconcilerStore
+from service.store.telemetry import TelemetryStore
+
+
+class Reconciling(LeaseStore, ObservedStore):
+    """``ReconcilerStore`` on SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """All parts on one database; ``close`` it in the loop that used it."""
+
+    database: Database
+    jobs: JobStore
+    telemetry: TelemetryStore
+    bundles: BundleStore
+    access: AccessStore
+    leases: LeaseStore
+    observed: ObservedStore
+    reconciler: ReconcilerStore
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.database.close()
+
+
+def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
+    """Connect lazily to a database that is at the newest migration (``service.migrations.upgrade``)."""
+    database = Database(url, clock)
+    reconciling = Reconciling(database)
+    return Store(
+        database=database,
+        jobs=JobStore(database),
+        telemetry=TelemetryStore(database),
+        bundles=BundleStore(database),
+        access=AccessStore(database),
+        leases=reconciling,
+        observed=reconciling,
+        reconciler=reconciling,
+    )

@@ -1,0 +1,134 @@
+"""What the reconciler needs of the store.
+
+Every write carries the fencing number of the leader's lease; the store refuses it, with
+``FencedOutError``, once another reconciler has taken the lease. Writes that move a job are guarded
+by the state and version of the ``JobRow`` they were decided on and raise ``StaleRowError`` when the
+row has moved since (a user's command, say): read it again and decide again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
+from service.states import JobState
+from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
+
+
+class StoreError(Exception):
+    """Root of what the store raises on its own account."""
+
+
+class FencedOutError(StoreError):
+    """Another reconciler holds the lease; the caller must stop acting at once."""
+
+
+class StaleRowError(StoreError):
+    """The row is not in the state, version, attempt or term that the caller decided on."""
+
+
+class TransitionError(StoreError):
+    """The table of states has no such move."""
+
+
+class ReconcilerStore(Protocol):
+    """The reconciler's side of the store; all methods are safe to call again after a failure."""
+
+    async def installation_id(self) -> str:
+        """The name of this installation: Ray's namespace, the same for ever."""
+        ...
+
+    async def take_lease(self, holder: str, ttl_s: float) -> int | None:
+        """Become the leader for ``ttl_s`` seconds; the fencing number, or None while another one is.
+
+        ``holder`` is unique to the process. The same holder asking again is given a new number.
+        """
+        ...
+
+    async def renew_lease(self, fence: int, ttl_s: float) -> None:
+        """Stay the leader for ``ttl_s`` from now; also the heartbeat that ``/readyz`` looks at.
+
+        Raises FencedOutError when the lease has gone to another.
+        """
+        ...
+
+    async def release_lease(self, fence: int) -> None:
+        """Let the next one take over at once; nothing happens if the lease is no longer held."""
+        ...
+
+    async def live_jobs(self) -> list[JobRow]:
+        """All jobs in LIVE_STATES, those that have waited longest first (``queued_at``, then id)."""
+        ...
+
+    async def job(self, job_id: str) -> JobRow | None:
+        """One job in any state, or None when there is none (any more)."""
+        ...
+
+    async def job_ids(self) -> frozenset[str]:
+        """Ids of all jobs in any state: folders and actors of others are orphans."""
+        ...
+
+    async def admit(self, job: JobRow, num_desired: int, fence: int) -> JobRow:
+        """QUEUED to STARTING: the intent (attempt + 1, term 1) committed before anything is started.
+
+        Raises StaleRowError, FencedOutError.
+        """
+        ...
+
+    async def new_term(self, job: JobRow, fence: int) -> JobRow:
+        """Count a new controller of the same attempt, before it is started.
+
+        Guarded by attempt and term only: a user's command in between does no harm. Raises
+        StaleRowError, FencedOutError.
+        """
+        ...
+
+    async def transition(self, job: JobRow, to: JobState, change: Transition, fence: int) -> JobRow:
+        """One guarded move and its event, in one transaction; the row as it is now.
+
+        ``finished_at`` is set by moves to an ended state, ``started_at`` by the first to RUNNING;
+        moves out of PLACED_STATES set ``num_current`` and ``num_desired`` to 0.
+        Raises TransitionError, StaleRowError, FencedOutError.
+        """
+        ...
+
+    async def set_desired(self, job: JobRow, num_desired: int, fence: int) -> None:
+        """Note the size that the service steers to; guarded by the attempt; no write when it is stored already."""
+        ...
+
+    async def set_explanation(self, job: JobRow, explanation: Explanation | None, fence: int) -> None:
+        """Note why the job waits; guarded by the state; no write when it is stored already."""
+        ...
+
+    async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
+        """What of this attempt is stored: the first thing to hand to a controller."""
+        ...
+
+    async def fold(self, snapshot: JobSnapshot, fence: int) -> Acknowledged:
+        """Store all that is new in the snapshot, in one transaction; what is committed after it.
+
+        Idempotent: records by (attempt, lineage, round), of which the higher generation's stays, logs
+        by worker and byte, timeline rows by key (a later one with ``cost_s`` completes the first),
+        checkpoints by path. Also progress, loss, worker seconds and the view for pages. The state of the job is
+        not touched: follow with ``transition`` where the snapshot's phase or outcome asks for it.
+        Raises StaleRowError when the snapshot's attempt is not the row's or its term is older, and when
+        the job is gone; FencedOutError.
+        """
+        ...
+
+    async def register_checkpoints(self, job_id: str, found: Sequence[CheckpointInfo], fence: int) -> None:
+        """Make the list of a job's checkpoints equal to what storage holds (``list_checkpoints``)."""
+        ...
+
+    async def checkpoints(self, job_id: str) -> list[CheckpointInfo]:
+        """Registered checkpoints, oldest first by ``order``; go on from the last with attempt > ``restart_after``."""
+        ...
+
+    async def bundle(self, bundle_id: str) -> BundleRow | None:
+        """An uploaded bundle; its file is ``service.folders.bundle_path(storage, row.sha256)``."""
+        ...
+
+    async def put_cluster(self, view: ClusterView, fence: int) -> None:
+        """Note what the cluster looks like now, for ``GET /cluster``, ``explain`` and the pages."""
+        ...

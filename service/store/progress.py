@@ -1,0 +1,93 @@
+"""What a snapshot says about a job's row: progress, last values, cost, and the view for pages. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from service.records import JobRow
+from service.states import PLACED_STATES
+from service.store.rows import clean, dumps
+from workers.plan import Plan
+from workers.status import JobSnapshot, RoundRecord, RunPhase
+
+EVAL_PREFIX = "eval."
+NUM_RECORDS_OF_SPEED = 20
+
+
+def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float) -> dict[str, Any]:
+    """Columns of ``jobs`` that follow from the snapshot.
+
+    Worker seconds grow by the workers held since the last look, so that a service that was away
+    counts what ran meanwhile.
+    """
+    records = sorted(snapshot.records, key=lambda record: record.key)
+    columns: dict[str, Any] = {
+        # A last snapshot may come after the move that took the job off the cluster.
+        "num_current": snapshot.num_current if job.state in PLACED_STATES else 0,
+        "observed_at": now_s,
+        "observed": dumps(_view(snapshot)),
+        "worker_s": job.worker_s + _held_s(job, now_s),
+        "eval_values": dumps(_latest_eval(job, records)),
+    }
+    if snapshot.total_samples is not None:
+        columns["total_samples"] = snapshot.total_samples
+    if snapshot.num_current or records or snapshot.outcome is not None:
+        # Before the state is loaded a worker's cursor is 0, and progress would seem to jump back.
+        columns["samples"] = snapshot.cursor
+    losses = [record.values["loss"] for record in records if math.isfinite(record.values.get("loss", math.nan))]
+    if losses:
+        columns["loss"] = losses[-1]
+    if records and job.state in PLACED_STATES:
+        columns["samples_per_s"] = _speed(records) or job.samples_per_s
+    elif snapshot.phase is RunPhase.RECOVERING:
+        columns["samples_per_s"] = None
+    return columns
+
+
+def _held_s(job: JobRow, now_s: float) -> float:
+    if job.observed_at is None:
+        return 0.0
+    return max(0.0, now_s - job.observed_at) * len(job.observed.get("workers", ()))
+
+
+def _latest_eval(job: JobRow, records: Sequence[RoundRecord]) -> dict[str, float]:
+    values = dict(job.eval_values)
+    for record in records:
+        for key, value in record.values.items():
+            if key.startswith(EVAL_PREFIX) and math.isfinite(value):
+                values[key.removeprefix(EVAL_PREFIX)] = value
+    return values
+
+
+def _speed(records: Sequence[RoundRecord]) -> float | None:
+    """Samples a second over the last records: as the workers measured it, else by the time between commits."""
+    last = records[-NUM_RECORDS_OF_SPEED:]
+    told = [v for r in last if math.isfinite(v := r.values.get("samples_per_s", math.nan))]
+    if told:
+        return sum(told) / len(told)
+    passed_s = last[-1].time - last[0].time
+    return sum(record.samples for record in last[1:]) / passed_s if passed_s > 0 else None
+
+
+def _view(snapshot: JobSnapshot) -> dict[str, Any]:
+    return {
+        "detail": clean(snapshot.detail),
+        "num_pending": snapshot.num_pending,
+        "plan": None if snapshot.plan is None else _plan(snapshot.plan),
+        "workers": [asdict(view) for view in snapshot.workers],
+    }
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "id": list(plan.id),
+        "generation": plan.generation,
+        "global_batch": plan.global_batch,
+        "lr": asdict(plan.lr),
+        "precision": asdict(plan.precision),
+        "exchange": asdict(plan.exchange),
+        "failures": plan.failures,
+    }

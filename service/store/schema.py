@@ -1,0 +1,246 @@
+"""The tables. Times are Unix seconds, documents JSON text; what orders all changes is ``changed``.
+
+Portable between SQLite and PostgreSQL. ``migrations/`` builds the same tables; a test compares them.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+VERSION_TABLE = "concertina_version"
+REVISION = "0001"
+"""The migration that makes these tables."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _job_column() -> Column[str]:
+    return Column("job_id", String(32), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+
+
+installation = Table(
+    "installation",
+    metadata,
+    Column("one", Integer, primary_key=True, autoincrement=False),  # always 1
+    Column("id", String(64), nullable=False),
+    Column("page_secret", LargeBinary, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("change", BigInteger, nullable=False),  # the number of the last change
+    Column("fence", BigInteger, nullable=False),
+    Column("leader", String(128)),
+    Column("lease_until", Double, nullable=False),
+    Column("heartbeat_at", Double),
+    Column("cluster", Text),
+    Column("cluster_at", Double),
+    Column("cluster_changed", BigInteger, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("kind", String(16), nullable=False),  # admin | session
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+)
+
+login_links = Table(
+    "login_links",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("expires_at", Double, nullable=False),
+)
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("id", String(48), primary_key=True),
+    Column("sha256", String(64), nullable=False, unique=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("touched_at", Double, nullable=False),  # last upload of the same bytes
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("bundle_id", String(48), ForeignKey("bundles.id"), index=True),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(32)),
+    Column("version", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False, index=True),
+    Column("goal", String(16), nullable=False),
+    Column("min_workers", Integer, nullable=False),
+    Column("max_workers", Integer, nullable=False),
+    Column("pinned_workers", Integer),
+    Column("scale_actor", String(64), nullable=False),
+    Column("scale_reason", Text, nullable=False),
+    Column("restart_after", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("term", Integer, nullable=False),
+    Column("num_current", Integer, nullable=False),
+    Column("num_desired", Integer, nullable=False),
+    Column("samples", BigInteger, nullable=False),
+    Column("total_samples", BigInteger),
+    Column("loss", Double),
+    Column("eval_values", Text, nullable=False),
+    Column("samples_per_s", Double),
+    Column("created_at", Double, nullable=False),
+    Column("queued_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    Column("observed_at", Double),
+    Column("worker_s", Double, nullable=False),
+    Column("explanation", Text),
+    Column("failure", Text),
+    Column("observed", Text, nullable=False),
+)
+Index("ix_jobs_state_id", jobs.c.state, jobs.c.id)
+Index("ix_jobs_name_id", jobs.c.name, jobs.c.id)
+
+job_labels = Table(
+    "job_labels",
+    metadata,
+    _job_column(),
+    Column("key", String(63), primary_key=True),
+    Column("value", String(256), nullable=False),
+)
+Index("ix_job_labels_key_value", job_labels.c.key, job_labels.c.value, job_labels.c.job_id)
+
+events = Table(
+    "events",
+    metadata,
+    _job_column(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("time", Double, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("source", String(16)),
+    Column("target", String(16), nullable=False),
+    Column("reason", String(32)),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("principal", String(64), primary_key=True),
+    Column("scope", String(64), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body_sha256", String(64), nullable=False),
+    Column("job_id", String(32), nullable=False),  # kept when the job is deleted: the key stays spent
+    Column("created_at", Double, nullable=False, index=True),
+)
+
+lineages = Table(
+    "lineages",
+    metadata,
+    _job_column(),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("lineage", Integer, primary_key=True, autoincrement=False),
+    Column("first_round", BigInteger, nullable=False),
+    Column("last_round", BigInteger, nullable=False),
+)
+
+points = Table(
+    "points",
+    metadata,
+    _job_column(),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("lineage", Integer, primary_key=True, autoincrement=False),
+    Column("round", BigInteger, primary_key=True, autoincrement=False),
+    Column("generation", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("cursor", BigInteger, nullable=False),
+    Column("samples", BigInteger, nullable=False),
+    Column("time", Double, nullable=False),
+    Column("is_skipped", Boolean, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    Column("values", Text, nullable=False),
+)
+Index("ix_points_job_id_changed", points.c.job_id, points.c.changed)
+Index(
+    "ix_points_skipped",
+    points.c.job_id,
+    sqlite_where=text("is_skipped"),
+    postgresql_where=text("is_skipped"),
+)
+
+timeline = Table(
+    "timeline",
+    metadata,
+    _job_column(),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, nullable=False),
+    Column("key", String(200), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("time", Double, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("actor", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("cost_s", Double),
+    Column("steps_lost", BigInteger),
+    Column("changed", BigInteger, nullable=False),
+)
+Index("ix_timeline_job_id_attempt_key", timeline.c.job_id, timeline.c.attempt, timeline.c.key, unique=True)
+Index("ix_timeline_job_id_changed", timeline.c.job_id, timeline.c.changed)
+
+log_workers = Table(
+    "log_workers",
+    metadata,
+    _job_column(),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("worker_id", String(64), primary_key=True),
+    Column("rank", Integer),
+    Column("size_bytes", BigInteger, nullable=False),
+)
+
+log_chunks = Table(
+    "log_chunks",
+    metadata,
+    _job_column(),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("worker_id", String(64), primary_key=True),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("position", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("rank", Integer),
+    Column("time", Double, nullable=False),
+    Column("changed", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+Index("ix_log_chunks_job_id_position", log_chunks.c.job_id, log_chunks.c.position)
+Index("ix_log_chunks_job_id_changed", log_chunks.c.job_id, log_chunks.c.changed)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _job_column(),
+    Column("path", String(200), primary_key=True),
+    Column("info", Text, nullable=False),
+)

@@ -1,0 +1,182 @@
+"""Reading what jobs told: points, timeline, logs, and what changed since a given change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, Table, func, select
+
+from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
+from service.store.database import Database
+from service.store.moves import fetch_job
+from service.store.rows import cluster_of, job_of, log_of, timeline_of
+from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
+from service.store.visible import in_spans, visible_spans
+
+MAX_POINTS_A_BATCH = 2000
+MAX_LOG_CHUNKS_A_BATCH = 200
+MAX_JOBS_A_BATCH = 200
+
+_POINT_COLUMNS = (points.c.step, points.c.time, points.c["values"], points.c.changed)
+
+
+class TelemetryStore:
+    """The read side of telemetry; pages, REST and streams use it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def points(self, job_id: str, since_step: int = 0) -> list[Point]:
+        """Points that count, with ``step`` of at least ``since_step``, by growing step."""
+        async with self._database.reading() as conn:
+            spans = await visible_spans(conn, job_id)
+            if not spans:
+                return []
+            found = await conn.execute(
+                select(*_POINT_COLUMNS)
+                .where(points.c.job_id == job_id, points.c.step >= since_step, in_spans(spans))
+                .order_by(points.c.attempt, points.c.lineage, points.c.round)
+            )
+            rows = found.all()
+        # Long histories are a second of parsing; other requests go on meanwhile.
+        return await asyncio.to_thread(_points_of, rows)
+
+    async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
+        """Rows with ``seq`` above ``after``, oldest first."""
+        statement = select(timeline).where(timeline.c.job_id == job_id, timeline.c.seq > after)
+        async with self._database.reading() as conn:
+            found = await conn.execute(statement.order_by(timeline.c.seq).limit(limit))
+            return [timeline_of(row) for row in found]
+
+    async def timeline_tail(self, job_id: str, limit: int) -> list[TimelineEntry]:
+        """The newest rows, newest first."""
+        statement = select(timeline).where(timeline.c.job_id == job_id)
+        async with self._database.reading() as conn:
+            found = await conn.execute(statement.order_by(timeline.c.seq.desc()).limit(limit))
+            return [timeline_of(row) for row in found]
+
+    async def logs(self, job_id: str, rank: int | None, offset: int, max_bytes: int) -> list[LogPiece]:
+        """Pieces that end after position ``offset``, until they exceed ``max_bytes``."""
+        begin = select(func.coalesce(func.max(log_chunks.c.position), 0)).where(
+            log_chunks.c.job_id == job_id, log_chunks.c.position <= offset
+        )
+        chosen = [*_of_rank(job_id, rank), log_chunks.c.position >= begin.scalar_subquery()]
+        found: list[LogPiece] = []
+        num_bytes = 0
+        while num_bytes < max_bytes:
+            later = [] if not found else [log_chunks.c.position > found[-1].position]
+            statement = select(log_chunks).where(*chosen, *later).order_by(log_chunks.c.position)
+            async with self._database.reading() as conn:
+                batch = [log_of(row) for row in await conn.execute(statement.limit(MAX_LOG_CHUNKS_A_BATCH))]
+            found += batch
+            num_bytes += sum(len(piece.data) for piece in batch)
+            if len(batch) < MAX_LOG_CHUNKS_A_BATCH:
+                break
+        return [piece for piece in found if piece.end > offset]
+
+    async def log_tail(self, job_id: str, rank: int | None, min_lines: int, max_bytes: int) -> list[LogPiece]:
+        """The last pieces in order, with at least ``min_lines`` lines where there are so many within ``max_bytes``."""
+        found: list[LogPiece] = []
+        while sum(piece.data.count(b"\n") for piece in found) <= min_lines:
+            earlier = [] if not found else [log_chunks.c.position < found[-1].position]
+            statement = select(log_chunks).where(*_of_rank(job_id, rank), *earlier)
+            statement = statement.order_by(log_chunks.c.position.desc()).limit(MAX_LOG_CHUNKS_A_BATCH)
+            async with self._database.reading() as conn:
+                batch = [log_of(row) for row in await conn.execute(statement)]
+            found += batch
+            if len(batch) < MAX_LOG_CHUNKS_A_BATCH or sum(len(piece.data) for piece in found) > max_bytes:
+                break
+        return found[::-1]
+
+    async def log_size(self, job_id: str) -> int:
+        """The position after the last byte of the job's log."""
+        last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
+        async with self._database.reading() as conn:
+            return int((await conn.execute(last)).scalar_one() or 0)
+
+    async def job(self, job_id: str) -> JobRow | None:
+        """One job, or None."""
+        async with self._database.reading() as conn:
+            return await fetch_job(conn, job_id)
+
+    async def jobs_changed(self, after: int, upto: int) -> list[JobRow]:
+        """Jobs last written in (``after``, ``upto``], in that order."""
+        statement = select(jobs).where(jobs.c.changed > after, jobs.c.changed <= upto)
+        async with self._database.reading() as conn:
+            return [job_of(row) for row in await conn.execute(statement.order_by(jobs.c.changed))]
+
+    async def timeline_changed(self, job_id: str, after: int, upto: int) -> list[TimelineEntry]:
+        """Timeline rows written in (``after``, ``upto``], in the order of the changes."""
+        chosen = (timeline.c.job_id == job_id, timeline.c.changed > after, timeline.c.changed <= upto)
+        async with self._database.reading() as conn:
+            found = await conn.execute(select(timeline).where(*chosen).order_by(timeline.c.changed, timeline.c.seq))
+            return [timeline_of(row) for row in found]
+
+    async def points_changed(self, job_id: str, after: int, upto: int) -> list[Point]:
+        """Points that count, written in (``after``, ``upto``], in the order of the changes."""
+        async with self._database.reading() as conn:
+            spans = await visible_spans(conn, job_id)
+            if not spans:
+                return []
+            chosen = (points.c.job_id == job_id, points.c.changed > after, points.c.changed <= upto)
+            found = await conn.execute(
+                select(*_POINT_COLUMNS).where(*chosen, in_spans(spans)).order_by(points.c.changed, points.c.round)
+            )
+            return _points_of(found.all())
+
+    async def logs_changed(self, job_id: str, after: int, upto: int) -> list[LogPiece]:
+        """Log pieces written in (``after``, ``upto``], in order."""
+        chosen = (log_chunks.c.job_id == job_id, log_chunks.c.changed > after, log_chunks.c.changed <= upto)
+        async with self._database.reading() as conn:
+            found = await conn.execute(select(log_chunks).where(*chosen).order_by(log_chunks.c.position))
+            return [log_of(row) for row in found]
+
+    async def batch_end(self, job_ids: Sequence[str], after: int, upto: int, *, has_all_jobs: bool) -> int:
+        """A change up to which a reader who is at ``after`` can be given everything in one bounded batch.
+
+        ``job_ids`` are those whose points and logs it reads; ``has_all_jobs``: it reads all jobs' rows.
+        """
+        wanted: list[tuple[Table, int]] = []
+        if job_ids:
+            wanted += [(points, MAX_POINTS_A_BATCH), (log_chunks, MAX_LOG_CHUNKS_A_BATCH)]
+        if has_all_jobs:
+            wanted.append((jobs, MAX_JOBS_A_BATCH))
+        ends = [upto]
+        async with self._database.reading() as conn:
+            for table, limit in wanted:
+                statement = select(table.c.changed).where(table.c.changed > after)
+                if table is not jobs:
+                    statement = statement.where(table.c.job_id.in_(job_ids))
+                end = await conn.execute(statement.order_by(table.c.changed).offset(limit).limit(1))
+                ends += [int(changed) for changed in end.scalars()]
+        return min(ends)
+
+    async def cluster(self) -> StoredCluster | None:
+        """The cluster as the reconciler saw it last; None before its first look."""
+        async with self._database.reading() as conn:
+            return cluster_of((await conn.execute(select(installation))).one())
+
+    async def change(self) -> int:
+        """The number of the last change."""
+        return await self._database.change()
+
+
+def _of_rank(job_id: str, rank: int | None) -> list[Any]:
+    chosen: list[Any] = [log_chunks.c.job_id == job_id]
+    if rank is not None:
+        # What a worker wrote before it had a rank counts for the rank that it got.
+        later_ranked = select(log_workers.c.worker_id).where(
+            log_workers.c.job_id == job_id,
+            log_workers.c.attempt == log_chunks.c.attempt,
+            log_workers.c.worker_id == log_chunks.c.worker_id,
+            log_workers.c.rank == rank,
+        )
+        chosen.append((log_chunks.c.rank == rank) | (log_chunks.c.rank.is_(None) & later_ranked.exists()))
+    return chosen
+
+
+def _points_of(rows: Sequence[Row[Any, Any, Any, Any]]) -> list[Point]:
+    return [Point(step, time, json.loads(values), changed) for step, time, values, changed in rows]

@@ -1,0 +1,43 @@
+"""Sums over all jobs, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from service.store.database import Database
+from service.store.schema import jobs, timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """``jobs`` by state, ``timeline`` entries by kind."""
+
+    jobs: Mapping[str, int]
+    timeline: Mapping[str, int]
+    num_current: int
+    num_desired: int
+    worker_s: float
+    samples: int
+
+
+async def read_totals(database: Database) -> Totals:
+    """All of it in one view of the database."""
+    sums = [
+        func.coalesce(func.sum(column), 0)
+        for column in (jobs.c.num_current, jobs.c.num_desired, jobs.c.worker_s, jobs.c.samples)
+    ]
+    async with database.reading() as conn:
+        by_state = await conn.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
+        by_kind = await conn.execute(select(timeline.c.kind, func.count()).group_by(timeline.c.kind))
+        num_current, num_desired, worker_s, samples = (await conn.execute(select(*sums))).one()
+        return Totals(
+            jobs={state: int(number) for state, number in by_state},
+            timeline={kind: int(number) for kind, number in by_kind},
+            num_current=int(num_current),
+            num_desired=int(num_desired),
+            worker_s=float(worker_s),
+            samples=int(samples),
+        )

@@ -1,0 +1,107 @@
+"""What jobs told: metrics, timeline, logs, explanations and comparisons; use cases without HTTP or SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from service.compare import MAX_COMPARED, compare
+from service.documents import Document, explanation_document, point_document, timeline_document
+from service.downsample import downsample
+from service.errors import BadRequestError
+from service.explain import Circumstances, explain
+from service.jobs import Jobs
+from service.logs import LogText, log_text, tail_text
+from service.records import JobRow, Point
+from service.states import JobState
+from service.store.jobs import JobStore
+from service.store.telemetry import TelemetryStore
+
+DEFAULT_POINTS = 1000
+MAX_POINTS = 10_000
+MAX_TIMELINE_ROWS = 10_000
+MAX_LOG_BYTES = 1_000_000
+MAX_TAIL_LINES = 100_000
+MAX_NAMED_JOBS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsQuery:
+    """Which telemetry: ``keys`` None means all there is; ``since_step`` is the first step wanted."""
+
+    keys: tuple[str, ...] | None = None
+    since_step: int = 0
+    max_points: int = DEFAULT_POINTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    """Which part of a log: of one rank or all; the last ``tail`` lines, or from ``offset`` on."""
+
+    rank: int | None = None
+    tail: int | None = None
+    offset: int | None = None
+
+
+class Telemetry:
+    """Reads only; works while the cluster is down."""
+
+    def __init__(self, jobs: Jobs, rows: JobStore, store: TelemetryStore, clock: Callable[[], float]) -> None:
+        self._jobs = jobs
+        self._rows = rows
+        self._store = store
+        self._clock = clock
+
+    async def metrics(self, job_id: str, query: MetricsQuery) -> Document:
+        """``{keys, points}``, at most ``max_points`` points. Raises NotFoundError."""
+        await self._jobs.get(job_id)
+        points = await self._store.points(job_id, query.since_step)
+        return await asyncio.to_thread(_metrics, points, query)
+
+    async def timeline(self, job_id: str, after: int = 0) -> list[Document]:
+        """Rows after ``after``, oldest first. Raises NotFoundError."""
+        await self._jobs.get(job_id)
+        return [timeline_document(row) for row in await self._store.timeline(job_id, after, MAX_TIMELINE_ROWS)]
+
+    async def logs(self, job_id: str, query: LogQuery) -> LogText:
+        """Log text and where to go on. Raises NotFoundError, BadRequestError."""
+        job = await self._jobs.get(job_id)
+        if query.tail is not None and query.offset is not None:
+            raise BadRequestError("tail and offset exclude each other; give one of them")
+        has_names = query.rank is None and job.scale.max > 1
+        if query.tail is not None:
+            end = await self._store.log_size(job_id)
+            pieces = await self._store.log_tail(job_id, query.rank, query.tail, MAX_LOG_BYTES)
+            return tail_text(pieces, min(query.tail, MAX_TAIL_LINES), end, has_names=has_names)
+        offset = query.offset or 0
+        pieces = await self._store.logs(job_id, query.rank, offset, MAX_LOG_BYTES)
+        return log_text(pieces, offset, has_names=has_names)
+
+    async def explain(self, job_id: str) -> Document:
+        """``{summary, details, remedy}``. Raises NotFoundError."""
+        job = await self._jobs.get(job_id)
+        before: Sequence[JobRow] = ()
+        if job.state is JobState.QUEUED:
+            before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
+        around = Circumstances(before=before, cluster=await self._store.cluster(), now_s=self._clock())
+        return explanation_document(explain(job, around))
+
+    async def compare(self, job_ids: Sequence[str], query: MetricsQuery) -> Document:
+        """``{keys, differences, series}``. Raises NotFoundError, BadRequestError."""
+        wanted = list(dict.fromkeys(job_ids))
+        if not 1 <= len(wanted) <= MAX_COMPARED:
+            raise BadRequestError(f"jobs names {len(wanted)} jobs; give 1 to {MAX_COMPARED} ids, such as jobs=ID,ID")
+        jobs = [await self._jobs.get(job_id) for job_id in wanted]
+        series = [await self.metrics(job.id, query) for job in jobs]
+        return compare(jobs, series)
+
+
+def _metrics(points: Sequence[Point], query: MetricsQuery) -> Document:
+    there = sorted({key for point in points for key in point.values})
+    keys = there if query.keys is None else [key for key in dict.fromkeys(query.keys) if key in there]
+    wanted = None if query.keys is None else frozenset(keys)
+    if wanted is not None:
+        points = [point for point in points if not wanted.isdisjoint(point.values)]
+    kept = downsample(points, keys, max(2, min(query.max_points, MAX_POINTS)))
+    return {"keys": keys, "points": [point_document(point, wanted) for point in kept]}

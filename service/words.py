@@ -1,0 +1,373 @@
+"""Words and numbers as people read them: pages, the command line and errors take them from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+STATE_WORDS: Mapping[str, str] = {
+    "QUEUED": "Queued",
+    "STARTING": "Starting",
+    "RUNNING": "Running",
+    "RECOVERING": "Recovering",
+    "PAUSING": "Pausing",
+    "PAUSED": "Paused",
+    "CANCELLING": "Cancelling",
+    "CANCELLED": "Cancelled",
+    "SUCCEEDED": "Succeeded",
+    "FAILED": "Failed",
+}
+
+REASON_WORDS: Mapping[str, str] = {
+    "USER_ERROR": "the job's own code raised an error",
+    "OUT_OF_MEMORY": "one sample at a time did not fit into a worker's memory",
+    "DIVERGED": "the loss stayed not finite",
+    "BUNDLE_INVALID": "the code bundle cannot be used",
+    "DEPENDENCY_FAILED": "its dependencies could not be installed",
+    "NO_CAPACITY": "there is not enough free capacity",
+    "NODE_LOST": "a node was lost",
+    "CLUSTER_LOST": "the Ray cluster was lost",
+    "PREEMPTED": "another job took its place",
+    "STALLED": "a worker made no progress for too long",
+    "BUDGET_EXCEEDED": "its budget is used up",
+    "CANCELLED_BY_USER": "a person cancelled it",
+    "CANCELLED_BY_SWEEP": "its sweep cancelled it",
+    "CONTROLLER_ERROR": "the service itself failed",
+}
+
+METRIC_WORDS: Mapping[str, str] = {
+    "loss": "Training loss",
+    "lr": "Learning rate",
+    "global_batch": "Global batch",
+    "micro_batch": "Micro-batch",
+    "workers": "Workers",
+    "samples_per_s": "Throughput",
+    "grad_norm": "Gradient norm",
+    "loss_scale": "Loss scale",
+    "data_s": "Waiting for data",
+    "compute_s": "Compute",
+    "exchange_s": "Gradient exchange",
+    "exposed_s": "Exchange not overlapped",
+    "optimizer_s": "Optimizer",
+    "step_s": "Step time",
+    "wire_bytes": "Bytes sent a step",
+    "memory_bytes": "Memory",
+    "gpu_utilisation": "GPU utilisation",
+    "noise_scale": "Gradient noise scale",
+    "useful_tokens": "Useful tokens",
+}
+
+_UNITS: Mapping[str, str] = {
+    "samples_per_s": "samples/s",
+    "global_batch": "samples",
+    "micro_batch": "samples",
+    "noise_scale": "samples",
+}
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+
+
+def number(value: float | None) -> str:
+    """Three significant digits with a decimal prefix: ``0.123``, ``12.3k``, ``1.23e-5``; ``–`` for None."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return "not finite"
+    size = abs(value)
+    if size and size < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    for factor, prefix in _PREFIXES:
+        if size >= factor * 0.9995:
+            return f"{max(1.0, size / factor) * (1 if value > 0 else -1):.3g}{prefix}"
+    return f"{value:.3g}"
+
+
+def count(value: int | None) -> str:
+    """A whole number with its thousands apart: ``12,345``; ``–`` for None."""
+    return "–" if value is None else f"{value:,}"
+
+
+def plural(value: int, noun: str) -> str:
+    """``1 worker``, ``2 workers``, ``no step``; the noun is one that takes an s."""
+    if value == 0:
+        return f"no {noun}"
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
+def rate(samples_per_s: float | None) -> str:
+    """Throughput with its unit; ``–`` for None."""
+    return "–" if samples_per_s is None else f"{number(samples_per_s)} samples/s"
+
+
+def size(num_bytes: float | None) -> str:
+    """Bytes with a decimal prefix: ``1.21 MB``; ``–`` for None."""
+    if num_bytes is None:
+        return "–"
+    if num_bytes < 1000:
+        return f"{int(num_bytes)} B"
+    text = number(num_bytes)
+    return f"{text[:-1]} {text[-1]}B"
+
+
+def percent(fraction: float | None) -> str:
+    """A share as ``62 %``; one decimal from 99 % on and below 1 %, so that 100 % means all; ``–`` for None."""
+    if fraction is None:
+        return "–"
+    value = max(0.0, fraction) * 100
+    if value >= 100:
+        return "100 %"
+    if value >= 99 or 0 < value < 1:
+        return f"{math.floor(value * 10) / 10:g} %"
+    return f"{math.floor(value)} %"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in words: ``0.18 s``, ``12 s``, ``2 min 10 s``, ``1 h 5 min``, ``3 d 4 h``; ``–`` for None."""
+    if seconds is None:
+        return "–"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return "0 s" if seconds < 0.005 else f"{seconds:.2g} s"
+    whole = round(seconds)
+    for unit_s, word, part_s, part_word in (
+        (_DAY_S, "d", _HOUR_S, "h"),
+        (_HOUR_S, "h", _MINUTE_S, "min"),
+        (_MINUTE_S, "min", 1, "s"),
+    ):
+        if whole >= unit_s:
+            rest = whole % unit_s // part_s
+            return f"{whole // unit_s} {word}" + (f" {rest} {part_word}" if rest else "")
+    return f"{whole} s"
+
+
+def state(name: str) -> str:
+    """A job's state as a word; an unknown one is shown as it is."""
+    return STATE_WORDS.get(name, name.replace("_", " ").capitalize())
+
+
+def reason(name: str | None) -> str:
+    """Why a job is in its state, as part of a sentence; empty for None."""
+    return REASON_WORDS.get(name, name.replace("_", " ").lower()) if name else ""
+
+
+def metric(key: str) -> str:
+    """A telemetry key as a heading: ``eval.accuracy`` is ``Evaluation: accuracy``."""
+    if key.startswith("eval."):
+        return f"Evaluation: {key.removeprefix('eval.')}"
+    if key.startswith("user."):
+        return f"Your {key.removeprefix('user.')}"
+    return METRIC_WORDS.get(key, key)
+
+
+def metric_value(key: str, value: float | None) -> str:
+    """A telemetry value with the unit of its key."""
+    if value is None:
+        return "–"
+    if key.endswith("_bytes"):
+        return size(value)
+    if key.endswith("_s") and key != "samples_per_s":
+        return seconds_fine(value)
+    if key == "gpu_utilisation" or key.endswith("accuracy"):
+        return f"{number(value * 100)} %"
+    unit = _UNITS.get(key, "")
+    return f"{number(value)} {unit}".rstrip()
+
+
+def seconds_fine(seconds: float) -> str:
+    """Short times to three digits: ``3.21 ms``, ``0.8 µs``; long ones as a duration."""
+    if seconds >= 1:
+        return duration(seconds)
+    if seconds >= 1e-3 or seconds <= 0:
+        return f"{number(seconds * 1e3)} ms"
+    return f"{number(seconds * 1e6)} µs"
+
+
+def workers(counts: Mapping[str, Any]) -> str:
+    """A job's size against its range: ``2 of 1–4``, ``2 of 2`` where it is fixed."""
+    low, high = counts.get("min"), counts.get("max")
+    span = f"{high}" if low == high else f"{low}–{high}"
+    return f"{counts.get('current') or 0} of {span}"
+
+
+def cost(amounts: Mapping[str, Any] | None) -> str:
+    """What a job has used: money where prices are set, else worker time; ``–`` where nothing ran."""
+    if not amounts or not amounts.get("worker_s"):
+        return "–"
+    paid = amounts.get("amount")
+    if paid is not None:
+        return f"{paid:,.2f} {amounts['currency']}" if paid >= 1 else f"{number(paid)} {amounts['currency']}"
+    return f"{duration(amounts['worker_s'])} of a worker"
+
+
+def timeline(row: Mapping[str, Any]) -> str:
+    """One timeline row of the contract as a sentence, without a full stop.
+
+    ``Worker 1 was lost on node a; went on with 1 of 2 after 0.18 s; no step lost``.
+    """
+    kind = str(row.get("kind", ""))
+    begin = _BEGINNINGS.get(kind, _plain_change)(row)
+    parts = [begin, *_consequences(row)]
+    return "; ".join(part for part in parts if part)
+
+
+def _consequences(row: Mapping[str, Any]) -> list[str]:
+    cost_s, steps_lost = row.get("cost_s"), row.get("steps_lost")
+    parts = []
+    if row.get("kind") == "worker_lost":
+        before, after = _num(row, "before", "workers"), _num(row, "after", "workers")
+        if after:
+            span = f" of {before}" if before else ""
+            pace = f" after {duration(cost_s)}" if cost_s is not None else ", being agreed now"
+            parts.append(f"went on with {after}{span}{pace}")
+        elif after == 0:
+            parts.append("nobody trains")
+    elif cost_s and cost_s >= 0.005 and row.get("kind") not in ("checkpoint", "end"):
+        parts.append(f"took {duration(cost_s)}")
+    if steps_lost is not None and (steps_lost or row.get("kind") in _MAY_LOSE_STEPS):
+        parts.append(f"{plural(int(steps_lost), 'step')} lost")
+    return parts
+
+
+_MAY_LOSE_STEPS = frozenset({"worker_lost", "controller_lost", "restore", "resize", "failure"})
+
+
+def _num(row: Mapping[str, Any], side: str, key: str) -> int | None:
+    value = (row.get(side) or {}).get(key)
+    return int(value) if isinstance(value, int | float) else None
+
+
+def _detail(row: Mapping[str, Any], *keys: str) -> Any:
+    for side in ("before", "after"):
+        for key in keys:
+            value = (row.get(side) or {}).get(key)
+            if value not in (None, ""):
+                return value
+    return None
+
+
+def _because(row: Mapping[str, Any]) -> str:
+    why = str(row.get("reason") or "").strip().rstrip(".")
+    return f": {why}" if why else ""
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    actor = str(row.get("actor") or "")
+    return "" if actor in ("", "service", "controller") else f" by {actor}"
+
+
+def _lost_workers(row: Mapping[str, Any]) -> list[str]:
+    names = []
+    for lost in (row.get("before") or {}).get("lost") or ():
+        name = lost.get("rank") if lost.get("rank") is not None else lost.get("worker_id")
+        node = lost.get("node_id")
+        names.append(f"{name} was lost" + (f" on node {str(node)[:8]}" if node else ""))
+    return names
+
+
+def _start(row: Mapping[str, Any]) -> str:
+    num = _num(row, "after", "workers")
+    return f"Training started with {plural(num, 'worker')}" if num else f"Training started{_because(row)}"
+
+
+def _resize(row: Mapping[str, Any]) -> str:
+    before, after = _num(row, "before", "workers"), _num(row, "after", "workers")
+    if after is None:
+        return f"Size changed{_who(row)}{_because(row)}"
+    verb = "Resized" if before is None or before == after else ("Grew" if after > before else "Shrank")
+    origin = f" from {before}" if before is not None else ""
+    return f"{verb}{origin} to {plural(after, 'worker')}{_who(row)}{_because(row)}"
+
+
+def _worker_lost(row: Mapping[str, Any]) -> str:
+    names = _lost_workers(row)
+    return f"Worker {', worker '.join(names)}" if names else "A worker was lost"
+
+
+def _worker_joined(row: Mapping[str, Any]) -> str:
+    before, after = _num(row, "before", "workers"), _num(row, "after", "workers")
+    subject = plural(after - before, "worker") if before is not None and after and after > before else "A worker"
+    return f"{subject} joined" + (f"; {plural(after, 'worker')} in all" if after else "") + _because(row)
+
+
+def _controller_lost(row: Mapping[str, Any]) -> str:
+    return "The controller was lost; another one adopted the workers, which went on training"
+
+
+def _restore(row: Mapping[str, Any]) -> str:
+    why = str(row.get("reason") or "")
+    if why.startswith("training from"):
+        return f"Went on {why.removeprefix('training ')}"
+    return f"Went on from a checkpoint{_because(row)}"
+
+
+def _checkpoint(row: Mapping[str, Any]) -> str:
+    step = row.get("step")
+    final = "Final checkpoint" if _detail(row, "final", "is_final") else "Checkpoint"
+    num_bytes = _detail(row, "size_bytes")
+    return f"{final} at step {count(step)}" + (f", {size(num_bytes)}" if num_bytes else "")
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    return _sentence(row) or "An error was raised"
+
+
+def _pause(row: Mapping[str, Any]) -> str:
+    return _sentence(row) or f"Paused with a checkpoint{_who(row)}"
+
+
+def _end(row: Mapping[str, Any]) -> str:
+    outcome = _detail(row, "outcome", "state")
+    ended = _ENDINGS.get(str(outcome), "ended")
+    return f"The job {ended} at step {count(row.get('step'))}{_because(row)}"
+
+
+_ENDINGS: Mapping[str, str] = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "paused": "was paused",
+    "cancelled": "was cancelled",
+    "requeued": "went back to the queue",
+}
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    why = str(row.get("reason") or "").strip().rstrip(".")
+    return why[:1].upper() + why[1:]
+
+
+def _plain_change(row: Mapping[str, Any]) -> str:
+    kind = str(row.get("kind", "change"))
+    noun = _CHANGES.get(kind, kind.replace("_", " ").capitalize())
+    before, after = _small(row.get("before")), _small(row.get("after"))
+    change = f" {before} → {after}" if before and after else (f" {after}" if after else "")
+    return f"{noun}{change}{_who(row)}{_because(row)}"
+
+
+def _small(values: Mapping[str, Any] | None) -> str:
+    return ", ".join(number(v) if isinstance(v, int | float) else str(v) for v in (values or {}).values())
+
+
+_CHANGES: Mapping[str, str] = {
+    "batch": "Global batch",
+    "lr": "Learning rate",
+    "precision": "Precision",
+    "exchange": "Gradient exchange",
+    "probation": "A change is on trial",
+    "limit": "A limit was reached",
+}
+
+_BEGINNINGS = {
+    "start": _start,
+    "resize": _resize,
+    "worker_lost": _worker_lost,
+    "worker_joined": _worker_joined,
+    "controller_lost": _controller_lost,
+    "restore": _restore,
+    "checkpoint": _checkpoint,
+    "failure": _failure,
+    "pause": _pause,
+    "end": _end,
+}

@@ -1,0 +1,30 @@
+"""Answers every GET with 200 and its process id, on the inherited socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = str(os.getpid()).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        print(format % args, flush=True)
+
+
+def main() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+    server.socket = socket.socket(fileno=int(sys.argv[1]))
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Notes its process id in its folder; on SIGTERM notes that it saved, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    Path("reconciler.pid").write_text(str(os.getpid()))
+    signal.sigwait([signal.SIGTERM])
+    Path("saved").write_text("yes")
+
+
+if __name__ == "__main__":
+    main()

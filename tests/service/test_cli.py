@@ -1,0 +1,396 @@
+"""The command line as its users meet it: output, exit codes, what it loads; over a real API without a cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli.follow import follow_job
+from service.cli.main import main
+from service.cli.options import Form
+from service.client import Client, NoSuchJobError, RefusedError, UnreachableError
+from service.folders import token_file
+from service.supervise.home import Home
+from tests.waiting import LIMIT_S, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = {"name": "digits", "entrypoint": "workers.recipes.digits:build", "steps": 10}
+
+
+@dataclass(frozen=True)
+class Api:
+    """A real API process over a home of its own."""
+
+    url: str
+    home: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For a command in a process of its own."""
+        return {"PATH": os.environ["PATH"], "CONCERTINA_URL": self.url, "CONCERTINA_HOME": str(self.home)}
+
+    def client(self) -> Client:
+        return Client(self.url, token_file(self.home).read_text().strip())
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left: exit code and both outputs."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def concertina(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process, with no variables of the service but those given."""
+
+    def run(*arguments: str, **variables: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith("CONCERTINA_")]:
+                patch.delenv(name)
+            for name, value in {"HOME": "/nonexistent", **variables}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", ["concertina", *arguments])
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as caught:
+                main()
+        out, err = capsys.readouterr()
+        return Done(int(caught.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def call(concertina: Run, api: Api) -> Run:
+    """Runs a command against the API."""
+
+    def run(*arguments: str, **variables: str) -> Done:
+        return concertina(*arguments, CONCERTINA_URL=api.url, CONCERTINA_HOME=str(api.home), **variables)
+
+    return run
+
+
+@contextmanager
+def running_api(home: Path) -> Iterator[Api]:
+    Home(home).prepare()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        descriptor = listener.fileno()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service.supervise.api_process", str(descriptor)],
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"], "CONCERTINA_HOME": str(home)},
+            pass_fds=(descriptor,),
+        )
+        try:
+            api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", home)
+            wait_for("the token", token_file(home).exists)
+            with api.client() as client:
+                wait_for("the API", client.is_alive)
+            yield api
+        finally:
+            process.terminate()
+            process.wait(timeout=LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with running_api(tmp_path_factory.mktemp("cli") / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def job(api: Api) -> dict[str, Any]:
+    with api.client() as client:
+        return client.submit(SPEC)
+
+
+def job_file(folder: Path, **changes: Any) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(json.dumps({**SPEC, **changes}))
+    return file
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; from service.cli.main import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'ray', 'torch', 'sqlalchemy', 'fastapi', 'pydantic', 'httpx2', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "submit" in done.stdout
+
+
+def test_commands_about_jobs_load_neither_ray_nor_torch_nor_sql(api: Api) -> None:
+    program = (
+        "import sys; from service.cli.main import app\n"
+        "try: app(['jobs'])\nexcept SystemExit: pass\n"
+        "print(sorted({'ray', 'torch', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=api.environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("submit", "--help"), ("demo", "--help"), ("serve", "-h")])
+def test_help_ends_well(concertina: Run, arguments: tuple[str, ...]) -> None:
+    done = concertina(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_each_kind_of_end_has_its_exit_code(
+    concertina: Run, call: Run, api: Api, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    ends = {
+        ("jobs",): 0,
+        ("frobnicate",): 2,
+        ("scale", job["id"], "many"): 2,
+        ("submit", str(tmp_path / "gone.yaml")): 2,
+        ("show", "no-such-job"): 4,
+        ("download", job["id"]): 4,
+    }
+    assert {arguments: call(*arguments).returncode for arguments in ends} == ends
+    assert call("jobs", CONCERTINA_TOKEN="ctn_wrong").returncode == 3
+    assert concertina("jobs", "--url", "http://127.0.0.1:9", CONCERTINA_TOKEN="x").returncode == 5
+    assert concertina("jobs", "--url", "https://example.org", CONCERTINA_HOME=str(api.home)).returncode == 3
+    assert concertina("jobs", CONCERTINA_PROT="1").returncode == 2
+
+
+def test_a_refused_spec_names_every_field(call: Run, tmp_path: Path) -> None:
+    done = call("submit", str(job_file(tmp_path, stepz=3, batch={"global_size": 0})))
+    assert done.returncode == 2
+    assert "/stepz" in done.stderr
+    assert "did you mean" in done.stderr
+    assert "/batch/global_size" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_not_built_is_refused_with_its_alternative(call: Run, tmp_path: Path) -> None:
+    done = call("submit", str(job_file(tmp_path)), "--set", "compile=true")
+    assert done.returncode == 2
+    assert "NOT_AVAILABLE" in done.stderr
+    assert "/compile" in done.stderr
+
+
+def test_a_submitted_job_is_found_by_id_prefix_and_name(call: Run, tmp_path: Path) -> None:
+    done = call("submit", str(job_file(tmp_path, name="found")), "--set", "seed=7", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["spec"]["seed"] == 7
+    for reference in (made["id"], made["id"][:-2], "found"):
+        shown = json.loads(call("show", reference, "-o", "json").stdout)
+        assert shown["id"] == made["id"]
+
+
+def test_of_two_jobs_with_one_name_the_newest_is_meant(api: Api) -> None:
+    with api.client() as client:
+        client.submit({**SPEC, "name": "twin"})
+        newest = client.submit({**SPEC, "name": "twin"})
+        assert client.find_job("twin")["id"] == newest["id"]
+        with pytest.raises(NoSuchJobError, match=r"begins \d+ ids"):
+            client.find_job(newest["id"][:4])
+
+
+def test_the_same_key_submits_once(api: Api) -> None:
+    with api.client() as client:
+        assert client.submit(SPEC, key="once")["id"] == client.submit(SPEC, key="once")["id"]
+        with pytest.raises(RefusedError) as caught:
+            client.submit({**SPEC, "steps": 11}, key="once")
+    assert caught.value.status == 422
+
+
+def test_a_folder_of_code_is_sent_along_and_its_requirements_become_dependencies(
+    call: Run, api: Api, tmp_path: Path
+) -> None:
+    code = tmp_path / "mine"
+    code.mkdir()
+    (code / "train.py").write_text("def build(config): ...\n")
+    (code / "big.dat").write_bytes(b"x" * 3000)
+    (code / "data.bin").write_bytes(b"y" * 9000)
+    (code / ".gitignore").write_text("*.bin\n")
+    (code / "requirements.txt").write_text("einops>=0.8\n")
+    file = job_file(tmp_path, name="mine", entrypoint="train:build", code="./mine")
+    done = call("submit", str(file), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert "4 files" in done.stderr
+    assert "3 kB  big.dat" in done.stderr
+    spec = json.loads(done.stdout)["spec"]
+    assert spec["dependencies"] == ["einops>=0.8"]
+    stored = list((api.home / "storage" / "bundles").glob("*.zip"))
+    names = [zipfile.ZipFile(path).namelist() for path in stored]
+    assert [".gitignore", "big.dat", "requirements.txt", "train.py"] in names
+    again = call("submit", str(file), "--set", "dependencies=[einops==0.8.1]", "-o", "json")
+    assert json.loads(again.stdout)["spec"]["dependencies"] == ["einops==0.8.1"]
+    assert json.loads(again.stdout)["spec"]["bundle"] == spec["bundle"]
+
+
+def test_code_that_cannot_travel_is_refused_before_anything_is_sent(call: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "workers").mkdir(parents=True)
+    (tmp_path / "mine" / "workers" / "__init__.py").touch()
+    done = call("submit", str(job_file(tmp_path, entrypoint="train:build", code="./mine")))
+    assert done.returncode == 2
+    assert "keeps for itself" in done.stderr
+
+
+def test_a_job_is_paused_resumed_cancelled_and_tried_again(call: Run, job: dict[str, Any]) -> None:
+    states = [
+        json.loads(call(*command, job["id"], "-o", "json").stdout)["state"]
+        for command in (
+            ("pause",),
+            ("pause",),
+            ("resume",),
+            ("cancel",),
+            ("retry",),
+            ("cancel",),
+            ("retry", "--from-start"),
+        )
+    ]
+    assert states == ["PAUSED", "PAUSED", "QUEUED", "CANCELLED", "QUEUED", "CANCELLED", "QUEUED"]
+    refused = call("resume", job["id"])
+    assert refused.returncode == 0  # it is queued already: that is what resume asks for
+
+
+def test_a_size_outside_the_range_is_refused(call: Run, api: Api) -> None:
+    with api.client() as client:
+        made = client.submit({**SPEC, "workers": {"min": 1, "max": 4}})
+    done = call("scale", made["id"], "3", "--reason", "more", "-o", "json")
+    assert json.loads(done.stdout)["workers"]["desired"] == 3
+    assert call("scale", made["id"], "5").returncode == 2
+    assert json.loads(call("scale", made["id"], "1-2", "-o", "json").stdout)["workers"]["max"] == 2
+    assert call("scale", made["id"], "auto").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["show", "logs", "metrics", "timeline", "explain", "checkpoints"], ids=lambda command: command
+)
+def test_every_look_at_a_job_has_words_and_json(call: Run, job: dict[str, Any], command: str) -> None:
+    words = call(command, job["id"])
+    assert (words.returncode, words.stderr) == (0, "")
+    found = json.loads(call(command, job["id"], "-o", "json").stdout)
+    assert isinstance(found, dict)
+
+
+def test_lists_comparisons_and_the_cluster_have_words_and_json(call: Run, api: Api, job: dict[str, Any]) -> None:
+    with api.client() as client:
+        other = client.submit({**SPEC, "seed": 3})
+    for command in (
+        ("jobs",),
+        ("jobs", "--state", "QUEUED"),
+        ("compare", job["id"], other["id"]),
+        ("cluster",),
+        ("version",),
+    ):
+        words = call(*command)
+        assert (words.returncode, words.stderr) == (0, ""), command
+        assert isinstance(json.loads(call(*command, "-o", "json").stdout), dict)
+    compared = call("compare", job["id"], other["id"])
+    assert "seed" in compared.stdout
+
+
+def test_interrupting_follow_leaves_the_job_and_says_so(api: Api, tmp_path: Path) -> None:
+    file = job_file(tmp_path, name="followed")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service.cli.main", "submit", str(file), "--follow"],
+        cwd=ROOT,
+        env={
+            "PATH": os.environ["PATH"],
+            "CONCERTINA_URL": api.url,
+            "CONCERTINA_HOME": str(api.home),
+            "PYTHONUNBUFFERED": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    told = ""
+    while "Queued" not in told:
+        line = process.stdout.readline()
+        assert line, told
+        told += line
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert "the job goes on" in rest
+    with api.client() as client:
+        assert client.find_job("followed")["state"] == "QUEUED"
+
+
+def test_following_a_job_that_is_cancelled_ends_with_1(api: Api, tmp_path: Path) -> None:
+    with api.client() as client:
+        made = client.submit(SPEC)
+
+        def cancel_instead_of_waiting(_: float) -> None:
+            client.command(made["id"], "cancel")
+
+        assert follow_job(client, made["id"], Form.JSON, sleep=cancel_instead_of_waiting) == 1
+
+
+def test_calls_that_may_be_repeated_survive_a_restart_of_the_api_and_others_do_not(call: Run) -> None:
+    pauses: list[float] = []
+    with Client("http://127.0.0.1:9", "x", sleep=pauses.append) as client:
+        for call in (lambda: client.job("a"), lambda: client.submit(SPEC), lambda: client.scale("a", 2, None)):
+            pauses.clear()
+            with pytest.raises(UnreachableError, match="concertina serve"):
+                call()
+            assert len(pauses) == 3
+        pauses.clear()
+        with pytest.raises(UnreachableError):
+            client.command("a", "retry")
+        assert pauses == []
+        assert not client.is_alive()
+
+
+def test_a_downloaded_file_is_whole_or_absent(api: Api, job: dict[str, Any], tmp_path: Path) -> None:
+    with api.client() as client:
+        target = tmp_path / "weights"
+        with pytest.raises(RefusedError):
+            client.download(f"/jobs/{job['id']}/checkpoints/3", target)
+        assert list(tmp_path.iterdir()) == []
+        assert client.download(f"/jobs/{job['id']}/explain", target) == target.stat().st_size
+
+
+def test_without_a_service_stop_and_purge_have_nothing_to_do(concertina: Run, tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    assert "nothing runs" in concertina("stop", "--home", home).stdout
+    assert "nothing of Concertina's" in concertina("purge", "--home", home, "--yes").stdout
+    assert concertina("open", "--home", home).returncode == 5
+
+
+def test_purge_asks_and_removes_only_a_home(concertina: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    place = Home(tmp_path / "home")
+    place.prepare()
+    asked = concertina("purge", "--home", str(place.path))
+    assert asked.returncode == 1
+    assert place.path.exists()
+    assert concertina("purge", "--home", str(place.path), "--yes").returncode == 0
+    assert not place.path.exists()
+    tmp_path.joinpath("thesis.tex").touch()
+    refused = concertina("purge", "--home", str(tmp_path), "--yes")
+    assert refused.returncode == 2
+    assert tmp_path.joinpath("thesis.tex").exists()

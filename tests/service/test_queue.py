@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from service.queue import Grant, Running, Waiting, admit, explain, grow
+from service.records import NodeView
+
+ONE_CPU = {"cpus": 1.0, "gpus": 0.0, "memory_bytes": 0.0}
+
+
+def node(node_id: str, cpus: float, free: float | None = None, gpus: float = 0.0) -> NodeView:
+    return NodeView(
+        node_id=node_id,
+        name=node_id,
+        is_alive=True,
+        total={"cpus": cpus, "gpus": gpus, "memory_bytes": 2.0**33},
+        free={"cpus": cpus if free is None else free, "gpus": gpus, "memory_bytes": 2.0**33},
+    )
+
+
+def queued(job_id: str, min: int = 1, max: int = 1, cpus: float = 1.0, pinned: int | None = None) -> Waiting:
+    return Waiting(job_id=job_id, need={**ONE_CPU, "cpus": cpus}, min=min, max=max, pinned=pinned)
+
+
+def placed(job_id: str, num_workers: int, max: int = 4, *, on: dict[str, int] | None = None) -> Running:
+    return Running(job_id=job_id, need=ONE_CPU, num_workers=num_workers, max=max, placed=on or {})
+
+
+def test_an_unpinned_job_starts_with_what_is_free_up_to_its_max() -> None:
+    assert admit([queued("a", 1, 4)], [], [node("n", 8)]) == [Grant("a", 4)]
+    assert admit([queued("a", 1, 4)], [], [node("n", 3)]) == [Grant("a", 3)]
+
+
+def test_jobs_start_in_their_order_and_nobody_overtakes() -> None:
+    jobs = [queued("a", 2, 2), queued("b", 2, 2), queued("c", 1, 1)]
+    assert admit(jobs, [], [node("n", 3)]) == [Grant("a", 2)]
+
+
+def test_a_job_that_can_never_fit_holds_nobody_up() -> None:
+    assert admit([queued("a", 9, 9), queued("b")], [], [node("n", 2)]) == [Grant("b", 1)]
+
+
+def test_a_worker_must_fit_on_one_node() -> None:
+    assert admit([queued("a", 1, 1, cpus=3)], [], [node("n", 2), node("m", 2)]) == []
+    assert admit([queued("a", 3, 3, cpus=2)], [], [node("n", 3), node("m", 4)]) == [Grant("a", 3)]
+
+
+def test_what_was_granted_counts_before_it_is_there() -> None:
+    assert admit([queued("b")], [placed("a", 2)], [node("n", 2, free=2)]) == []
+    assert admit([queued("b")], [placed("a", 2, on={"n": 2})], [node("n", 2, free=2)]) == []
+    assert admit([queued("b")], [placed("a", 1)], [node("n", 2, free=2)]) == [Grant("b", 1)]
+
+
+def test_workers_that_are_there_are_counted_once() -> None:
+    assert admit([queued("b", 1, 4)], [placed("a", 2, on={"n": 2})], [node("n", 4, free=2)]) == [Grant("b", 2)]
+
+
+def test_what_others_use_on_the_cluster_is_not_free() -> None:
+    assert admit([queued("a", 1, 4)], [], [node("n", 4, free=1)]) == [Grant("a", 1)]
+
+
+def test_what_finds_no_room_has_a_claim_on_the_next() -> None:
+    assert admit([queued("b")], [placed("a", 5, on={"n": 2})], [node("n", 4, free=2)]) == []
+
+
+def test_a_pinned_job_is_granted_its_number_once_its_minimum_fits() -> None:
+    assert admit([queued("a", 1, 4, pinned=3)], [], [node("n", 2)]) == [Grant("a", 3)]
+    assert admit([queued("a", 1, 4, pinned=3), queued("b")], [], [node("n", 3)]) == [Grant("a", 3)]
+
+
+def test_gpus_count_too() -> None:
+    need = {**ONE_CPU, "gpus": 1.0}
+    job = Waiting(job_id="a", need=need, min=1, max=8)
+    assert admit([job], [], [node("n", 8), node("g", 8, gpus=2)]) == [Grant("a", 2)]
+
+
+def test_dead_nodes_hold_nothing() -> None:
+    dead = NodeView(node_id="n", name="n", is_alive=False, total={"cpus": 8.0}, free={"cpus": 8.0})
+    assert admit([queued("a")], [], [dead]) == []
+
+
+def test_running_jobs_grow_into_what_is_free() -> None:
+    jobs = [placed("a", 1, on={"n": 1}), placed("b", 1, on={"n": 1})]
+    assert grow(jobs, [node("n", 6, free=4)]) == [Grant("a", 4), Grant("b", 2)]
+
+
+def test_pinned_jobs_do_not_grow() -> None:
+    job = Running(job_id="a", need=ONE_CPU, num_workers=1, max=4, is_pinned=True)
+    assert grow([job], [node("n", 6)]) == []
+
+
+def test_a_job_that_never_fits_is_told_so_with_the_numbers() -> None:
+    told = explain(queued("a", 3, 3, cpus=2), [node("n", 4)])
+    assert told is not None
+    assert "of at least 3 workers with 2 CPU each, 2 fit" in told.summary
+    assert told.details == ("Node n has 4 CPU, 0 GPU, 8 GiB of memory in all.",)
+    assert explain(queued("a"), [node("n", 4)]) is None

@@ -1,0 +1,311 @@
+"""The store's contract with the reconciler: the lease, admission, transitions, snapshots."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
+from service.states import JobState, Move, Verb, command
+from service.store.opening import Store
+from service.store.port import FencedOutError, StaleRowError, TransitionError
+from tests.service.given import (
+    BATCH,
+    Clock,
+    checkpoint,
+    leader,
+    log,
+    placed,
+    record,
+    row,
+    snapshot,
+    spec,
+    view,
+)
+from workers.errors import Failure, Reason
+from workers.status import Outcome, RunPhase
+
+pytestmark = pytest.mark.anyio
+
+
+async def fresh(store: Store, job: JobRow) -> JobRow:
+    found = await store.reconciler.job(job.id)
+    assert found is not None
+    return found
+
+
+async def test_one_leader_at_a_time_and_the_next_one_fences_the_last_out(store: Store, clock: Clock) -> None:
+    first = await store.reconciler.take_lease("a", 10)
+    assert first is not None
+    assert await store.reconciler.take_lease("b", 10) is None
+    clock.advance(8)
+    await store.reconciler.renew_lease(first, 10)
+    clock.advance(8)
+    assert await store.reconciler.take_lease("b", 10) is None
+    clock.advance(3)
+    second = await store.reconciler.take_lease("b", 10)
+    assert second is not None
+    assert second > first
+    with pytest.raises(FencedOutError):
+        await store.reconciler.renew_lease(first, 10)
+    job = (await store.jobs.submit(spec())).job
+    with pytest.raises(FencedOutError):
+        await store.reconciler.admit(job, 1, first)
+    with pytest.raises(FencedOutError):
+        await store.reconciler.put_cluster(ClusterView(is_up=True), first)
+    assert (await fresh(store, job)).state is JobState.QUEUED
+
+
+async def test_a_released_lease_is_free_at_once(store: Store) -> None:
+    fence = await leader(store)
+    await store.reconciler.release_lease(fence)
+    assert await store.reconciler.take_lease("b", 10) == fence + 1
+    await store.reconciler.release_lease(fence)
+    assert await store.reconciler.take_lease("c", 10) is None
+
+
+async def test_the_installation_has_one_lasting_id(store: Store) -> None:
+    assert await store.reconciler.installation_id() == await store.reconciler.installation_id()
+
+
+async def test_admission_writes_attempt_and_term_before_anything_starts(store: Store) -> None:
+    fence = await leader(store)
+    job = (await store.jobs.submit(spec())).job
+    started = await store.reconciler.admit(job, 3, fence)
+    assert (started.state, started.attempt, started.term, started.num_desired) == (JobState.STARTING, 1, 1, 3)
+    with pytest.raises(StaleRowError):
+        await store.reconciler.admit(job, 3, fence)
+    assert [e.attempt for e in await store.jobs.events(job.id, 0, 10)] == [0, 1]
+
+
+async def test_a_new_term_is_counted_once_and_survives_a_users_command(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    move = command(Verb.PAUSE, job.state, job.attempt)
+    assert isinstance(move, Move)
+    await store.jobs.command(job, move)
+    assert (await store.reconciler.new_term(job, fence)).term == 2
+    with pytest.raises(StaleRowError):
+        await store.reconciler.new_term(job, fence)
+
+
+async def test_a_transition_that_the_table_lacks_is_refused(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    with pytest.raises(TransitionError):
+        await store.reconciler.transition(job, JobState.SUCCEEDED, Transition(), fence)
+    assert await fresh(store, job) == job
+
+
+async def test_transitions_note_times_reasons_and_failures(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    clock.advance(5)
+    running = await store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    assert running.started_at == clock.now_s
+    clock.advance(5)
+    failure = Failure(reason=Reason.USER_ERROR, type="ValueError", message="no", traceback="x" * 9000 + "end")
+    told = Transition(reason=Reason.USER_ERROR, failure=failure, explanation=Explanation(summary="It failed."))
+    failed = await store.reconciler.transition(running, JobState.FAILED, told, fence)
+    assert (failed.finished_at, failed.reason, failed.num_desired) == (clock.now_s, Reason.USER_ERROR, 0)
+    assert failed.explanation == Explanation(summary="It failed.")
+    assert failed.failure is not None
+    assert failed.failure.traceback.endswith("end")
+    assert len(failed.failure.traceback) == 4000
+    events = await store.jobs.events(job.id, 0, 10)
+    assert [(e.source, e.to) for e in events][1:] == [
+        (JobState.QUEUED, JobState.STARTING),
+        (JobState.STARTING, JobState.RUNNING),
+        (JobState.RUNNING, JobState.FAILED),
+    ]
+
+
+async def test_live_jobs_come_first_in_first_out_and_rest_ones_are_left_out(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    first, second, third = [(await store.jobs.submit(spec())).job for _ in range(3)]
+    clock.advance(10)
+    started = await store.reconciler.admit(first, 1, fence)
+    await store.reconciler.transition(started, JobState.QUEUED, Transition(reason=Reason.NO_CAPACITY), fence)
+    paused = command(Verb.PAUSE, second.state, 0)
+    assert isinstance(paused, Move)
+    await store.jobs.command(second, paused)
+    assert [job.id for job in await store.reconciler.live_jobs()] == [third.id, first.id]
+    assert await store.reconciler.job_ids() == {first.id, second.id, third.id}
+
+
+async def test_folding_a_snapshot_twice_stores_it_once(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    taken = snapshot(
+        job,
+        [record(1), record(2, eval__accuracy=0.5)],
+        logs=(log(b"one\ntwo\n"),),
+        timeline=(row("a"), row("b", cost_s=0.2)),
+        checkpoints=(checkpoint(2),),
+    )
+    first = await store.reconciler.fold(taken, fence)
+    again = await store.reconciler.fold(taken, fence)
+    assert first == again == await store.reconciler.acknowledged(job.id, 1)
+    assert first.rounds == (1, 2)
+    assert first.log_offsets == {"1.0": 8}
+    assert first.timeline == {"a", "b"}
+    assert first.checkpoints == {checkpoint(2).path}
+    assert [p.step for p in await store.telemetry.points(job.id)] == [1, 2]
+    assert [e.seq for e in await store.telemetry.timeline(job.id, 0, 10)] == [1, 2]
+    assert b"".join(p.data for p in await store.telemetry.logs(job.id, None, 0, 1000)) == b"one\ntwo\n"
+    now = await fresh(store, job)
+    assert (now.samples, now.total_samples, now.num_current) == (2 * BATCH, 100 * BATCH, 1)
+    assert (now.loss, dict(now.eval_values)) == (0.5, {"accuracy": 0.5})
+
+
+async def test_of_two_records_with_one_key_the_higher_generation_stays(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, [record(1), record(2, loss=7.0, generation=1)]), fence)
+    await store.reconciler.fold(snapshot(job, [record(2, loss=5.0, generation=2), record(3, generation=2)]), fence)
+    await store.reconciler.fold(snapshot(job, [record(2, loss=7.0, generation=1)]), fence)
+    told = [(p.step, p.values["loss"]) for p in await store.telemetry.points(job.id)]
+    assert told == [(1, 1.0), (2, 5.0), (3, 1 / 3)]
+
+
+async def test_a_restore_hides_what_older_lineages_had_from_its_first_round_on(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, [record(r, loss=1.0) for r in range(1, 8)]), fence)
+    await store.reconciler.fold(snapshot(job, [record(r, loss=2.0, lineage=2) for r in (4, 5)]), fence)
+    await store.reconciler.fold(snapshot(job, [record(r, loss=3.0, lineage=3) for r in (5, 6)]), fence)
+    told = [(p.step, p.values["loss"]) for p in await store.telemetry.points(job.id)]
+    assert told == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 3.0), (6, 3.0)]
+    assert (await store.reconciler.acknowledged(job.id, 1)).rounds == (3, 6)
+    await store.reconciler.fold(snapshot(job, [record(1, loss=4.0, lineage=4)]), fence)
+    assert [p.values["loss"] for p in await store.telemetry.points(job.id)] == [4.0]
+
+
+async def test_steps_do_not_count_skipped_rounds(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, [record(1), record(2, skipped=True), record(3)]), fence)
+    await store.reconciler.fold(snapshot(job, [record(4, skipped=True), record(5)]), fence)
+    assert [p.step for p in await store.telemetry.points(job.id)] == [1, 1, 2, 2, 3]
+
+
+async def test_values_that_are_not_finite_are_gaps(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(
+        snapshot(job, [record(1, loss=0.5), record(2, loss=math.nan, grad_norm=math.inf, lr=0.1)]), fence
+    )
+    points = await store.telemetry.points(job.id)
+    assert [dict(p.values) for p in points] == [{"loss": 0.5}, {"lr": 0.1}]
+    assert (await fresh(store, job)).loss == 0.5
+
+
+async def test_log_bytes_are_stored_once_in_whole_lines(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    acked = await store.reconciler.fold(snapshot(job, logs=(log(b"one\ntw"),)), fence)
+    assert acked.log_offsets == {"1.0": 4}
+    acked = await store.reconciler.fold(snapshot(job, logs=(log(b"one\ntwo\nthr"),)), fence)
+    assert acked.log_offsets == {"1.0": 8}
+    gone = snapshot(job, logs=(log(b"thr", offset=8),), workers=())
+    assert (await store.reconciler.fold(gone, fence)).log_offsets == {"1.0": 11}
+    assert b"".join(p.data for p in await store.telemetry.logs(job.id, None, 0, 1000)) == b"one\ntwo\nthr"
+
+
+async def test_a_gap_in_a_log_is_told(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, logs=(log(b"a\n"),)), fence)
+    acked = await store.reconciler.fold(snapshot(job, logs=(log(b"z\n", offset=100),)), fence)
+    assert acked.log_offsets == {"1.0": 102}
+    text = b"".join(p.data for p in await store.telemetry.logs(job.id, None, 0, 1000))
+    assert text == b"a\n[98 bytes of the log of worker 1.0 are lost]\nz\n"
+
+
+async def test_a_rank_s_log_has_what_its_worker_wrote_before_it_had_the_rank(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    workers = (view("1.0", 0), view("1.1", 1))
+    await store.reconciler.fold(
+        snapshot(job, logs=(log(b"b0\n", rank=None), log(b"b1\n", worker="1.1", rank=None)), workers=workers), fence
+    )
+    await store.reconciler.fold(
+        snapshot(job, logs=(log(b"t0\n", offset=3), log(b"t1\n", worker="1.1", offset=3, rank=1)), workers=workers),
+        fence,
+    )
+
+    async def text(rank: int | None) -> bytes:
+        return b"".join(p.data for p in await store.telemetry.logs(job.id, rank, 0, 1000))
+
+    assert await text(0) == b"b0\nt0\n"
+    assert await text(1) == b"b1\nt1\n"
+    assert await text(None) == b"b0\nb1\nt0\nt1\n"
+    assert await text(7) == b""
+
+
+async def test_a_timeline_row_is_completed_by_its_cost_and_not_emptied_again(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    for cost_s in (None, 0.25, None):
+        await store.reconciler.fold(snapshot(job, timeline=(row("a", cost_s=cost_s),)), fence)
+    (entry,) = await store.telemetry.timeline(job.id, 0, 10)
+    assert (entry.seq, entry.cost_s, entry.steps_lost, entry.before) == (1, 0.25, 0, {"workers": 1})
+
+
+async def test_a_snapshot_of_another_attempt_or_an_older_term_is_refused(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.new_term(job, fence)
+    with pytest.raises(StaleRowError):
+        await store.reconciler.fold(snapshot(job, [record(1)]), fence)
+    with pytest.raises(StaleRowError):
+        await store.reconciler.fold(snapshot(job, [record(1)], attempt=2, term=2), fence)
+    assert await store.telemetry.points(job.id) == []
+
+
+async def test_worker_seconds_grow_by_what_was_held_since_the_last_look(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, workers=(view("1.0"), view("1.1", 1))), fence)
+    clock.advance(100)
+    await store.reconciler.fold(snapshot(job, workers=(view("1.0"),)), fence)
+    clock.advance(10)
+    await store.reconciler.fold(snapshot(job, phase=RunPhase.ENDED, outcome=Outcome.SUCCEEDED, workers=()), fence)
+    clock.advance(10)
+    await store.reconciler.fold(snapshot(job, phase=RunPhase.ENDED, outcome=Outcome.SUCCEEDED, workers=()), fence)
+    assert (await fresh(store, job)).worker_s == pytest.approx(210)
+
+
+async def test_registered_checkpoints_are_what_storage_holds(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, checkpoints=(checkpoint(10), checkpoint(20))), fence)
+    await store.reconciler.register_checkpoints(job.id, [checkpoint(30, final=True), checkpoint(20)], fence)
+    assert await store.reconciler.checkpoints(job.id) == [checkpoint(20), checkpoint(30, final=True)]
+    await store.reconciler.register_checkpoints("job_gone", [checkpoint(1)], fence)
+
+
+async def test_wishes_that_change_nothing_are_not_written(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    change = await store.telemetry.change()
+    await store.reconciler.set_desired(job, job.num_desired, fence)
+    await store.reconciler.set_explanation(job, job.explanation, fence)
+    assert await store.telemetry.change() == change
+    await store.reconciler.set_desired(job, 4, fence)
+    await store.reconciler.set_explanation(job, Explanation(summary="waits", details=("a",)), fence)
+    now = await fresh(store, job)
+    assert (now.num_desired, now.explanation) == (4, Explanation(summary="waits", details=("a",)))
+    assert now.version == job.version
+
+
+async def test_the_cluster_is_kept_as_it_was_seen(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    assert await store.telemetry.cluster() is None
+    node = NodeView(node_id="n1", name="host", is_alive=True, total={"cpus": 2}, free={"cpus": 1.5})
+    seen = ClusterView(is_up=True, address="127.0.0.1:1", ray_version="2.60.0", nodes=(node,))
+    await store.reconciler.put_cluster(seen, fence)
+    stored = await store.telemetry.cluster()
+    assert stored is not None
+    assert (stored.view, stored.observed_at) == (seen, clock.now_s)

@@ -1,0 +1,262 @@
+"""The supervisor over small real processes, the lock of a home, and its belongings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, last_lines, open_log, pause_before_start_s
+from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
+from service.supervise.lock import AlreadyServedError, ServeLock, current_holder
+from service.supervise.ports import PortTakenError, answers, is_free, listen
+from service.supervise.processes import Identity, belonging_to, identity_of, terminate_leader
+from service.supervise.ray_head import ray_environment, without_secrets
+from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
+from tests.waiting import LIMIT_S, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+class Serving:
+    """A supervisor in a process of its own, over stand-ins."""
+
+    def __init__(self, home: Path, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.home, self.process, self._output = home, process, output
+
+    @property
+    def told(self) -> str:
+        return self._output.read_text()
+
+    def wait_told(self, text: str) -> None:
+        wait_for(f"{text!r} in {self.told!r}", lambda: text in self.told)
+
+    def api_pid(self) -> int:
+        holder = current_holder(self.home / "run" / "serve.lock")
+        assert holder is not None
+        with urllib.request.urlopen(holder.url, timeout=LIMIT_S) as answer:
+            return int(answer.read())
+
+    def reconciler_pid(self) -> int:
+        file = self.home / "reconciler.pid"
+        wait_for("the reconciler", file.exists)
+        return int(file.read_text())
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=LIMIT_S)
+
+
+@contextmanager
+def serving(home: Path, api: str = "api") -> Iterator[Serving]:
+    output = home.with_suffix(".out")
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.service.stand_ins.serve", str(home), f"tests.service.stand_ins.{api}"],
+            cwd=ROOT,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield Serving(home, process, output)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        process.wait(timeout=LIMIT_S)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_a_killed_api_comes_back_alone_and_no_caller_is_turned_away(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        first, reconciler = served.api_pid(), served.reconciler_pid()
+        os.kill(first, signal.SIGKILL)
+        second = served.api_pid()  # asked while nobody may be there: the socket is the supervisor's
+        assert second != first
+        served.wait_told("SIGKILL; started again in 0.5 s")
+        assert not is_gone(reconciler)
+        assert served.stop() == 0
+
+
+def test_a_killed_reconciler_comes_back_alone(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        api, first = served.api_pid(), served.reconciler_pid()
+        os.kill(first, signal.SIGKILL)
+        served.wait_told("ok reconciler started again")
+        wait_for("another reconciler", lambda: served.reconciler_pid() != first)
+        assert served.api_pid() == api
+        assert served.stop() == 0
+
+
+def test_stopping_lets_the_reconciler_save_and_ends_everything(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        pids = served.api_pid(), served.reconciler_pid()
+        assert served.stop() == 0
+        assert (home / "saved").exists()
+        assert all(is_gone(pid) for pid in pids)
+        assert current_holder(home / "run" / "serve.lock") is None
+
+
+def test_children_end_with_a_supervisor_that_is_killed(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        pids = served.api_pid(), served.reconciler_pid()
+        served.process.kill()
+        served.process.wait(timeout=LIMIT_S)
+        for pid in pids:
+            wait_for(f"the end of {pid}", lambda pid=pid: is_gone(pid))
+        assert not (home / "saved").exists()  # jobs go on: nobody was told to save
+
+
+def test_an_api_that_cannot_start_ends_the_supervisor_with_its_last_words(home: Path) -> None:
+    with serving(home, api="broken") as served:
+        assert served.process.wait(timeout=LIMIT_S) == 5
+        assert "broken on purpose" in served.told
+
+
+def test_a_home_is_served_once(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        with pytest.raises(AlreadyServedError, match=rf"process {served.process.pid}, at http.*concertina stop"):
+            ServeLock(home / "run" / "serve.lock").__enter__()
+        holder = current_holder(home / "run" / "serve.lock")
+        assert holder is not None
+        assert holder.pid == served.process.pid
+
+
+def test_a_lock_left_by_a_dead_process_holds_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "run" / "serve.lock"
+    file.parent.mkdir()
+    file.write_text('{"pid": 1, "url": "http://127.0.0.1:8420"}')
+    assert current_holder(file) is None
+    with ServeLock(file) as lock:
+        lock.announce("http://127.0.0.1:1")
+    assert file.read_text() == ""
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    pauses = [pause_before_start_s(n) for n in range(40)]
+    assert pauses[:4] == [0.0, FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_a_log_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.supervise.child.MAX_LOG_BYTES", 10)
+    file = tmp_path / "api.log"
+    for line in (b"first line\n", b"second\n"):
+        descriptor = open_log(file)
+        os.write(descriptor, line)
+        os.close(descriptor)
+    assert file.read_bytes() == b"second\n"
+    assert last_lines(tmp_path / "api.log.1", 5) == ["first line"]
+
+
+def test_a_home_is_private_and_its_temporary_folder_short_and_remembered(home: Path) -> None:
+    place = Home(home)
+    place.prepare()
+    temp_dir = place.temp_dir()
+    try:
+        assert all(f.stat().st_mode & 0o077 == 0 for f in (home, place.run, place.logs, temp_dir))
+        assert len(str(temp_dir)) <= MAX_TEMP_CHARS
+        assert Home(home).temp_dir() == temp_dir
+        temp_dir.chmod(0o777)
+        other = place.temp_dir()
+        assert other != temp_dir
+        other.rmdir()
+    finally:
+        temp_dir.rmdir()
+
+
+def test_a_folder_with_other_things_in_it_is_no_home(home: Path) -> None:
+    home.mkdir()
+    (home / "thesis.tex").write_text("years of work")
+    with pytest.raises(HomeError, match=r"thesis\.tex; give --home an empty"):
+        Home(home).prepare()
+    with pytest.raises(HomeError, match="does not bear Concertina's mark"):
+        Home(home).remove()
+    assert (home / "thesis.tex").exists()
+
+
+def test_purging_takes_all_that_is_ours_and_nothing_else(home: Path, tmp_path: Path) -> None:
+    place = Home(home)
+    place.prepare()
+    storage, database = tmp_path / "storage", tmp_path / "elsewhere.db"
+    for name in ("jobs/job_1", "bundles", "mine"):
+        (storage / name).mkdir(parents=True)
+    for name in ("elsewhere.db", "elsewhere.db-wal", "elsewhere.txt"):
+        (tmp_path / name).touch()
+    place.remember_outside([home / "storage", storage, database])
+    temp_dir = place.temp_dir()
+    place.remove()
+    assert not home.exists()
+    assert not temp_dir.exists()
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["elsewhere.txt", "mine", "storage"]
+
+
+def test_a_taken_port_is_told_with_its_remedy() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert answers(port)
+        assert not is_free(port)
+        with pytest.raises(PortTakenError, match=f"port {port} .* choose another by --port"):
+            listen("127.0.0.1", port)
+
+
+def test_workers_inherit_no_secrets_and_the_head_listens_on_loopback(tmp_path: Path) -> None:
+    given = {"PATH": "/bin", "HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "CONCERTINA_PORT": "1", "RAY_ADDRESS": "a"}
+    made = ray_environment(without_secrets(given), tmp_path / "token")
+    assert made["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert made["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
+    assert given.keys() & made.keys() == {"PATH"}
+
+
+def test_a_ray_record_is_read_as_written_and_a_broken_one_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "ray.json"
+    record = RayRecord(address="127.0.0.1:6379", is_own=True, pid=7, started_at=1.5, temp_dir="/tmp/ct-x", num_cpus=2)
+    write_ray_record(file, record)
+    assert read_ray_record(file) == record
+    assert file.stat().st_mode & 0o077 == 0
+    for text in ("", "{}", "[1]", '{"address": 1, "is_own": true, "more": 2}'):
+        file.write_text(text)
+        assert read_ray_record(file) is None
+
+
+def test_processes_are_known_by_their_folder_and_their_leader(tmp_path: Path) -> None:
+    script = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); input()"
+    leader = subprocess.Popen(
+        [sys.executable, "-c", script, f"--temp-dir={tmp_path}"], stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        identity = identity_of(leader.pid)
+        wait_for("both processes", lambda: len(belonging_to(tmp_path, leader.pid)) == 2)
+        assert [p.pid for p in belonging_to(tmp_path)] == [leader.pid]
+        assert belonging_to(tmp_path / "other") == []
+        assert not Identity(leader.pid, identity.started_at - 100).is_alive()
+        terminate_leader(identity, tmp_path, wait_s=0.1)
+        leader.wait(timeout=LIMIT_S)
+        assert belonging_to(tmp_path, leader.pid) == []
+    finally:
+        leader.kill()
+        leader.wait(timeout=LIMIT_S)
