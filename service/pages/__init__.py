@@ -1,0 +1,1 @@
+"""The web pages: complete without JavaScript, from the same use cases as the REST interface."""

@@ -1,0 +1,46 @@
+// Small manners of forms: the slider and its number, selected rows, a log that follows its end.
+export function installForms() {
+  document.addEventListener("input", (event) => {
+    const other = event.target.dataset?.with && document.querySelector(event.target.dataset.with);
+    if (other) other.value = event.target.value;
+    if (event.target.name === "job") countChecked();
+  });
+  document.addEventListener("change", (event) => {
+    if ("submit" in (event.target.dataset || {})) event.target.form.requestSubmit();
+  });
+
+  let checked = [];
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id !== "list") return;
+    checked = [...document.querySelectorAll("input[name=job]:checked")].map((box) => box.id);
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    for (const id of checked) document.getElementById(id)?.click();
+    checked = [];
+    countChecked();
+    scrollLog();
+  });
+  document.addEventListener("scroll", (event) => {
+    const log = event.target;
+    const follow = document.getElementById("follow");
+    if (follow && log.matches?.("[data-follow]")) follow.checked = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+  }, true);
+  document.getElementById("follow")?.addEventListener("change", scrollLog);
+  if (location.hash) document.querySelector(location.hash)?.scrollIntoView({ block: "center" });
+  else scrollLog();
+  countChecked();
+}
+
+function countChecked() {
+  const note = document.querySelector("[data-count]");
+  if (!note) return;
+  const num = document.querySelectorAll("input[name=job]:checked").length;
+  note.parentElement.classList.toggle("is-active", num > 0);
+  note.textContent = num ? `With the ${num} selected:` : "Select jobs to act on them.";
+  for (const button of note.parentElement.querySelectorAll("button")) button.disabled = num === 0;
+}
+
+function scrollLog() {
+  const log = document.querySelector("[data-follow]");
+  if (log && document.getElementById("follow")?.checked) log.scrollTop = log.scrollHeight;
+}

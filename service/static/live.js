@@ -1,0 +1,83 @@
+// One EventSource a page. Its events only say what changed: the parts that show it are fetched again as text.
+const NAMES = ["job", "metrics", "timeline", "log", "cluster"];
+const PAUSE_MS = 1000;
+const RETRY_MS = 3000;
+
+export function installLive(topics) {
+  const waiting = new Set();
+  let timer = null;
+
+  function tell(name) {
+    waiting.add(name);
+    if (!timer && !document.hidden) timer = setTimeout(flush, waiting.size === 1 ? 120 : PAUSE_MS);
+  }
+  function flush() {
+    const names = [...waiting];
+    waiting.clear();
+    timer = setTimeout(() => {
+      timer = null;
+      if (waiting.size && !document.hidden) flush();
+    }, PAUSE_MS);
+    for (const name of names) document.body.dispatchEvent(new CustomEvent(`live:${name}`));
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && waiting.size && !timer) flush();
+  });
+  skipEqualSwaps();
+  watchState(tell);
+  if (topics) listen(topics, tell);
+}
+
+function listen(topics, tell) {
+  const query = topics.split(/\s+/).map((t) => `topic=${encodeURIComponent(t)}`).join("&");
+  let lostAt = null;
+  const banner = document.getElementById("stale");
+  setInterval(() => {
+    const age = lostAt && Math.round((Date.now() - lostAt) / 1000);
+    banner.hidden = !(age >= 2);
+    if (age >= 2) banner.querySelector("span").textContent = age < 90 ? `${age} s` : `${Math.round(age / 60)} min`;
+  }, 1000);
+
+  function open() {
+    const source = new EventSource(`/api/v1/stream?${query}`);
+    source.onopen = () => {
+      if (lostAt) NAMES.forEach(tell);
+      lostAt = null;
+    };
+    source.onerror = () => {
+      lostAt ??= Date.now();
+      if (source.readyState === EventSource.CLOSED) setTimeout(open, RETRY_MS);
+    };
+    for (const name of NAMES) source.addEventListener(name, () => tell(name));
+    addEventListener("pagehide", () => source.close(), { once: true });
+  }
+  open();
+}
+
+// A part whose text did not change is left alone, so that focus, selection and open details stay.
+function skipEqualSwaps() {
+  const last = new Map();
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { elt, xhr, requestConfig, target } = event.detail;
+    if (xhr.status === 401) return location.reload();
+    if (!elt.matches("[hx-trigger*='live:']") || requestConfig.verb !== "get") return last.delete(target.id);
+    event.detail.shouldSwap &&= last.get(target.id) !== xhr.responseText;
+    last.set(target.id, xhr.responseText);
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const open = event.detail.target.querySelector?.("details[open]") != null;
+    if (open) document.addEventListener("htmx:afterSwap", () => {
+      document.getElementById(event.detail.target.id)?.querySelector("details")?.setAttribute("open", "");
+    }, { once: true });
+  });
+}
+
+function watchState(tell) {
+  const seen = () => document.getElementById("summary")?.dataset.state;
+  let state = seen();
+  document.addEventListener("htmx:afterSwap", () => {
+    if (seen() === state) return;
+    state = seen();
+    tell("state");
+  });
+}
