@@ -1,0 +1,54 @@
+"""Finds the service that a command is for, and its token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.cli.failures import NOT_AUTHORISED, CommandError
+from service.client import Client
+from service.folders import token_file
+from service.settings import DEFAULT_HOME, is_loopback, load_client_settings, load_settings
+from service.supervise.home import Home
+from service.supervise.lock import current_holder
+
+DEFAULT_URL = "http://127.0.0.1:8420"
+
+
+def home_of(home: Path | None) -> Home:
+    """The home directory that is meant: the flag, else the settings. Raises SettingsError."""
+    return Home(load_settings({"home": home}).home)
+
+
+def connect(url: str | None = None, home: Path | None = None) -> Client:
+    """A client of the service meant: ``--url``, else the one that serves the home directory now.
+
+    Raises CommandError without a token, SettingsError.
+    """
+    settings = load_client_settings(url)
+    place = home_of(home)
+    address = settings.url
+    if address is None:
+        holder = current_holder(place.lock_file)
+        address = holder.url if holder and holder.url.startswith("http") else DEFAULT_URL
+    token = settings.token or _token_of(place, address)
+    return Client(address, token)
+
+
+def _token_of(place: Home, address: str) -> str:
+    # The token of this machine's service must not be sent to another machine.
+    if is_loopback(_host(address)):
+        try:
+            return token_file(place.path).read_text().strip()
+        except OSError:
+            pass
+    raise CommandError(
+        f"no token for {address}: start the service with `concertina serve` (it makes one in {DEFAULT_HOME}), "
+        "or set CONCERTINA_TOKEN",
+        NOT_AUTHORISED,
+    )
+
+
+def _host(address: str) -> str:
+    from urllib.parse import urlsplit
+
+    return urlsplit(address).hostname or ""

@@ -1,0 +1,142 @@
+"""The demonstration: start everything, train digits, resize, lose a worker, tell what it cost.
+
+The service runs in the main thread, which gets the signals; the scenario runs in a thread of its own and
+speaks to the service as anybody would, over REST.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+
+from service import words
+from service.cli.connection import connect, home_of
+from service.cli.failures import FAILED
+from service.cli.login import login_link
+from service.cli.news import tell
+from service.cli.output import complain, say
+from service.cli.scenario import Scenario, ScenarioError
+from service.client import ClientError
+from service.settings import Settings, environment, load_settings
+from service.supervise.lock import current_holder
+from service.supervise.ports import is_free
+from service.supervise.serve import Served, child_environment, serve
+from service.supervise.supervisor import Mark
+
+ENTRYPOINT = "workers.recipes.digits:build"
+CONFIG = {"model": "cnn", "channels": 32, "hidden": 256}
+GLOBAL_BATCH = 256
+WANTED_S = 110.0  # of one worker; two of them are faster, and a minute has to remain
+LEAST_STEPS, MOST_STEPS = 600, 9000
+GUESSED_SAMPLES_PER_S = 6000.0
+MEASURE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """Flags of the command."""
+
+    home: Path | None
+    port: int | None
+    num_cpus: int | None
+    leave: bool
+
+
+def run_demo(options: DemoOptions) -> int:
+    """Run the demonstration; gives the exit code: 0 when the job succeeded and every count is right."""
+    begin_s = time.monotonic()
+    place = home_of(options.home)
+    holder = current_holder(place.lock_file)
+    settings = _settings(options)
+    spec = demo_spec(settings)
+    if holder is not None:
+        tell(Mark.NOTE, "service", f"runs already at {holder.url}; the demonstration uses it")
+        return _play(spec, place.path, begin_s)
+    played = _Played()
+
+    def on_ready(served: Served) -> None:
+        say(f"  open     [bold]{escape(login_link(served.settings, served.url))}[/bold]")
+        threading.Thread(target=_play_beside, args=(spec, served, begin_s, options.leave, played), daemon=True).start()
+
+    exit_code = serve(settings, environment(), tell, on_ready)
+    return exit_code or (FAILED if played.exit_code is None else played.exit_code)
+
+
+@dataclass(slots=True)
+class _Played:
+    """The scenario's exit code, None until it has ended."""
+
+    exit_code: int | None = None
+
+
+def _play_beside(spec: dict[str, Any], served: Served, begin_s: float, leave: bool, played: _Played) -> None:
+    played.exit_code = _play(spec, served.settings.home, begin_s)
+    if leave:
+        served.request_stop()
+    else:
+        say(f"\n  the page stays up: [bold]{escape(served.url)}[/bold]; Ctrl-C ends everything")
+
+
+def _play(spec: dict[str, Any], home: Path, begin_s: float) -> int:
+    try:
+        with connect(home=home) as client:
+            return Scenario(client, begin_s).play(spec)
+    except (ScenarioError, ClientError) as error:
+        complain(escape(str(error)))
+        return FAILED
+
+
+def _settings(options: DemoOptions) -> Settings:
+    settings = load_settings({"home": options.home, "port": options.port, "num_cpus": options.num_cpus})
+    changes: dict[str, int] = {}
+    if settings.num_cpus is None:
+        # Two workers of one CPU each have to fit, also on a machine with one.
+        changes["num_cpus"] = max(2, len(os.sched_getaffinity(0)))
+    if options.port is None and not is_free(settings.port):
+        changes["port"] = 0
+    return settings.model_copy(update=changes)
+
+
+def demo_spec(settings: Settings) -> dict[str, Any]:
+    """A job of a minute or two on this machine, by the throughput measured here."""
+    rate = measured_samples_per_s(settings)
+    steps = min(MOST_STEPS, max(LEAST_STEPS, round(rate * WANTED_S / GLOBAL_BATCH)))
+    tell(Mark.NOTE, "measured", f"{words.rate(rate)} with one worker, so {words.count(steps)} steps of {GLOBAL_BATCH}")
+    return {
+        "name": "demo-digits",
+        "entrypoint": ENTRYPOINT,
+        "config": CONFIG,
+        "steps": steps,
+        "workers": {"min": 1, "max": 2},
+        "batch": {"global_size": GLOBAL_BATCH},
+        "checkpoint": {"every_steps": max(1, steps // 5), "metric": "eval.accuracy"},
+        "eval_every_steps": max(1, steps // 20),
+        "labels": {"made-by": "demo"},
+    }
+
+
+def measured_samples_per_s(settings: Settings) -> float:
+    """What one thread trains in a second, measured for two seconds in a process of its own."""
+    command = ["workers.recipes.speed", ENTRYPOINT, json.dumps(CONFIG), str(GLOBAL_BATCH)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", *command],
+            env=child_environment(settings, environment()),
+            capture_output=True,
+            text=True,
+            timeout=MEASURE_LIMIT_S,
+            check=True,
+        )
+        return float(done.stdout)
+    except (subprocess.SubprocessError, ValueError):
+        tell(Mark.WARN, "measured", "the throughput could not be measured; `concertina doctor` may tell why")
+        return GUESSED_SAMPLES_PER_S

@@ -1,0 +1,115 @@
+"""Ends and removals: stop what runs from a home, and take the home away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from rich.markup import escape
+from rich.prompt import Confirm
+
+from service.cli.connection import connect, home_of
+from service.cli.failures import FAILED, SERVER_ERROR, CommandError
+from service.cli.news import tell
+from service.cli.output import complain, say
+from service.client import Client, ClientError
+from service.settings import environment
+from service.supervise.home import Home
+from service.supervise.lock import Holder, current_holder
+from service.supervise.processes import Identity
+from service.supervise.ray_record import read_ray_record
+from service.supervise.serve import Served, last_settings, serve
+from service.supervise.supervisor import Mark
+
+STOP_LIMIT_S = 120.0
+TAKE_OVER_LIMIT_S = 60.0
+LOOK_EVERY_S = 0.2
+
+
+def stop_service(home: Path | None) -> int:
+    """End the service of a home, and what one that was killed left running; gives the exit code.
+
+    Raises CommandError when it does not end in time.
+    """
+    place = home_of(home)
+    holder = current_holder(place.lock_file)
+    if holder is not None:
+        _end_holder(place, holder)
+        return 0
+    if has_own_ray(place):
+        tell(Mark.NOTE, "Ray", "an earlier serve was killed and left it running; its jobs are saved first")
+        settings = last_settings(place).model_copy(update={"port": 0})
+        return serve(settings, environment(), tell, _stop_when_it_works)
+    say(f"nothing runs from {escape(str(place.path))}")
+    return 0
+
+
+def purge_home(home: Path | None, *, is_sure: bool) -> int:
+    """Remove everything of a home, after asking; gives the exit code. Raises HomeError for a foreign folder."""
+    place = home_of(home)
+    belongings = place.belongings()
+    if not belongings:
+        say(f"there is nothing of Concertina's at {escape(str(place.path))}")
+        return 0
+    is_running = current_holder(place.lock_file) is not None or has_own_ray(place)
+    for path in belongings:
+        say(f"  {escape(str(path))}")
+    question = "Stop the service that runs, and remove all of this" if is_running else "Remove all of this"
+    if not is_sure and not Confirm.ask(f"{question}, with every job, checkpoint and log?", default=False):
+        say("nothing was removed")
+        return FAILED
+    if is_running and stop_service(place.path) != 0:
+        complain("the service did not stop; nothing was removed")
+        return SERVER_ERROR
+    place.remove()
+    say("removed")
+    return 0
+
+
+def has_own_ray(place: Home) -> bool:
+    """Whether a Ray that was started for this home lives."""
+    record = read_ray_record(place.ray_file)
+    return record is not None and record.is_own and Identity(record.pid, record.started_at).is_alive()
+
+
+def _stop_when_it_works(served: Served) -> None:
+    """End the service as soon as its reconciler has seen the cluster: from then on it lets jobs save."""
+    begin = datetime.now(UTC)
+
+    def wait() -> None:
+        deadline_s = time.monotonic() + TAKE_OVER_LIMIT_S
+        with connect(served.url, served.settings.home) as client:
+            while time.monotonic() < deadline_s and not _has_seen_cluster(client, begin):
+                time.sleep(LOOK_EVERY_S)
+        served.request_stop()
+
+    threading.Thread(target=wait, name="stop", daemon=True).start()
+
+
+def _has_seen_cluster(client: Client, since: datetime) -> bool:
+    try:
+        found = client.get("/cluster")
+    except ClientError:
+        return False
+    return bool(found["is_up"]) and datetime.fromisoformat(found["observed_at"]) >= since
+
+
+def _end_holder(place: Home, holder: Holder) -> None:
+    try:
+        psutil.Process(holder.pid).terminate()
+    except psutil.NoSuchProcess:
+        return
+    tell(Mark.NOTE, "stopping", f"process {holder.pid}: running jobs save (30 s at most)")
+    deadline_s = time.monotonic() + STOP_LIMIT_S
+    while current_holder(place.lock_file) is not None:
+        if time.monotonic() > deadline_s:
+            raise CommandError(
+                f"process {holder.pid} has not ended within {STOP_LIMIT_S:.0f} s; look at {place.logs}, "
+                f"then end it by `kill -9 {holder.pid}` and call `concertina stop` again",
+                SERVER_ERROR,
+            )
+        time.sleep(LOOK_EVERY_S)
+    tell(Mark.OK, "stopped", "the next `concertina serve` goes on")

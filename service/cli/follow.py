@@ -1,0 +1,139 @@
+"""Follows a job until it ends: a progress bar, and its timeline as sentences.
+
+It asks once a second instead of holding a stream open, so that a restart of the service between two
+questions is not noticed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from service import words
+from service.cli.failures import FAILED, INTERRUPTED
+from service.cli.options import Form
+from service.cli.output import console, print_json
+from service.client import Client, UnreachableError
+
+ASK_EVERY_S = 1.0
+AWAY_LIMIT_S = 120.0
+ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+
+
+def follow_job(client: Client, job_id: str, form: Form, sleep: Callable[[float], None] = time.sleep) -> int:
+    """Show a job until it ends; gives the exit code. Ctrl-C ends the showing only.
+
+    Raises UnreachableError when the service stays away for two minutes.
+    """
+    display = console(is_error=form is Form.JSON)
+    view = JobView(client, job_id)
+    try:
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
+            TimeElapsedColumn(),
+            console=display,
+            disable=not display.is_terminal,
+            transient=True,
+        ) as progress:
+            bar = progress.add_task("", total=1.0, facts="")
+            while view.job.get("state") not in ENDED:
+                if view.job:
+                    sleep(ASK_EVERY_S)
+                view.ask()
+                _draw(progress, bar, view.job)
+                for line in view.news():
+                    display.print(line)
+    except KeyboardInterrupt:
+        display.print(f"the job goes on; see it again with `concertina show {escape(view.name)}`")
+        return INTERRUPTED
+    return _finish(client, view.job, form)
+
+
+class JobView:
+    """What is known of a job, and which of it was told already."""
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._away_since_s: float | None = None
+        self._state = ""
+        self._told: set[int] = set()
+        self.job: dict[str, Any] = {}
+        self.rows: list[dict[str, Any]] = []
+
+    @property
+    def name(self) -> str:
+        return str(self.job.get("name", self._job_id))
+
+    def ask(self) -> None:
+        """Fetch the job and its timeline; keeps what it had while the service is away for less than the limit."""
+        try:
+            self.job = self._client.job(self._job_id)
+            self.rows = self._client.timeline(self._job_id)
+            self._away_since_s = None
+        except UnreachableError:
+            now_s = time.monotonic()
+            if not self.job:
+                raise
+            self._away_since_s = self._away_since_s or now_s
+            if now_s - self._away_since_s > AWAY_LIMIT_S:
+                raise
+
+    def news(self) -> list[str]:
+        """Sentences about what happened since the last time, as rich's markup."""
+        lines = []
+        if self.job.get("state") != self._state:
+            self._state = str(self.job.get("state"))
+            why = words.reason(self.job.get("reason"))
+            lines.append(f"[bold]{words.state(self._state)}[/bold]{f': {escape(why)}' if why else ''}")
+        for row in self.rows:
+            seq = int(row["seq"])
+            # A row is sent before its cost is known, and again with it: tell it once it is complete.
+            if seq in self._told or row["kind"] == "checkpoint" or _is_open(row):
+                continue
+            self._told.add(seq)
+            lines.append(f"  {escape(words.timeline(row))}")
+        return lines
+
+
+def _is_open(row: dict[str, Any]) -> bool:
+    return row["kind"] in ("resize", "worker_lost") and row.get("cost_s") is None
+
+
+def _draw(progress: Progress, bar: TaskID, job: dict[str, Any]) -> None:
+    done = job["progress"]
+    steps = done.get("steps") or 0
+    parts = [f"step {words.count(done.get('step'))} of {words.count(steps)}" if steps else ""]
+    if done.get("loss") is not None:
+        parts.append(f"loss {words.number(done['loss'])}")
+    if done.get("samples_per_s"):
+        parts.append(words.rate(done["samples_per_s"]))
+    parts.append(f"workers {words.workers(job['workers'])}")
+    if done.get("eta_s") is not None:
+        parts.append(f"{words.duration(done['eta_s'])} left")
+    share = min(1.0, (done.get("step") or 0) / steps) if steps else 0.0
+    facts = escape("  ".join(p for p in parts if p))
+    progress.update(bar, completed=share, description=escape(job["name"]), facts=facts)
+
+
+def _finish(client: Client, job: dict[str, Any], form: Form) -> int:
+    is_good = job["state"] == "SUCCEEDED"
+    if form is Form.JSON:
+        print_json(job)
+    elif is_good:
+        evaluated = {k: v for k, v in (job["progress"].get("eval") or {}).items() if v is not None}
+        found = ", ".join(f"{name} {words.metric_value(name, value)}" for name, value in evaluated.items())
+        done = f"{words.count(job['progress'].get('samples'))} samples"
+        console().print(f"{escape(job['name'])}: {done}{f', {found}' if found else ''}")
+    else:
+        told = client.get(f"/jobs/{job['id']}/explain")
+        for line in (told["summary"], *told["details"], told["remedy"]):
+            if line:
+                console().print(escape(line))
+    return 0 if is_good else FAILED

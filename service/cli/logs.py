@@ -1,0 +1,59 @@
+"""Prints logs, once or as they grow."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.markup import escape
+
+from service.cli.follow import ENDED
+from service.cli.options import Form
+from service.cli.output import console, print_json
+from service.client import Client
+
+ASK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which part of the logs: one rank or all, the last lines or all."""
+
+    rank: int | None
+    tail: int | None
+
+
+def print_logs(
+    client: Client,
+    reference: str,
+    selection: Selection,
+    *,
+    follow: bool,
+    form: Form,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Print a job's logs; with ``follow`` until the job has ended and its last line is there."""
+    job = client.find_job(reference)
+    part = client.logs(job["id"], rank=selection.rank, tail=selection.tail)
+    if form is Form.JSON and not follow:
+        print_json({"job": job["id"], "rank": selection.rank, "text": part.text, "next_offset": part.next_offset})
+        return
+    _write(part.text)
+    while follow:
+        # The state is asked before the log: what was written before the end is then printed in any case.
+        has_ended = client.job(job["id"])["state"] in ENDED
+        part = client.logs(job["id"], rank=selection.rank, offset=part.next_offset)
+        _write(part.text)
+        if has_ended and not part.text:
+            console(is_error=True).print(f"[dim]{escape(job['name'])} has ended[/dim]")
+            return
+        if not part.text:
+            sleep(ASK_EVERY_S)
+
+
+def _write(text: str) -> None:
+    # Control characters of a job's output would steer this terminal.
+    sys.stdout.write("".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text))
+    sys.stdout.flush()

@@ -1,0 +1,177 @@
+"""What the demonstration does to its job, and what it reads off the timeline afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from rich.markup import escape
+
+from service import words
+from service.cli.failures import FAILED
+from service.cli.follow import ENDED, JobView
+from service.cli.output import console, say, table
+from service.client import Client
+
+LOOK_EVERY_S = 0.5
+STRETCH_S = 8.0  # how long each size is watched
+START_LIMIT_S = 180.0
+CHANGE_LIMIT_S = 90.0
+END_LIMIT_S = 1800.0
+MAX_POINTS = 10_000
+TOLD_KINDS = frozenset({"resize", "worker_lost", "worker_joined", "restore", "controller_lost"})
+
+
+class ScenarioError(Exception):
+    """The demonstration cannot go on; the message says at what."""
+
+
+class Scenario:
+    """Plays on one job. ``begin_s`` is when the command was given, by the monotonic clock."""
+
+    def __init__(self, client: Client, begin_s: float) -> None:
+        self._client = client
+        self._begin_s = begin_s
+        self._job_id = ""
+        self._view = JobView(client, "")
+
+    def play(self, spec: dict[str, Any]) -> int:
+        """The whole demonstration; gives the exit code. Raises ScenarioError and what the client raises."""
+        job = self._client.submit(spec)
+        self._job_id = job["id"]
+        self._view = JobView(self._client, self._job_id)
+        self._client.scale(self._job_id, 1, "the demo starts small")
+        say(f"\n[bold]▸ {escape(job['name'])}[/bold]  {self._client.url}/jobs/{self._job_id}")
+        self._until("the first step", lambda: self._view.job["progress"]["step"] > 0, START_LIMIT_S)
+        say(f"  first point on the chart {words.duration(time.monotonic() - self._begin_s)} after the command")
+        self._watch()
+        self._resize(2, "the demo grows it")
+        self._watch()
+        self._lose_one()
+        self._watch()
+        self._resize(1, "the demo shrinks it")
+        self._until("the end of the job", self._has_ended, END_LIMIT_S)
+        return self._conclude()
+
+    def _resize(self, num_workers: int, reason: str) -> None:
+        say(f"[bold]▸ {words.plural(num_workers, 'worker')}, please[/bold]")
+        self._client.scale(self._job_id, num_workers, reason)
+        self._until(words.plural(num_workers, "worker"), lambda: self._num_current() == num_workers, CHANGE_LIMIT_S)
+
+    def _lose_one(self) -> None:
+        pid = self._pid_of_a_worker()
+        num_lost = self._num_rows("worker_lost")
+        say(f"[bold]▸ kill -9 {pid}[/bold], one of the two workers")
+        os.kill(pid, signal.SIGKILL)
+        self._until("the loss", lambda: self._num_rows("worker_lost") > num_lost, CHANGE_LIMIT_S)
+        self._until("the second worker's return", lambda: self._num_current() == 2, CHANGE_LIMIT_S)
+
+    def _pid_of_a_worker(self) -> int:
+        """The last rank's process. It runs on this machine: the demonstration has started it."""
+        nodes = self._client.get("/cluster")["nodes"]
+        workers = [w for node in nodes for w in node["workers"] if w["job_id"] == self._job_id]
+        ranked = sorted((w for w in workers if w["rank"] is not None), key=lambda w: int(w["rank"]))
+        if not ranked:
+            raise ScenarioError("no worker of the job is on this machine, so none can be killed; is Ray elsewhere?")
+        pid = int(ranked[-1]["pid"])
+        try:
+            is_worker = psutil.Process(pid).name().startswith("ray::")
+        except psutil.NoSuchProcess:
+            is_worker = False
+        if not is_worker:
+            raise ScenarioError(f"process {pid} is not a Ray worker of this machine; it is left alone")
+        return pid
+
+    def _num_current(self) -> int:
+        return int(self._view.job["workers"]["current"])
+
+    def _num_rows(self, kind: str) -> int:
+        return sum(1 for row in self._view.rows if row["kind"] == kind)
+
+    def _has_ended(self) -> bool:
+        return self._view.job["state"] in ENDED
+
+    def _watch(self) -> None:
+        until_s = time.monotonic() + STRETCH_S
+        self._until("the next act", lambda: time.monotonic() >= until_s, STRETCH_S + CHANGE_LIMIT_S)
+        done = self._view.job["progress"]
+        say(
+            f"  step {words.count(done['step'])} of {words.count(done['steps'])}, loss {words.number(done['loss'])}, "
+            f"{words.rate(done['samples_per_s'])} with {words.plural(self._num_current(), 'worker')}"
+        )
+
+    def _until(self, what: str, is_reached: Callable[[], bool], limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            self._view.ask()
+            for line in self._view.news():
+                say(line)
+            if is_reached():
+                return
+            if self._has_ended():
+                state = words.state(self._view.job["state"]).lower()
+                raise ScenarioError(f"the job {state} while waiting for {what}; `concertina explain {self._job_id}`")
+            if time.monotonic() > deadline_s:
+                raise ScenarioError(f"{what} did not come within {limit_s:.0f} s; `concertina explain {self._job_id}`")
+            time.sleep(LOOK_EVERY_S)
+
+    def _conclude(self) -> int:
+        job = self._view.job
+        rows = [row for row in self._view.rows if row["kind"] in TOLD_KINDS]
+        say("\n[bold]What happened, and what it cost[/bold]")
+        console().print(
+            table(
+                ("step", "what", "seconds without a step", "steps lost"),
+                ((words.count(r["step"]), words.timeline(r), _seconds(r), _lost(r)) for r in rows),
+            )
+        )
+        if job["state"] != "SUCCEEDED":
+            say(f"the job {words.state(job['state']).lower()}: `concertina explain {self._job_id}`")
+            return FAILED
+        faults = self._wrong_counts()
+        for fault in faults:
+            say(f"[red]✗[/red] {escape(fault)}")
+        if not faults:
+            evaluated = {k: v for k, v in (job["progress"].get("eval") or {}).items() if v is not None}
+            found = ", ".join(f"{name} {words.metric_value(name, value)}" for name, value in evaluated.items())
+            done = job["progress"]
+            say(
+                f"[green]✓[/green] {words.count(done['samples'])} samples in {words.count(done['steps'])} steps, "
+                f"each counted once{f'; {found}' if found else ''}"
+            )
+        return FAILED if faults else 0
+
+    def _wrong_counts(self) -> list[str]:
+        """What does not add up: each step must be there once, with the whole global batch."""
+        job = self._view.job
+        done, batch = job["progress"], job["spec"]["batch"]["global_size"]
+        faults = []
+        if done["samples"] != job["spec"]["steps"] * batch:
+            faults.append(f"{done['samples']} samples were trained, not {job['spec']['steps'] * batch}")
+        points = self._client.get(f"/jobs/{self._job_id}/metrics", keys="global_batch", max_points=MAX_POINTS)["points"]
+        steps = [point["step"] for point in points]
+        if steps != list(range(1, job["spec"]["steps"] + 1)):
+            faults.append(f"the records of steps are not 1 to {job['spec']['steps']}, each once: {_gap(steps)}")
+        partial = [p["step"] for p in points if p["values"].get("global_batch") != batch]
+        if partial:
+            faults.append(f"{len(partial)} steps had another batch than {batch}, the first one step {partial[0]}")
+        return faults
+
+
+def _gap(steps: list[int]) -> str:
+    for expected, seen in enumerate(steps, start=1):
+        if seen != expected:
+            return f"step {seen} stands where {expected} should"
+    return f"there are {len(steps)}"
+
+
+def _seconds(row: dict[str, Any]) -> str:
+    return "–" if row.get("cost_s") is None else words.duration(row["cost_s"])
+
+
+def _lost(row: dict[str, Any]) -> str:
+    return "–" if row.get("steps_lost") is None else str(row["steps_lost"])

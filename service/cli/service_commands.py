@@ -1,0 +1,123 @@
+"""Signatures of the commands about the service itself; what they do is imported when one is called.
+
+Typer makes a command's options of its parameters, so some have more of them than a function should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from service.cli.options import Form, FormOption, HomeOption, UrlOption, YesOption
+
+PANEL = "Service"
+
+HostOption = Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default="127.0.0.1")]
+PortOption = Annotated[
+    int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any.", show_default="8420")
+]
+CpusOption = Annotated[
+    int | None, typer.Option("--num-cpus", min=1, help="CPUs of the Ray started here.", show_default="the machine's")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file to the command line."""
+    commands: dict[str, Callable[..., None]] = {
+        "demo": demo,
+        "serve": serve,
+        "stop": stop,
+        "open": open_page,
+        "doctor": doctor,
+        "purge": purge,
+        "version": version,
+    }
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=PANEL)(command)
+
+
+def demo(
+    home: HomeOption = None,
+    port: PortOption = None,
+    num_cpus: CpusOption = None,
+    leave: Annotated[bool, typer.Option("--exit", help="Stop everything when the job has ended.")] = False,
+) -> None:
+    """Start everything here, train digits, resize it, kill a worker, show the page."""
+    from service.cli.demo import DemoOptions, run_demo
+
+    raise typer.Exit(run_demo(DemoOptions(home=home, port=port, num_cpus=num_cpus, leave=leave)))
+
+
+def serve(
+    host: HostOption = None,
+    port: PortOption = None,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="Database.", show_default="SQLite in the home")
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray-address", metavar="ADDR", help="A Ray to use instead of one started here.")
+    ] = None,
+    num_cpus: CpusOption = None,
+    storage: Annotated[
+        str | None, typer.Option("--storage", metavar="URL", help="Bundles, checkpoints.", show_default="in the home")
+    ] = None,
+    home: HomeOption = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name to be called by; repeatable.")
+    ] = None,
+    behind_proxy: Annotated[
+        bool | None, typer.Option("--behind-proxy", help="A proxy in front does TLS.", show_default="no")
+    ] = None,
+) -> None:
+    """Run the service until Ctrl-C: API and pages, the keeper of jobs, and a Ray of its own."""
+    from service.cli.serving import run_service
+
+    flags = {
+        "host": host,
+        "port": port,
+        "database": database,
+        "ray_address": ray_address,
+        "num_cpus": num_cpus,
+        "storage": storage,
+        "home": home,
+        "allowed_hosts": tuple(allowed_host) if allowed_host else None,
+        "behind_proxy": behind_proxy,
+    }
+    raise typer.Exit(run_service(flags))
+
+
+def stop(home: HomeOption = None) -> None:
+    """End the service of a home directory: running jobs save, and go on with the next serve."""
+    from service.cli.ending import stop_service
+
+    raise typer.Exit(stop_service(home))
+
+
+def open_page(url: UrlOption = None, home: HomeOption = None) -> None:
+    """Open the pages in the browser, logged in by a link that works once."""
+    from service.cli.serving import open_pages
+
+    open_pages(url, home)
+
+
+def doctor(home: HomeOption = None, output: FormOption = Form.TEXT) -> None:
+    """Check whether this machine can run the service."""
+    from service.cli.doctor import examine
+
+    raise typer.Exit(examine(home, output))
+
+
+def purge(home: HomeOption = None, yes: YesOption = False) -> None:
+    """Remove everything that Concertina put on this machine."""
+    from service.cli.ending import purge_home
+
+    raise typer.Exit(purge_home(home, is_sure=yes))
+
+
+def version(output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:
+    """Tell the versions of this command and of the service."""
+    from service.cli.versions import tell_versions
+
+    tell_versions(url, home, output)

@@ -1,0 +1,1 @@
+"""One installation on one machine: its home, its processes, their ends."""

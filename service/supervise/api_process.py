@@ -1,0 +1,36 @@
+"""The API process: uvicorn on the listening socket that the supervisor holds."""
+
+from __future__ import annotations
+
+import socket
+
+import uvicorn
+
+from service.settings import Settings, load_settings
+
+GRACE_S = 3  # open event streams are cut after it when the API is told to end
+
+
+def main(descriptor: int) -> None:
+    """Serve until SIGTERM. ``descriptor`` is the inherited listening socket."""
+    settings = load_settings()
+    server = uvicorn.Server(_config(settings))
+    server.run(sockets=[socket.socket(fileno=descriptor)])
+
+
+def _config(settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        "service.app:create_app",
+        factory=True,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=settings.behind_proxy,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(int(sys.argv[1]))

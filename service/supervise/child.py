@@ -1,0 +1,136 @@
+"""A child process that is started again when it ends, after a pause that grows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+STEADY_AFTER_S = 30.0  # a process that lived this long has shown that it can run
+MAX_LOG_BYTES = 20 * 2**20
+
+
+def pause_before_start_s(num_quick_ends: int) -> float:
+    """Seconds to wait before a process that ended that often without becoming steady is started again."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(num_quick_ends - 1, 10)) if num_quick_ends else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What to run: ``module`` as ``__main__``, tied to the life of this process by a pipe."""
+
+    name: str
+    module: str
+    arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str]
+    log_file: Path
+    cwd: Path
+    descriptors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A child that ended without being told to; it is started again after ``pause_s``."""
+
+    pid: int
+    exit_code: int
+    pause_s: float
+
+
+class Child:
+    """Keeps one program running. Not for several threads.
+
+    Time comes in as an argument, from a monotonic clock.
+    """
+
+    def __init__(self, program: Program, lifeline: int) -> None:
+        self._program = program
+        self._lifeline = lifeline
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._start_at_s: float | None = None
+        self._num_quick_ends = 0
+
+    @property
+    def name(self) -> str:
+        return self._program.name
+
+    @property
+    def log_file(self) -> Path:
+        return self._program.log_file
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self, now_s: float) -> None:
+        """Start the process now; there is none yet."""
+        assert self._process is None, f"{self.name} runs already"
+        program = self._program
+        lifeline = ("service.supervise.lifeline", str(self._lifeline), program.module)
+        # -P: a `service.py` in the folder where `serve` was called must not take the place of ours.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", *lifeline, *program.arguments],
+            env=dict(program.environment),
+            cwd=program.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=(log := open_log(program.log_file)),
+            stderr=subprocess.STDOUT,
+            pass_fds=(self._lifeline, *program.descriptors),
+            start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
+        )
+        os.close(log)
+        self._started_s, self._start_at_s = now_s, None
+
+    def tick(self, now_s: float) -> Ended | None:
+        """Look after the process: notice its end, start it again when its pause is over."""
+        if self._process is None:
+            if self._start_at_s is not None and now_s >= self._start_at_s:
+                self.start(now_s)
+            return None
+        exit_code = self._process.poll()
+        if exit_code is None:
+            return None
+        self._num_quick_ends = 1 if now_s - self._started_s >= STEADY_AFTER_S else self._num_quick_ends + 1
+        ended = Ended(self._process.pid, exit_code, pause_before_start_s(self._num_quick_ends))
+        self._process, self._start_at_s = None, now_s + ended.pause_s
+        return ended
+
+    def terminate(self) -> None:
+        """Ask the process to end (SIGTERM), and do not start it again."""
+        self._start_at_s = None
+        if self._process is not None:
+            self._process.terminate()
+
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End the process now and reap it."""
+        self._start_at_s = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=10)
+            self._process = None
+
+
+def open_log(file: Path) -> int:
+    """A descriptor to append to a log of bounded size: one older part is kept. The caller closes it."""
+    if file.exists() and file.stat().st_size > MAX_LOG_BYTES:
+        file.replace(file.with_name(file.name + ".1"))
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def last_lines(file: Path, count: int, max_bytes: int = 16_384) -> list[str]:
+    """The end of a log, for a person to read; empty where there is none."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - max_bytes))
+            return stream.read().decode(errors="replace").splitlines()[-count:]
+    except OSError:
+        return []

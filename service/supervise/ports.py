@@ -1,0 +1,58 @@
+"""Ports of this machine's loopback: which are free, which answer, and the socket that the API listens on."""
+
+from __future__ import annotations
+
+import socket
+
+LOOPBACK = "127.0.0.1"
+
+
+class PortTakenError(Exception):
+    """Another program listens there."""
+
+
+def free_port() -> int:
+    """A TCP port on loopback that was free just now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    """Whether a TCP port on loopback can be listened on now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def answers(port: int, timeout_s: float = 1.0) -> bool:
+    """Whether something accepts connections on a TCP port of loopback."""
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def listen(host: str, port: int, backlog: int = 1024) -> socket.socket:
+    """A listening socket. The supervisor keeps it, so that callers wait while the API is started again.
+
+    Raises PortTakenError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise PortTakenError(
+            f"port {port} on {host} cannot be listened on ({error.strerror}); choose another by --port, or 0 for any"
+        ) from None
+    return listener

@@ -1,0 +1,104 @@
+"""Finding and ending the processes of a Ray that is ours: by its leader's session and its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+START_TIME_TOLERANCE_S = 1.0
+KILL_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process for good: a process id is used again, but not with the same start time (Unix seconds)."""
+
+    pid: int
+    started_at: float
+
+    def is_alive(self) -> bool:
+        return self.find() is not None
+
+    def find(self) -> psutil.Process | None:
+        """The living process, None when it ended or is another one by now."""
+        try:
+            process = psutil.Process(self.pid)
+            is_same = abs(process.create_time() - self.started_at) <= START_TIME_TOLERANCE_S
+            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+    def owns_session(self) -> bool:
+        """Whether the session with this number, if there is one, is this process's.
+
+        A number is not given out again while a session bears it, so only a living stranger speaks against it.
+        """
+        try:
+            return abs(psutil.Process(self.pid).create_time() - self.started_at) <= START_TIME_TOLERANCE_S
+        except psutil.Error:
+            return True
+
+
+def identity_of(pid: int) -> Identity:
+    """Raises psutil.NoSuchProcess when it has ended already."""
+    return Identity(pid, psutil.Process(pid).create_time())
+
+
+def belonging_to(folder: Path, leader_pid: int | None = None) -> list[psutil.Process]:
+    """Living processes that name the folder in their command line, or are in the leader's session.
+
+    The folder is one that only this installation uses; this process and its parents are never among them.
+    """
+    mine = {os.getpid(), *(p.pid for p in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        if process.pid in mine:
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and _belongs(process, folder, leader_pid):
+                found.append(process)
+    return found
+
+
+def _belongs(process: psutil.Process, folder: Path, leader_pid: int | None) -> bool:
+    if leader_pid is not None and os.getsid(process.pid) == leader_pid:
+        return True
+    place = str(folder)
+    return any(
+        argument == place or f"{place}/" in argument or argument.endswith(f"={place}") for argument in process.cmdline()
+    )
+
+
+def kill_all(processes: Iterable[psutil.Process], wait_s: float = KILL_WAIT_S) -> None:
+    """SIGKILL each, and wait until they are gone, at most ``wait_s`` seconds."""
+    doomed = list(processes)
+    for process in doomed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(doomed, timeout=wait_s)
+
+
+def terminate_leader(leader: Identity, folder: Path, wait_s: float) -> bool:
+    """End a process group by its leader: SIGTERM, wait until all that belongs to the folder is gone, then SIGKILL.
+
+    Blocks for at most ``wait_s`` and the wait after the kill. Gives whether all ended without being killed.
+    """
+    deadline = time.monotonic() + wait_s
+    process = leader.find()
+    if process is not None:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(psutil.Error):
+            process.wait(timeout=wait_s)
+    rest = belonging_to(folder, leader.pid if leader.owns_session() else None)
+    if rest:
+        _, rest = psutil.wait_procs(rest, timeout=max(0.0, deadline - time.monotonic()))
+    kill_all(rest)
+    return not rest

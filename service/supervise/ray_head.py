@@ -1,0 +1,246 @@
+"""A Ray head of one's own: started in a session of its own, found again, watched, ended.
+
+It outlives a `serve` that is killed; the next one takes it over when the record, the process and its
+port agree. It listens on loopback only and asks for a token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+from service.supervise.child import STEADY_AFTER_S, open_log, pause_before_start_s
+from service.supervise.home import Home, write_private
+from service.supervise.ports import LOOPBACK, answers, free_port, is_free
+from service.supervise.processes import Identity, belonging_to, identity_of, kill_all, terminate_leader
+from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
+
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 20.0
+CLEAN_UP_LIMIT_S = 4.0  # the workers of a dead head end by themselves within 2 to 4 s
+PROBE_EVERY_S = 3.0
+PROBES_BEFORE_LOST = 3
+OBJECT_STORE_BYTES = 200_000_000
+STARTED_LINE = b"Ray runtime started."
+_SECRET_WORDS = (
+    "TOKEN",
+    "SECRET",
+    "PASSWORD",
+    "PASSWD",
+    "CREDENTIAL",
+    "API_KEY",
+    "APIKEY",
+    "ACCESS_KEY",
+    "PRIVATE_KEY",
+)
+
+
+class HeadEvent(StrEnum):
+    """What happened to the head since the last look."""
+
+    STARTING = "starting"
+    UP = "up"
+    FOUND = "found"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNews:
+    """``detail`` is for a person: how many CPUs, or why it was lost and when it is started again."""
+
+    event: HeadEvent
+    detail: str
+
+
+def ray_environment(environment: Mapping[str, str], token_path: Path) -> dict[str, str]:
+    """What the head and its drivers need in their environment before they import Ray."""
+    return {
+        **environment,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_path),
+        # The switch that makes Ray really stay on loopback on Linux; 127.0.0.1 alone is rewritten.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment that workers inherit: users' code must not find the service's keys in it."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("CONCERTINA_", "RAY_")) and not any(word in name.upper() for word in _SECRET_WORDS)
+    }
+
+
+class RayHead:
+    """One head for one home. Time comes in from a monotonic clock; not for several threads."""
+
+    def __init__(self, home: Home, num_cpus: int | None, environment: Mapping[str, str]) -> None:
+        self._home = home
+        self._num_cpus = num_cpus or len(os.sched_getaffinity(0))
+        self._temp_dir = home.temp_dir()
+        # Ray opens its own folder to everybody (mode 0777); one level up nobody else gets in.
+        self._ray_dir = self._temp_dir / "r"
+        self._environment = ray_environment(without_secrets(environment), home.ray_token)
+        self._log = home.logs / "ray.log"
+        self._record: RayRecord | None = None
+        self._identity: Identity | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_up = False
+        self._log_begin = 0
+        self._last_port = 0
+        self._started_s = 0.0
+        self._next_probe_s = 0.0
+        self._num_silent = 0
+        self._num_quick_ends = 0
+        self._start_at_s: float | None = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        return self._is_up
+
+    @property
+    def pid(self) -> int | None:
+        return self._identity.pid if self._identity else None
+
+    def tick(self, now_s: float) -> HeadNews | None:
+        """Take over, start or look after the head; never waits longer than a probe of its port."""
+        if self._record is None:
+            if self._start_at_s is None or now_s < self._start_at_s:
+                return None
+            return self._adopt(now_s) or self._start(now_s)
+        if not self._is_up:
+            return self._look_at_start(now_s)
+        return self._look_at_running(now_s)
+
+    def stop(self) -> bool:
+        """End the head and all that belongs to it, within half a minute; gives whether it went by itself."""
+        self._start_at_s = None
+        went = self._end(self._record or read_ray_record(self._home.ray_file), STOP_LIMIT_S)
+        shutil.rmtree(self._ray_dir, ignore_errors=True)
+        return went
+
+    def _adopt(self, now_s: float) -> HeadNews | None:
+        """The head that an earlier `serve` left behind, when it is really ours and answers."""
+        record = read_ray_record(self._home.ray_file)
+        if record is None or not record.is_own:
+            return None
+        self._last_port = record.port
+        identity = Identity(record.pid, record.started_at)
+        is_whole = identity.is_alive() and record.temp_dir == str(self._temp_dir)
+        if not (is_whole and answers(record.port)):
+            self._end(record, CLEAN_UP_LIMIT_S)
+            return None
+        self._record, self._identity, self._is_up = record, identity, True
+        self._started_s, self._num_silent = now_s, 0
+        cpus = "" if record.num_cpus == self._num_cpus else f"; it keeps its {record.num_cpus} CPUs until it is stopped"
+        return HeadNews(HeadEvent.FOUND, f"process {record.pid}, {record.num_cpus} CPUs{cpus}")
+
+    def _start(self, now_s: float) -> HeadNews:
+        kill_all(belonging_to(self._temp_dir))
+        if not self._home.ray_token.exists():
+            write_private(self._home.ray_token, secrets.token_hex(32))
+        # The same port as before where it can be had: drivers that still try to reach it find the new head.
+        self._last_port = self._last_port if self._last_port and is_free(self._last_port) else free_port()
+        log = open_log(self._log)
+        self._log_begin = os.fstat(log).st_size
+        self._process = subprocess.Popen(
+            self._command(self._last_port),
+            env=self._environment,
+            cwd=self._temp_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(log)
+        self._identity = identity_of(self._process.pid)
+        self._record = RayRecord(
+            address=f"{LOOPBACK}:{self._last_port}",
+            is_own=True,
+            pid=self._identity.pid,
+            started_at=self._identity.started_at,
+            temp_dir=str(self._temp_dir),
+            token_path=str(self._home.ray_token),
+            num_cpus=self._num_cpus,
+        )
+        self._started_s, self._start_at_s, self._num_silent = now_s, None, 0
+        return HeadNews(HeadEvent.STARTING, f"process {self._identity.pid}")
+
+    def _command(self, port: int) -> list[str]:
+        return [
+            *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+            *(f"--node-ip-address={LOOPBACK}", f"--port={port}"),
+            # Ray's client server has a fixed port unless told; without its dependency the option is refused.
+            *((f"--ray-client-server-port={free_port()}",) if find_spec("grpc") else ()),
+            *("--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"),
+            *("--include-dashboard=false", "--disable-usage-stats"),
+            *(f"--num-cpus={self._num_cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}"),
+            f"--temp-dir={self._ray_dir}",
+        ]
+
+    def _look_at_start(self, now_s: float) -> HeadNews | None:
+        assert self._record is not None
+        if not self._is_alive():
+            return self._lose(now_s, "it ended while starting")
+        if self._says_started() and answers(self._record.port):
+            write_ray_record(self._home.ray_file, self._record)
+            self._is_up, self._next_probe_s = True, now_s + PROBE_EVERY_S
+            return HeadNews(HeadEvent.UP, f"{self._num_cpus} CPUs, token on, loopback only")
+        if now_s - self._started_s > START_LIMIT_S:
+            return self._lose(now_s, f"it was not up after {START_LIMIT_S:.0f} s")
+        return None
+
+    def _look_at_running(self, now_s: float) -> HeadNews | None:
+        assert self._record is not None
+        if not self._is_alive():
+            return self._lose(now_s, "its process ended")
+        if now_s < self._next_probe_s:
+            return None
+        self._next_probe_s = now_s + PROBE_EVERY_S
+        self._num_silent = 0 if answers(self._record.port) else self._num_silent + 1
+        if self._num_silent >= PROBES_BEFORE_LOST:
+            return self._lose(now_s, f"its port {self._record.port} did not answer {PROBES_BEFORE_LOST} times")
+        return None
+
+    def _lose(self, now_s: float, why: str) -> HeadNews:
+        self._end(self._record, CLEAN_UP_LIMIT_S)
+        self._num_quick_ends = 1 if now_s - self._started_s >= STEADY_AFTER_S else self._num_quick_ends + 1
+        pause_s = pause_before_start_s(self._num_quick_ends)
+        self._start_at_s = now_s + pause_s
+        return HeadNews(HeadEvent.LOST, f"{why}; started again in {pause_s:.1f} s (log: {self._log})")
+
+    def _end(self, record: RayRecord | None, wait_s: float) -> bool:
+        """End the recorded head, else only what is left in its folder. The record's file goes first."""
+        self._home.ray_file.unlink(missing_ok=True)
+        if record is not None and record.is_own:
+            went = terminate_leader(Identity(record.pid, record.started_at), Path(record.temp_dir), wait_s)
+        else:
+            rest = belonging_to(self._temp_dir)
+            kill_all(rest)
+            went = not rest
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=1.0)
+        self._process, self._record, self._identity, self._is_up = None, None, None, False
+        return went
+
+    def _is_alive(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            return False
+        return self._identity is not None and self._identity.is_alive()
+
+    def _says_started(self) -> bool:
+        with self._log.open("rb") as stream:
+            stream.seek(self._log_begin)
+            return STARTED_LINE in stream.read()

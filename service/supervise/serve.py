@@ -1,0 +1,130 @@
+"""Puts the parts of one installation together and runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.settings import PREFIX, Settings, load_settings
+from service.supervise.child import Child, Program
+from service.supervise.home import Home, write_private
+from service.supervise.lock import ServeLock
+from service.supervise.ports import LOOPBACK, listen
+from service.supervise.ray_head import RayHead, ray_environment
+from service.supervise.ray_record import RayRecord, write_ray_record
+from service.supervise.supervisor import Address, Mark, Parts, Say, Supervisor
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A service that is up: where it answers, and how to end it."""
+
+    settings: Settings
+    url: str
+    request_stop: Callable[[], None]
+
+
+def serve(
+    settings: Settings,
+    environment: Mapping[str, str],
+    say: Say,
+    on_ready: Callable[[Served], None],
+) -> int:
+    """Run the service of one home until it is told to stop; gives the exit code. Main thread only.
+
+    Raises HomeError, AlreadyServedError and PortTakenError before anything is started.
+    """
+    home = Home(settings.home)
+    home.prepare()
+    with ServeLock(home.lock_file) as lock, _listening(settings) as (listener, actual), _lifeline() as lifeline:
+        home.remember_outside([p for p in (actual.storage_folder, actual.database_file) if p is not None])
+        write_private(home.settings_file, json.dumps(actual.as_environment()))
+        host = actual.host if actual.host not in ("0.0.0.0", "::") else LOOPBACK
+        address = Address(host, actual.port)
+        lock.announce(address.url)
+        head = None if actual.ray_address else RayHead(home, actual.num_cpus, environment)
+        if actual.ray_address:
+            _attach(home, actual.ray_address, actual, environment, say)
+        parts = Parts(
+            address=address,
+            api=Child(_api(home, actual, environment, listener), lifeline),
+            reconciler=Child(_reconciler(home, actual, environment), lifeline),
+            head=head,
+        )
+        say(Mark.OK, "home", str(home.path))
+        supervisor = Supervisor(parts, say, lambda: on_ready(Served(actual, address.url, supervisor.request_stop)))
+        exit_code = supervisor.run()
+        home.ray_file.unlink(missing_ok=True)
+        return exit_code
+
+
+def last_settings(home: Home) -> Settings:
+    """The settings of the `serve` that runs or ran last from a home; without one, today's. Raises SettingsError."""
+    try:
+        variables: dict[str, str] = json.loads(home.settings_file.read_text())
+    except (OSError, ValueError):
+        return load_settings({"home": home.path})
+    return load_settings({"home": home.path}, environ=variables)
+
+
+def child_environment(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a child gets: this environment, with exactly these settings in place of all others."""
+    child = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
+    child |= settings.as_environment()
+    if SOURCE_ROOT.name != "site-packages":  # run from the source folder, which need not be installed
+        child["PYTHONPATH"] = os.pathsep.join(p for p in (str(SOURCE_ROOT), child.get("PYTHONPATH", "")) if p)
+    return child
+
+
+def _api(home: Home, settings: Settings, environment: Mapping[str, str], listener: int) -> Program:
+    return Program(
+        name="api",
+        module="service.supervise.api_process",
+        arguments=(str(listener),),
+        environment=child_environment(settings, environment),
+        log_file=home.logs / "api.log",
+        cwd=home.path,
+        descriptors=(listener,),
+    )
+
+
+def _reconciler(home: Home, settings: Settings, environment: Mapping[str, str]) -> Program:
+    child = child_environment(settings, environment)
+    return Program(
+        name="reconciler",
+        module="service.reconciler",
+        environment=child if settings.ray_address else ray_environment(child, home.ray_token),
+        log_file=home.logs / "reconciler.log",
+        cwd=home.path,
+    )
+
+
+def _attach(home: Home, address: str, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
+    """Use somebody else's Ray; a head of our own that was left behind ends first."""
+    RayHead(home, settings.num_cpus, environment).stop()
+    write_ray_record(home.ray_file, RayRecord(address=address, is_own=False))
+    say(Mark.OK, "Ray", f"attached to {address}")
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[tuple[int, Settings]]:
+    with listen(settings.host, settings.port) as listener:
+        port = listener.getsockname()[1]
+        yield listener.fileno(), settings.model_copy(update={"port": port})
+
+
+@contextmanager
+def _lifeline() -> Iterator[int]:
+    """The reading end of a pipe that nobody writes to; it ends when this process does."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(writing)
+        os.close(reading)

@@ -1,0 +1,78 @@
+"""Ray Train as one side of the recovery measurement."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.benchmarks.audit import Audit
+from tests.benchmarks.figures import ROOT
+from tests.benchmarks.recovery_setting import Setting
+
+END_S = 20.0
+HEALTH_CHECK_S = "0.1"
+MONITOR_S = 0.5
+
+
+class RayTrainSide:
+    """An elastic TorchTrainer with one or two workers, in a driver process of its own, at its most attentive.
+
+    Its controller looks every 0.1 s instead of every 2 s, it considers a resize every 0.5 s instead of every
+    minute, and it reports and checkpoints as often as ours does.
+    """
+
+    name = "ray_train"
+
+    def __init__(self, address: str, folder: Path, setting: Setting) -> None:
+        self.audit = Audit(folder / "audit")
+        self.audit.folder.mkdir(parents=True)
+        config = {
+            "address": address,
+            "audit": str(self.audit.folder),
+            "storage": str(folder / "storage"),
+            "monitor_s": MONITOR_S,
+            "pace_s": setting.pace_s,
+            "hidden": setting.hidden,
+            "global_size": setting.global_size,
+            "report_every": setting.checkpoint_every,
+        }
+        environment = {
+            **os.environ,
+            "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": HEALTH_CHECK_S,
+            "RAY_TRAIN_V2_ENABLED": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._log = (folder / "driver.log").open("wb")
+        self._driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.rival_ray_train", json.dumps(config)],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def scale(self, num_workers: int) -> None:
+        """Leave room for so many workers."""
+        assert self._driver.stdin is not None
+        self._driver.stdin.write(f"{num_workers}\n".encode())
+        self._driver.stdin.flush()
+
+    def check(self) -> None:
+        """Raises RuntimeError when the driver is gone."""
+        if self._driver.poll() is not None:
+            raise RuntimeError(f"Ray Train's driver ended with {self._driver.returncode}; see {self._log.name}")
+
+    def stop(self) -> None:
+        """End the driver; its actors end with it."""
+        assert self._driver.stdin is not None
+        self._driver.stdin.close()
+        try:
+            self._driver.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._driver.kill()
+            self._driver.wait(END_S)
+        self._log.close()

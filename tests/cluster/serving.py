@@ -1,0 +1,115 @@
+"""A real `concertina serve` in a process of its own, over a temporary home."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from service.client import Client
+from service.folders import token_file
+from service.settings import environment
+from service.supervise.home import Home
+from service.supervise.processes import belonging_to
+from service.supervise.ray_record import RayRecord, read_ray_record
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+START_LIMIT_S = 90.0
+STOP_LIMIT_S = 90.0
+CONCERTINA = [sys.executable, "-m", "service.cli.main"]
+
+
+class Serving:
+    """One started `serve`. ``told`` is what it has printed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], home: Path, output: Path) -> None:
+        self.process, self.home, self._output = process, home, output
+
+    @property
+    def told(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def url(self) -> str:
+        found = re.search(r"api +(http://\S+)", self.told)
+        assert found, self.told
+        return found[1]
+
+    def wait_told(self, text: str, limit_s: float = START_LIMIT_S) -> None:
+        def is_told() -> bool:
+            assert self.process.poll() is None or text in self.told, self.told
+            return text in self.told
+
+        wait_for(f"{text!r} from serve", is_told, limit_s)
+
+    def client(self) -> Client:
+        return Client(self.url, token_file(self.home).read_text().strip())
+
+    def pid_of(self, part: str) -> int:
+        """The newest process that was told of for ``api`` or ``reconciler``."""
+        return int(re.findall(rf"✓ {part} .*process (\d+)", self.told)[-1])
+
+    def ray(self) -> RayRecord:
+        record = read_ray_record(Home(self.home).ray_file)
+        assert record is not None
+        return record
+
+    def processes(self) -> list[psutil.Process]:
+        """All that belongs to this service: serve, its children, and everything of its Ray."""
+        own = psutil.Process(self.process.pid)
+        found = {p.pid: p for p in [own, *own.children(recursive=True)]}
+        record = read_ray_record(Home(self.home).ray_file)
+        if record is not None:
+            found |= {p.pid: p for p in belonging_to(Path(record.temp_dir), record.pid)}
+        return list(found.values())
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=STOP_LIMIT_S)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=STOP_LIMIT_S)
+
+
+@contextmanager
+def serving(home: Path, *flags: str, num: int = 1) -> Iterator[Serving]:
+    """Start `serve` and wait until it is up; killed at the end if it still runs. ``num`` tells several apart."""
+    output = home.with_name(f"{home.name}-{num}.out")
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            [*CONCERTINA, "serve", "--home", str(home), "--port", "0", "--num-cpus", "3", *flags],
+            cwd=ROOT,
+            env=environment(),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
+    served = Serving(process, home, output)
+    try:
+        served.wait_told("✓ Ray")
+        served.wait_told("logs a browser in")
+        yield served
+    finally:
+        if process.poll() is None:
+            served.kill()
+
+
+def end_everything(home: Path) -> None:
+    """Whatever a test left of a home ends and goes: the command `purge`, which must succeed."""
+    done = subprocess.run(
+        [*CONCERTINA, "purge", "--home", str(home), "--yes"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=2 * STOP_LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

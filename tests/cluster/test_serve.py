@@ -1,0 +1,145 @@
+"""The whole service on this machine: who dies comes back, who is killed leaves the jobs alone, nothing remains."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from service.supervise.home import Home
+from service.supervise.processes import Identity
+from tests.cluster.serving import Serving, end_everything, serving
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.cluster
+JOB_LIMIT_S = 60.0
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    yield folder
+    temp_dir = Home(folder).remembered_temp_dir()
+    end_everything(folder)
+    assert not folder.exists()
+    assert temp_dir is None or not temp_dir.exists()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def listening_addresses(processes: list[psutil.Process]) -> set[str]:
+    found = set()
+    for process in processes:
+        try:
+            connections = process.net_connections(kind="inet")
+        except psutil.NoSuchProcess:
+            continue
+        found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback
+
+
+def job_of(served: Serving, job_id: str) -> dict[str, Any]:
+    with served.client() as client:
+        return client.job(job_id)
+
+
+def submit(served: Serving, **changes: Any) -> str:
+    spec = {
+        "name": "lasting",
+        "entrypoint": "workers.recipes.digits:build",
+        "steps": 1_000_000,
+        "workers": 1,
+        "checkpoint": {"every_steps": 100_000},
+        "eval_every_steps": 100_000,
+        **changes,
+    }
+    with served.client() as client:
+        return str(client.submit(spec)["id"])
+
+
+def wait_for_step(served: Serving, job_id: str, step: int) -> None:
+    wait_for(f"step {step}", lambda: job_of(served, job_id)["progress"]["step"] >= step, JOB_LIMIT_S)
+
+
+def test_each_part_that_is_killed_comes_back_alone_and_all_listen_on_loopback(home: Path) -> None:
+    with serving(home) as served:
+        addresses = listening_addresses(served.processes())
+        assert addresses
+        assert all(is_loopback(address) for address in addresses)
+        ray = served.ray()
+        for part in ("api", "reconciler"):
+            before = served.pid_of(part)
+            os.kill(before, signal.SIGKILL)
+            wait_for(f"another {part}", lambda part=part, before=before: served.pid_of(part) != before)
+        with served.client() as client:
+            wait_for("the API", client.is_ready)
+        assert served.ray() == ray
+        os.kill(ray.pid, signal.SIGKILL)
+        served.wait_told("! Ray        lost: its process ended")
+        wait_for("another Ray", lambda: Home(home).ray_file.exists() and served.ray().pid != ray.pid, 90)
+        assert served.stop() == 0
+        assert "Traceback" not in served.told
+
+
+def test_a_killed_serve_leaves_ray_and_jobs_to_the_next_one(home: Path) -> None:
+    with serving(home) as first:
+        job_id = submit(first)
+        wait_for_step(first, job_id, 50)
+        ray, children = first.ray(), (first.pid_of("api"), first.pid_of("reconciler"))
+        first.kill()
+        for pid in children:
+            wait_for(f"the end of {pid}", lambda pid=pid: is_gone(pid))
+        assert Identity(ray.pid, ray.started_at).is_alive()
+    with serving(home, num=2) as second:
+        assert "found running, taken over" in second.told
+        assert second.ray() == ray
+        step = job_of(second, job_id)["progress"]["step"]
+        wait_for_step(second, job_id, step + 200)
+        job = job_of(second, job_id)
+        assert (job["state"], job["attempt"]) == ("RUNNING", 1)
+        assert second.stop() == 0
+        assert is_gone(ray.pid)
+
+
+def test_stopping_saves_running_jobs_and_the_next_serve_goes_on(home: Path) -> None:
+    with serving(home) as first:
+        job_id = submit(first)
+        wait_for_step(first, job_id, 50)
+        mine = first.processes()
+        assert first.stop() == 0
+        assert all(is_gone(process.pid) for process in mine)
+    with serving(home, num=2) as second:
+        wait_for("the job's return", lambda: job_of(second, job_id)["state"] == "RUNNING", JOB_LIMIT_S)
+        with second.client() as client:
+            kinds = [row["kind"] for row in client.timeline(job_id)]
+        assert "restore" in kinds
+        restored = job_of(second, job_id)["progress"]["step"]
+        assert restored >= 50
+        wait_for_step(second, job_id, restored + 50)
+        assert second.stop() == 0
+
+
+def test_purging_after_a_kill_ends_what_was_left_running(home: Path) -> None:
+    with serving(home) as served:
+        submit(served)
+        mine = served.processes()
+        served.kill()
+        end_everything(home)
+        assert all(is_gone(process.pid) for process in mine)

@@ -1,0 +1,86 @@
+"""What all tests share: which machines a test needs, and what counts as a test that did not run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def _without_ray() -> str:
+    return "" if find_spec("ray") else "Ray is not installed"
+
+
+def _without_chromium() -> str:
+    if not find_spec("playwright"):
+        return "playwright is not installed"
+    names = " or ".join(CHROMIUM_NAMES)
+    return "" if any(shutil.which(name) for name in CHROMIUM_NAMES) else f"no {names} on this machine"
+
+
+def _without_gpu() -> str:
+    return "" if Path("/dev/nvidiactl").exists() else "no CUDA device on this machine"
+
+
+LACKS: dict[str, Callable[[], str]] = {
+    "cluster": _without_ray,
+    "browser": _without_chromium,
+    "gpu": _without_gpu,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--forbid-skips",
+        default="",
+        metavar="MARKERS",
+        help="markers, with commas, whose tests must all run: one that is skipped, or none at all, fails the run",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    markers = [name for name in str(config.getoption("--forbid-skips")).split(",") if name]
+    if markers:
+        config.pluginmanager.register(_AllMustRun(markers), "all-must-run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {marker: lack() for marker, lack in LACKS.items()}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class _AllMustRun:
+    """Fails a run in which a test of some kind was skipped, or in which there was none of that kind."""
+
+    def __init__(self, markers: list[str]) -> None:
+        self._markers = markers
+        self._ran: set[str] = set()
+        self._skipped: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        kinds = [marker for marker in self._markers if marker in report.keywords]
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._skipped += [f"{report.nodeid} ({kind})" for kind in kinds]
+        elif report.when == "call":
+            self._ran.update(kinds)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for fault in self._faults():
+            terminalreporter.write_line(f"FORBIDDEN: {fault}", red=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._faults() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _faults(self) -> list[str]:
+        absent = [f"no test marked {marker!r} ran" for marker in self._markers if marker not in self._ran]
+        return absent + [f"{name} was skipped" for name in self._skipped]
