@@ -1,0 +1,16 @@
+"""Waiting for something that another process brings about: bounded, and named when it does not come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+LIMIT_S = 30.0
+
+
+def wait_for(what: str, condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Wait until something holds; fails with its name after ``limit_s`` seconds."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} did not come within {limit_s:.0f} s"
+        time.sleep(0.02)
