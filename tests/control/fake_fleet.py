@@ -8,7 +8,7 @@ from typing import Any
 
 from workers.control.actor import Tail
 from workers.control.fleet import Heard
-from workers.plan import Plan, PlanId
+from workers.plan import Goal, Plan, PlanId
 from workers.status import (
     Acknowledged,
     BuildInfo,
@@ -45,9 +45,8 @@ class FakeWorker:
         self.term, self.seq = term, self.seq + 1
         if self.phase is Phase.BUILD:
             self.phase = Phase.READY
-        elif plan is not None and plan.member(self.worker_id) and plan.id > self.halted:
-            for _ in range(ROUNDS_A_POLL):
-                self._train(plan)
+        elif plan is not None and plan.id > self.halted:
+            self._obey(plan)
         self.records = [r for r in self.records if r.key > acked.rounds]
         offset = acked.log_offsets.get(self.worker_id, 0)
         rest = self.log[offset:]
@@ -86,6 +85,17 @@ class FakeWorker:
         if self.plan is not None and self.phase is Phase.COMPUTE:
             self.phase = Phase.STOPPED
             self.stop = StopReport(generation=self.plan.generation, cause=StopCause.ABORTED)
+
+    def _obey(self, plan: Plan) -> None:
+        if plan.member(self.worker_id) is None:
+            if self.plan is not None and self.phase is Phase.COMPUTE:
+                self.stop = StopReport(generation=self.plan.generation, cause=StopCause.REMOVED)
+                self.plan, self.phase = plan, Phase.STOPPED
+        elif plan.goal is Goal.SAVE_AND_STOP:
+            self.plan, self.phase = plan, Phase.SAVED
+        else:
+            for _ in range(ROUNDS_A_POLL):
+                self._train(plan)
 
     def _train(self, plan: Plan) -> None:
         self.plan, self.stop = plan, None

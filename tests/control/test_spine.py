@@ -40,7 +40,7 @@ def assert_whole(world: World) -> None:
         assert [rounds[token] for token in history] == list(range(1, NUM_ROUNDS + 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(worlds(st.sampled_from(FAULTS)))
 def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
     world.run(max_ticks=20_000)
@@ -48,7 +48,7 @@ def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
     assert_whole(world)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(worlds(st.sampled_from([f for f in FAULTS if f not in DEADLY])))
 def test_no_round_is_committed_twice_while_no_worker_dies(world: World) -> None:
     world.run(max_ticks=20_000)
@@ -57,7 +57,7 @@ def test_no_round_is_committed_twice_while_no_worker_dies(world: World) -> None:
     assert_whole(world)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(worlds(st.sampled_from([f for f in Fault if f not in DEADLY])))
 def test_a_pause_saves_every_committed_round(world: World) -> None:
     world.faults.append(Fault.PAUSE)
@@ -69,7 +69,7 @@ def test_a_pause_saves_every_committed_round(world: World) -> None:
         assert saved == len(world.tokens)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(worlds(st.sampled_from(list(Fault))))
 def test_every_wish_is_met_under_any_fault(world: World) -> None:
     world.faults.append(Fault.CANCEL)

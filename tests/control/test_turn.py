@@ -369,6 +369,23 @@ def test_a_successor_adopts_what_trains_and_decides_nothing_before_all_have_answ
     assert after.state.phase is RunPhase.RUNNING
 
 
+def test_a_pause_before_any_state_was_told_asks_before_it_lets_go() -> None:
+    desk = Desk(want=1)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE)
+    desk.turn()
+    desk.turn()
+    assert desk.of(StopWorker) == []
+    assert desk.of(HaltWorker) == [HaltWorker("1.1", desk.plan.id)]
+    desk.train("1.1", round=3)
+    desk.stop("1.1", StopCause.ABORTED)
+    desk.turn()
+    assert (desk.plan.goal, desk.plan.source) == (Goal.SAVE_AND_STOP, MemberSource("1.1", 3))
+
+
 def test_losing_everybody_starts_a_new_lineage_from_the_newest_checkpoint() -> None:
     desk = Desk()
     ids = desk.started(2)

@@ -83,8 +83,12 @@ def carry_out(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | 
         return None
     if state.saving_since_s is None:
         state = replace(state, saving_since_s=now_s)
-    if end.must_save and membership.holders(state) and not _is_saved(state):
-        return _save(state, inputs, now_s, end)
+    if end.must_save and not _is_saved(state):
+        if membership.holders(state):
+            return _save(state, inputs, now_s, end)
+        if state.plan is not None and not state.is_broken:
+            # Whoever entered the plan may have trained since it was last heard: ask before letting go.
+            return replace(state, is_broken=True, why_broken="ending before any state was told"), ()
     return _let_go(replace(state, ending=replace(end, must_save=False)), inputs, now_s)
 
 
