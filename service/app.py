@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 
 import structlog
 from fastapi import APIRouter, FastAPI
-from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from service.api import bundles, jobs, login, stream, system, telemetry
-from service.api.gate import Gate
+from service.api.gate import API_PREFIX, Gate
 from service.api.problems import install_handlers
 from service.api.schema import install_schema
 from service.auth import ensure_admin_token
+from service.log import configure_log
 from service.pages.assets import Assets
 from service.pages.routes import build_pages
 from service.services import Services, build_services
@@ -30,6 +31,7 @@ MIN_COMPRESSED_BYTES = 1000
 
 def create_app(settings: Settings | None = None, services: Services | None = None) -> FastAPI:
     """The application; settings default to what the environment says. Its lifespan opens and closes the store."""
+    configure_log()
     use = services or build_services(settings or load_settings())
 
     @contextlib.asynccontextmanager
@@ -48,9 +50,14 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     app.state.services = use
     install_handlers(app)
     install_schema(app)
-    app.add_middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=5)
+    app.add_middleware(
+        GZipMiddleware,
+        minimum_size=MIN_COMPRESSED_BYTES,
+        compresslevel=5,
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),  # weights do not shrink
+    )
     app.add_middleware(Gate, services=use)
-    api = APIRouter(prefix="/api/v1")
+    api = APIRouter(prefix=API_PREFIX)
     for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router):
         api.include_router(router)
     app.include_router(api)

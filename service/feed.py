@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from service.cost import Prices
@@ -92,7 +92,7 @@ class Feed:
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()
 
-    async def follow(self, topics: tuple[Topic, ...], after: int | None) -> AsyncIterator[bytes]:
+    async def follow(self, topics: tuple[Topic, ...], after: int | None) -> AsyncGenerator[bytes]:
         """Frames of Server-Sent Events, for ever: what changed after ``after``, and heartbeats.
 
         Without ``after`` it begins now, with the present state of the jobs and the cluster that are
@@ -107,8 +107,9 @@ class Feed:
                 for frame in frames(await self._present(topics, now)):
                     yield frame
                 after = now
-            async for frame in self._later(topics, after):
-                yield frame
+            async with contextlib.aclosing(self._later(topics, after)) as later:
+                async for frame in later:
+                    yield frame
         finally:
             self.num_streams -= 1
 
@@ -120,7 +121,7 @@ class Feed:
             if await self._store.job(job_id) is None:
                 raise NotFoundError(f"there is no job {job_id!r}; GET /api/v1/jobs lists them")
 
-    async def _later(self, topics: tuple[Topic, ...], after: int) -> AsyncIterator[bytes]:
+    async def _later(self, topics: tuple[Topic, ...], after: int) -> AsyncGenerator[bytes]:
         while True:
             moved, upto = self._moved, self._change
             while after < upto:

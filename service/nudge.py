@@ -77,8 +77,10 @@ class NudgeListener:
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for a nudge, at most ``timeout_s``; whether one came. Several before the call count as one."""
+        # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the nudge.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._arrived.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
         was_nudged = self._arrived.is_set()
         self._arrived.clear()
         return was_nudged

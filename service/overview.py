@@ -32,8 +32,8 @@ class Overview:
 def cluster_document(stored: StoredCluster | None, jobs: Sequence[JobRow], now_s: float) -> Document:
     """``{is_up, is_stale, error, observed_at, ray, resources, nodes, demand}``.
 
-    A node: ``{id, name, is_alive, total, free, workers: [{job_id, job_name, worker_id, rank, phase}]}``. ``demand`` is
-    what jobs want and do not have: ``[{job_id, name, state, workers, cpus, gpus, since}]``.
+    A node: ``{id, name, is_alive, total, free, workers: [{job_id, job_name, worker_id, rank, pid, phase}]}``.
+    ``demand`` is what jobs want and do not have: ``[{job_id, name, state, workers, cpus, gpus, since}]``.
     """
     view = None if stored is None else stored.view
     nodes = () if view is None else view.nodes
@@ -82,6 +82,7 @@ def _node(node: NodeView, jobs: Sequence[JobRow]) -> Document:
                 "job_name": job.name,
                 "worker_id": worker["worker_id"],
                 "rank": worker["rank"],
+                "pid": worker["pid"],
                 "phase": worker["phase"],
             }
             for job in jobs

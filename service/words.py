@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -66,6 +67,7 @@ _UNITS: Mapping[str, str] = {
 }
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_WORKER_IN_REASON = re.compile(r"\bworker (\d+\.\d+):")
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 
@@ -198,7 +200,7 @@ def cost(amounts: Mapping[str, Any] | None) -> str:
         return "–"
     paid = amounts.get("amount")
     if paid is not None:
-        return f"{paid:,.2f} {amounts['currency']}" if paid >= 1 else f"{number(paid)} {amounts['currency']}"
+        return f"{'< 0.01' if paid < 0.01 else f'{paid:,.2f}'} {amounts['currency']}"
     return f"{duration(amounts['worker_s'])} of a worker"
 
 
@@ -264,7 +266,7 @@ def _lost_workers(row: Mapping[str, Any]) -> list[str]:
         name = lost.get("rank") if lost.get("rank") is not None else lost.get("worker_id")
         node = lost.get("node_id")
         names.append(f"{name} was lost" + (f" on node {str(node)[:8]}" if node else ""))
-    return names
+    return names or [f"{name} was lost" for name in _WORKER_IN_REASON.findall(str(row.get("reason") or ""))]
 
 
 def _start(row: Mapping[str, Any]) -> str:

@@ -14,16 +14,18 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.problems import problem_of
+from service.api.problems import problem_of, unexpected
 from service.errors import BadRequestError, ForbiddenError, NotAuthorisedError, ServiceError, TooLargeError
 from service.services import Services
 from service.settings import is_loopback
 
 COOKIE = "concertina_session"
-UPLOAD_PATH = "/api/v1/bundles"
+API_PREFIX = "/api/v1"
+UPLOAD_PATH = f"{API_PREFIX}/bundles"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH_PATHS = frozenset({"/livez", "/readyz"})
 PUBLIC_PATHS = HEALTH_PATHS | {"/login"}
@@ -63,13 +65,15 @@ class Gate:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id = _request_id(headers)
         begin_s = time.perf_counter()
+        has_begun = False
 
         async def answer(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
             if message["type"] == "http.response.start":
                 _add_headers(message, request_id)
-                route = getattr(scope.get("route"), "path", "other")
                 passed_s = time.perf_counter() - begin_s
-                self._services.instruments.request(_method(scope), route, message["status"], passed_s)
+                self._services.instruments.request(_method(scope), _route(scope), message["status"], passed_s)
             await send(message)
 
         try:
@@ -80,7 +84,13 @@ class Gate:
         except ServiceError as error:
             await self._refusal(scope, headers, error)(scope, receive, answer)
             return
-        await self._app(scope, bounded, answer)
+        try:
+            await self._app(scope, bounded, answer)
+        except Exception as error:
+            # The one place of this process that catches broadly; outside of it answers would lack their headers.
+            if has_begun:
+                raise
+            await unexpected(Request(scope), error)(scope, receive, answer)
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         """Another site's name for this address is DNS rebinding. Health checks call by address, and tell nothing."""
@@ -167,6 +177,14 @@ def _request_id(headers: Headers) -> str:
 def _method(scope: Scope) -> str:
     known = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
     return scope["method"] if scope["method"] in known else "other"
+
+
+def _route(scope: Scope) -> str:
+    """The path's template; the framework keeps it without the prefix under which its router was included."""
+    path = getattr(scope.get("route"), "path", None)
+    if not isinstance(path, str):
+        return "other"
+    return API_PREFIX + path if scope["path"].startswith(f"{API_PREFIX}/") else path
 
 
 def _host_name(host: str) -> str | None:

@@ -10,8 +10,10 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 
 from service import errors
 from service.errors import ServiceError
@@ -81,12 +83,11 @@ def problem_of(error: ServiceError, request_id: str) -> ProblemAnswer:
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Make all errors of the application problems; nothing shows a traceback."""
+    """Make refusals problems; the gate does so with what nobody expected (``unexpected``)."""
     app.add_exception_handler(ServiceError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -115,14 +116,29 @@ async def _http(request: Request, error: Exception) -> Response:
         return problem_page("Not found", "There is no such page.", status, request_id)
     answer = problem(status, detail, CODE_OF_STATUS.get(status, "HTTP_ERROR"), request_id)
     answer.headers.update(error.headers or {})
+    if status == 405:
+        answer.headers["Allow"] = ", ".join(_allowed(request))
     return answer
+
+
+def _allowed(request: Request) -> list[str]:
+    """All methods of the path; the framework tells only those of the first route that has it."""
+    return sorted(
+        {
+            method
+            for route in iter_route_contexts(request.app.routes)
+            if route.path is not None and compile_path(route.path)[0].match(request.url.path)
+            for method in route.methods or ()
+        }
+    )
 
 
 async def _gone(request: Request, error: Exception) -> Response:
     return problem(400, "the request's body broke off", "BAD_REQUEST", request_id_of(request))
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+def unexpected(request: Request, error: Exception) -> Response:
+    """The answer for a fault of ours; the log tells more."""
     request_id = request_id_of(request)
     log.error("unexpected error", request_id=request_id, path=request.url.path, exc_info=error)
     detail = f"something went wrong in the service; its log tells more under request {request_id}"

@@ -228,6 +228,7 @@ class NodeWorker(Shape):
     job_name: str
     worker_id: str
     rank: int | None
+    pid: int
     phase: str
 
 

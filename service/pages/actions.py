@@ -21,14 +21,8 @@ from service.pages.render import html, part
 from service.pages.source import PageSource
 
 MAX_BULK = 200
+MAX_DIGITS = 6
 _VERBS = ("cancel", "pause", "resume", "retry", "delete")
-_WORDS = {
-    "cancel": "Cancel",
-    "pause": "Pause with checkpoint",
-    "resume": "Resume",
-    "retry": "Retry",
-    "delete": "Delete",
-}
 _CHANGED = json.dumps({"live:job": None, "live:state": None, "live:timeline": None})
 
 
@@ -96,7 +90,7 @@ class Actions:
         context = {
             "question": asked["ask"],
             "consequence": asked["lost"],
-            "button": _WORDS[verb],
+            "button": asked["do"],
             "action": f"/jobs/{job['id']}/actions/{verb}",
             "fields": [("from", origin)] if origin else [],
             "back": f"/jobs/{job['id']}",
@@ -107,13 +101,9 @@ class Actions:
     async def scale(self, job_id: str, request: Request) -> Response:
         """Ask for a size, or leave it to the service."""
         form = await read_form(request)
-        text = form.one("workers").strip()
-        wanted: int | str = "auto" if form.one("auto") else int(text) if text.isdecimal() else text
         error = None
         try:
-            if wanted != "auto" and isinstance(wanted, str):
-                raise InvalidError(f"{text[:40]!r} is not a number of workers; give a whole number")
-            await self._source.scale(job_id, wanted, form.one("reason").strip())
+            await self._source.scale(job_id, _wanted_size(form), form.one("reason").strip())
         except ServiceError as refused:
             if not is_live(request):
                 raise
@@ -156,6 +146,15 @@ class Actions:
             "jobs": jobs,
         }
         return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+
+
+def _wanted_size(form: Form) -> int | str:
+    text = form.one("workers").strip()
+    if form.one("auto"):
+        return "auto"
+    if text.isdecimal() and len(text) <= MAX_DIGITS:
+        return int(text)
+    raise InvalidError(f"{text[:40]!r} is not a number of workers; give a whole number")
 
 
 def _go(address: str, request: Request, *, is_elsewhere: bool = False) -> Response:

@@ -58,8 +58,12 @@ def _node(node: Document) -> dict[str, Any]:
 def _free_words(node: Document) -> str:
     if not node.get("is_alive", True):
         return ""
-    parts = [f"{words.number(node['free'][key])} {word}" for key, word in _RESOURCES[:2] if node["free"].get(key)]
+    parts = [_free(node["free"][key], word) for key, word in _RESOURCES[:2] if node["free"].get(key)]
     return f"{' and '.join(parts)} free" if parts else "no CPU free"
+
+
+def _free(amount: float, word: str) -> str:
+    return f"{words.number(amount)} {word.removesuffix('s') if amount == 1 else word}"
 
 
 def _by_job(worker: Document) -> tuple[str, int]:

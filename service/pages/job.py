@@ -88,24 +88,27 @@ def _action(verb: str, word: str, style: str, origin: str = "") -> dict[str, str
 
 
 def question(verb: str, origin: str, name: str) -> dict[str, str]:
-    """What a dangerous action asks: ``ask``, and what is ``lost``; empty for a harmless one."""
+    """What a dangerous action asks: ``ask``, what is ``lost``, and what the button that does it says; else empty."""
     if verb == "cancel":
         return {
             "ask": f"Cancel {name}?",
+            "do": "Cancel the job",
             "lost": "Its training stops now. What it did since its last checkpoint is lost; "
             "checkpoints, metrics and logs stay.",
         }
     if verb == "delete":
         return {
             "ask": f"Delete {name}?",
+            "do": "Delete it",
             "lost": "Its checkpoints, files, metrics and logs are removed for good.",
         }
     if verb == "retry" and origin == "start":
         return {
             "ask": f"Start {name} anew?",
+            "do": "Start anew",
             "lost": "Its checkpoints are not gone on from: all its training is done again.",
         }
-    return {"ask": "", "lost": ""}
+    return {"ask": "", "do": "", "lost": ""}
 
 
 def timeline_view(rows: Sequence[Document]) -> list[dict[str, Any]]:

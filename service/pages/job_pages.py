@@ -21,6 +21,7 @@ from service.pages.source import PageSource
 
 NUM_STATISTICS_POINTS = 2000
 NUM_OTHERS = 50
+MAX_RANK_DIGITS = 6
 _EXPLAINED = frozenset({"QUEUED", "STARTING", "RECOVERING", "FAILED"})
 
 
@@ -105,9 +106,8 @@ class JobPages:
 
     async def _logs(self, job: Document, request: Request) -> dict[str, Any]:
         rank, q = request.query_params.get("rank", ""), request.query_params.get("q", "")
-        num_lines = tabs.NUM_SEARCHED_LINES
         try:
-            log = await self._source.logs(job["id"], int(rank) if rank.isdecimal() else None, num_lines)
+            log = await self._source.logs(job["id"], _rank(rank), tabs.NUM_SEARCHED_LINES)
         except OSError as error:
             empty = LogText(text="", next_offset=0)
             return {"job": job, "logs": {**tabs.logs_view(empty, job, rank, q), "problem": str(error)}}
@@ -147,6 +147,10 @@ class JobPages:
             found = await self._source.compare([job["id"], other_id], ["loss"])
             compared = {"other_id": other_id, "differences": found["differences"]}
         return {"spec": tabs.spec_view(job, others, compared)}
+
+
+def _rank(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= MAX_RANK_DIGITS else None
 
 
 def _axis(request: Request) -> str:

@@ -47,7 +47,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "state_word": words.state,
     "reason_word": words.reason,
     "metric_word": words.metric,
-    "metric_value": words.metric_value,
+    "metric_value_of": lambda value, key: words.metric_value(key or "", value),
     "workers_word": words.workers,
     "cost_word": words.cost,
 }

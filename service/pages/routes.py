@@ -54,7 +54,7 @@ class Lists:
         state = asked.get("state", "")
         filters = Filters(
             state=state if state in STATE_WORDS else "",
-            q=asked.get("q", "").strip(),
+            q=asked.get("q", "").replace("\0", "").strip(),
             labels=tuple(text for text in asked.getlist("label") if "=" in text),
             page_token=asked.get("page_token", ""),
         )

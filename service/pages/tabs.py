@@ -193,6 +193,8 @@ def attempts_view(events: Sequence[Document]) -> list[dict[str, Any]]:
         if not number:
             continue
         attempt = found.setdefault(number, {"number": number, "began_at": event["time"], "lasted_s": None})
+        if attempt["lasted_s"] is not None:
+            continue  # what follows the end of an attempt leads to the next one
         attempt["state"], attempt["reason"] = event["to"], event["reason"]
         if event["to"] in ("QUEUED", "SUCCEEDED", "FAILED", "CANCELLED", "PAUSED"):
             attempt["lasted_s"] = (moment(event["time"]) - moment(attempt["began_at"])).total_seconds()

@@ -43,11 +43,12 @@ async function load(isWhole = true) {
 }
 
 async function loadJob(isWhole) {
-  const known = isWhole ? [] : sets[0]?.points || [];
+  const before = sets[0]?.points || [];
+  const known = isWhole || before.length > MAX_POINTS * 2 ? [] : before;
   const since = known.length ? `&since_step=${known.at(-1).step}` : "";
   const answer = await getJson(`/api/v1/jobs/${root.dataset.job}/metrics?keys=${encodeURIComponent(root.dataset.keys)}&max_points=${MAX_POINTS}${since}`);
   const last = known.at(-1)?.step ?? -1;
-  const points = known.length < MAX_POINTS * 2 ? [...known, ...answer.points.filter((p) => p.step > last)] : answer.points;
+  const points = [...known, ...answer.points.filter((p) => p.step > last)];
   sets = [{ id: root.dataset.job, name: "", points }];
 }
 
@@ -61,6 +62,8 @@ const xOf = (point) => (view.axis === "clock" ? seconds(point) : point.step);
 const has = (key) => sets.some((s) => s.points.some((p) => p.values[key] != null));
 
 function lanes() {
+  // Tall windows get taller charts, so that the three fill the first screen.
+  const tall = (px) => Math.round(px * Math.min(1.5, Math.max(1, innerHeight / 800)));
   const { single, singleWord, score, scoreWord, loss = "", most = "1" } = root.dataset;
   if (single) {
     const series = sets.map((s, i) => ({ key: single, set: i, word: s.name, colour: COLOURS[i % 6], dash: DASHES[i % 6], dots: single.startsWith("eval.") }));
@@ -68,13 +71,13 @@ function lanes() {
   }
   const evals = loss.split(",").filter((key) => key && key !== "loss" && has(key));
   return [
-    { name: "loss", title: "Loss", height: 168, series: [
+    { name: "loss", title: "Loss", height: tall(168), series: [
       { key: "loss", word: "training", colour: "accent" },
       ...evals.map((key) => ({ key, word: "evaluation", colour: "second", dash: [6, 3], dots: true })),
       ...(score && has(score) ? [{ key: score, word: scoreWord.toLowerCase(), colour: "third", scale: "score", dots: true, dash: [2, 2] }] : []),
     ] },
-    { name: "throughput", title: "Samples a second", height: 88, space: 26, range: fromZero, series: [{ key: "samples_per_s", word: "", colour: "accent" }] },
-    { name: "workers", title: "Workers", height: 88, space: 16, isLast: true, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], range: () => [0, Number(most) + 0.25], series: [{ key: "workers", word: "", colour: "accent", steps: true }] },
+    { name: "throughput", title: "Samples a second", height: tall(88), space: 26, range: fromZero, series: [{ key: "samples_per_s", word: "", colour: "accent" }] },
+    { name: "workers", title: "Workers", height: tall(88), space: 16, isLast: true, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500], range: () => [0, Number(most) + 0.25], series: [{ key: "workers", word: "", colour: "accent", steps: true }] },
   ];
 }
 
@@ -174,7 +177,7 @@ function describe(plot, u, lane) {
   plot.setAttribute("role", "img");
   plot.setAttribute("aria-label", `${lane.title}: ${lane.series.map((s, i) => {
     const ys = u.data[i + 1].filter((y) => y != null);
-    return ys.length ? `${s.word || ""} from ${shown(s.key, ys[0])} to ${shown(s.key, ys.at(-1))}` : "no point yet";
+    return ys.length ? `${s.word ? `${s.word} from` : "from"} ${shown(s.key, ys[0])} to ${shown(s.key, ys.at(-1))}` : "no point yet";
   }).join(", ")}. Arrow keys move the cursor, plus and minus zoom, 0 shows all.`);
   plot.onkeydown = (event) => onKey(event, u);
 }
@@ -225,7 +228,7 @@ function install() {
   }).observe(root);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.length && draw(true));
   document.body.addEventListener("live:metrics", () => load(false));
-  document.body.addEventListener("live:timeline", () => load(true));
+  for (const name of ["timeline", "state"]) document.body.addEventListener(`live:${name}`, () => load(true));
   document.addEventListener("htmx:afterSwap", (event) => event.detail.target.id === "happened" && settle());
   load();
 }

@@ -38,19 +38,29 @@ function listen(topics, tell) {
     if (age >= 2) banner.querySelector("span").textContent = age < 90 ? `${age} s` : `${Math.round(age / 60)} min`;
   }, 1000);
 
+  let source = null;
+  let wasAway = false;
   function open() {
-    const source = new EventSource(`/api/v1/stream?${query}`);
+    if (document.hidden) return;
+    source = new EventSource(`/api/v1/stream?${query}`);
     source.onopen = () => {
-      if (lostAt) NAMES.forEach(tell);
+      if (lostAt || wasAway) NAMES.forEach(tell);
       lostAt = null;
+      wasAway = false;
     };
     source.onerror = () => {
       lostAt ??= Date.now();
       if (source.readyState === EventSource.CLOSED) setTimeout(open, RETRY_MS);
     };
     for (const name of NAMES) source.addEventListener(name, () => tell(name));
-    addEventListener("pagehide", () => source.close(), { once: true });
   }
+  // A browser allows six connections to one host: tabs that nobody looks at must not hold them.
+  document.addEventListener("visibilitychange", () => {
+    source?.close();
+    wasAway = true;
+    if (!document.hidden) open();
+  });
+  addEventListener("pagehide", () => source?.close());
   open();
 }
 
@@ -59,8 +69,9 @@ function skipEqualSwaps() {
   const last = new Map();
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { elt, xhr, requestConfig, target } = event.detail;
-    if (xhr.status === 401) return location.reload();
-    if (!elt.matches("[hx-trigger*='live:']") || requestConfig.verb !== "get") return last.delete(target.id);
+    const isPart = elt.matches("[hx-trigger*='live:']") && requestConfig.verb === "get";
+    if (xhr.status === 401 || (xhr.status === 404 && isPart)) return location.reload();
+    if (!isPart) return last.delete(target.id);
     event.detail.shouldSwap &&= last.get(target.id) !== xhr.responseText;
     last.set(target.id, xhr.responseText);
   });

@@ -43,7 +43,7 @@ export function placeButtons(lane, groups, u, light) {
     button.style.left = `${offset + u.valToPos(g.x, "x")}px`;
     const show = () => {
       light(g);
-      fill(detail, g, lane.clientWidth, offset + u.valToPos(g.x, "x"));
+      fill(detail, strip, g, offset + u.valToPos(g.x, "x"));
     };
     const hide = () => {
       light(null);
@@ -60,7 +60,8 @@ export function placeButtons(lane, groups, u, light) {
   if (focused) strip.querySelector(`[data-row="${focused}"]`)?.focus();
 }
 
-function fill(detail, g, width, left) {
+function fill(detail, strip, g, left) {
+  const width = strip.parentElement.clientWidth;
   const list = document.createElement("ol");
   list.className = "timeline";
   for (const mark of g.marks.slice(-5)) {
@@ -70,5 +71,6 @@ function fill(detail, g, width, left) {
   }
   detail.replaceChildren(list);
   detail.hidden = false;
+  detail.style.top = `${strip.offsetTop + strip.offsetHeight + 4}px`;
   detail.style.left = `${Math.max(0, Math.min(width - detail.offsetWidth, left - detail.offsetWidth / 2))}px`;
 }

@@ -48,7 +48,7 @@ def serve(
         host = actual.host if actual.host not in ("0.0.0.0", "::") else LOOPBACK
         address = Address(host, actual.port)
         lock.announce(address.url)
-        head = None if actual.ray_address else RayHead(home, actual.num_cpus, environment)
+        head = None if actual.ray_address else RayHead(home, actual.num_cpus, with_source(environment))
         if actual.ray_address:
             _attach(home, actual.ray_address, actual, environment, say)
         parts = Parts(
@@ -76,10 +76,15 @@ def last_settings(home: Home) -> Settings:
 def child_environment(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
     """What a child gets: this environment, with exactly these settings in place of all others."""
     child = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
-    child |= settings.as_environment()
-    if SOURCE_ROOT.name != "site-packages":  # run from the source folder, which need not be installed
-        child["PYTHONPATH"] = os.pathsep.join(p for p in (str(SOURCE_ROOT), child.get("PYTHONPATH", "")) if p)
-    return child
+    return with_source(child) | settings.as_environment()
+
+
+def with_source(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which our packages can be imported also where they were never installed."""
+    if SOURCE_ROOT.name == "site-packages":
+        return dict(environment)
+    paths = (str(SOURCE_ROOT), environment.get("PYTHONPATH", ""))
+    return {**environment, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def _api(home: Home, settings: Settings, environment: Mapping[str, str], listener: int) -> Program:

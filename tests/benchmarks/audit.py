@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+KEPT_STEPS = 3000
+"""More than a minute of two workers' steps: enough for any change, and little to look through often."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Step:
@@ -32,7 +35,7 @@ class Audit:
         self._steps: list[Step] = []
 
     def steps(self) -> list[Step]:
-        """All steps so far, in order of time. A line that is still being written is left for the next look."""
+        """The latest steps so far, in order of time. A line that is still being written is left for the next look."""
         for file in self.folder.glob("*.steps"):
             with file.open("rb") as stream:
                 stream.seek(self._offsets.get(file, 0))
@@ -41,6 +44,7 @@ class Audit:
             self._offsets[file] = self._offsets.get(file, 0) + len(whole)
             self._steps += [_parse(line) for line in whole.decode().splitlines()]
         self._steps.sort()
+        del self._steps[:-KEPT_STEPS]
         return self._steps
 
 

@@ -10,21 +10,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+HOST = "127.0.0.1"
 NUM_CONNECTIONS = 8
 TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to POST to. ``body(i)`` is the i-th request's body; ``expected`` the status of success."""
+    """Where to POST to. ``body(i)`` is the i-th request's body; ``expected`` the status of success.
+
+    ``clear`` takes back what was asked for, so that it does not weigh on who comes next.
+    """
 
     name: str
-    host: str
     port: int
     path: str
     headers: Mapping[str, str]
     body: Callable[[int], bytes]
     expected: int
+    clear: Callable[[], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +51,7 @@ def offer(target: Target, first: int, num_requests: int, per_s: float) -> Answer
     begin_s = time.monotonic() + 0.1
 
     def send() -> None:
-        connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
+        connection = http.client.HTTPConnection(HOST, target.port, timeout=TIMEOUT_S)
         while (turn := next(turns)) < num_requests:
             due_s = begin_s + turn / per_s
             time.sleep(max(0.0, due_s - time.monotonic()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from service.client import Client
 from service.folders import token_file
 from service.settings import Settings
 from service.supervise.home import Home
@@ -37,6 +39,12 @@ class Running:
     token: str
     api: psutil.Process
     ready_s: float
+
+    def clear(self) -> None:
+        """Cancel all jobs that wait."""
+        with Client(f"http://127.0.0.1:{self.port}", self.token) as client:
+            for job in list(client.jobs(state="QUEUED")):
+                client.command(job["id"], "cancel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +114,8 @@ def whole_service(folder: Path, num_cpus: int) -> Iterator[Running]:
         yield Running(port=port, token=token_file(folder).read_text().strip(), api=api, ready_s=ready_s)
     finally:
         _end(process)
+        if (temp_dir := Home(folder).remembered_temp_dir()) is not None:
+            shutil.rmtree(temp_dir, ignore_errors=True)
 
 
 def _announced_port(process: subprocess.Popen[bytes], folder: Path, begin_s: float) -> int:

@@ -24,6 +24,7 @@ from typing import TypeAlias, TypeVar
 
 from tests.benchmarks.audit import Step, first_after_change, longest_gap_s, members, steps_lost
 from tests.benchmarks.figures import append_result, circumstances, in_words, ratio_line, spread_document, versions
+from tests.benchmarks.leaving import leave_in_order
 from tests.benchmarks.own_ray import own_ray
 from tests.benchmarks.recovery_rival import RayTrainSide
 from tests.benchmarks.recovery_setting import Setting, Side
@@ -42,7 +43,10 @@ Table: TypeAlias = defaultdict[str, defaultdict[str, list[float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One measured change. ``seconds`` to the first step of the new group, ``gap_s`` the longest without a step by anyone."""
+    """One measured change.
+
+    ``seconds`` to the first step of the new group, ``gap_s`` the longest time without a step by anyone.
+    """
 
     what: str
     side: str
@@ -53,6 +57,7 @@ class Change:
 
 def main() -> None:
     """Measure and print."""
+    leave_in_order()
     options = _options()
     setting = Setting()
     with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:

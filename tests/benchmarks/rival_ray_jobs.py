@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import secrets
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +21,12 @@ from service.supervise.processes import identity_of, terminate_leader
 from service.supervise.ray_head import ray_environment, without_secrets
 
 STOP_S = 40.0
+LOOK_S = 1.0
+CLEAR_S = 120.0
+MAX_PENDING_S = "5"
+"""Ray has no way to take back a job that waits for CPUs, but gives it up after this (default: 15 minutes)."""
+
+_ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,23 @@ class RayJobs:
     port: int
     token: str
     version: str
+
+    def clear(self) -> None:
+        """Wait until no job waits or runs."""
+        deadline_s = time.monotonic() + CLEAR_S
+        while left := sum(job["status"] not in _ENDED for job in self._jobs()):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{left} of Ray's jobs have not ended after {CLEAR_S:.0f} s")
+            time.sleep(LOOK_S)
+
+    def _jobs(self) -> list[dict[str, str]]:
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=CLEAR_S)
+        try:
+            connection.request("GET", "/api/jobs/", headers={"Authorization": f"Bearer {self.token}"})
+            jobs: list[dict[str, str]] = json.loads(connection.getresponse().read())
+            return jobs
+        finally:
+            connection.close()
 
 
 @contextmanager
@@ -39,6 +65,7 @@ def ray_jobs(folder: Path, python: Path, num_cpus: int) -> Iterator[RayJobs]:
     temp_dir = Path(tempfile.mkdtemp(prefix="ct-", dir="/tmp"))
     port = free_port()
     environment = ray_environment(without_secrets(os.environ), token_path)
+    environment["RAY_JOB_START_TIMEOUT_SECONDS"] = MAX_PENDING_S
     process = subprocess.Popen(
         [str(python), "-m", "ray.scripts.scripts", *_options(temp_dir, port, num_cpus)],
         env=environment,

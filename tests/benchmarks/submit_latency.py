@@ -4,8 +4,10 @@
 
 Every job asks for more CPUs than its cluster has, so on both sides it waits and none starts: what is measured is
 taking a job in. Ours is the whole of `serve` (API, SQLite on disk, reconciler, Ray head); ``--api-alone`` leaves the
-latter two out. Ray's is the dashboard's REST interface that its JobSubmissionClient speaks. Latency counts from the
-moment a request was due. Both ask for a token. Besides: how soon the API process answers, and what it holds.
+latter two out. Ray's is the dashboard's REST interface, which its JobSubmissionClient speaks; with ``--ray-starts``
+its jobs (`true`) start at once, as is usual there. After each block its jobs are taken back, so that they do not weigh
+on the other side's. Latency counts from the moment a request was due. Both ask for a token. Besides: how soon the API
+process answers, and what it holds.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from tests.benchmarks.figures import (
     spread_document,
     versions,
 )
+from tests.benchmarks.leaving import leave_in_order
 from tests.benchmarks.offered_load import Answers, Target, offer
 from tests.benchmarks.own_service import Running, api_alone, footprint, whole_service
 from tests.benchmarks.rival_ray_jobs import RayJobs, ray_jobs
@@ -40,6 +43,7 @@ RSS_LIMIT_MB = 150.0
 
 def main() -> None:
     """Measure and print."""
+    leave_in_order()
     options = _options()
     with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:
         _measure_start(Path(name), options)
@@ -80,7 +84,9 @@ def _service(folder: Path, *, api_only: bool) -> Iterator[Running]:
 
 def _measure_start(folder: Path, options: argparse.Namespace) -> None:
     """From starting the API process to its first answer; the first start makes the database."""
-    ready_s, rss_mb, loaded = [], [], set()
+    ready_s: list[float] = []
+    rss_mb: list[float] = []
+    loaded: set[str] = set()
     for _ in range(options.starts):
         with api_alone(folder / "start") as running:
             held = footprint(running.api)
@@ -107,7 +113,15 @@ def _ours(running: Running) -> Target:
         }
         return json.dumps(spec).encode()
 
-    return _target("concertina", running.port, "/api/v1/jobs", running.token, body, 201)
+    return Target(
+        name="concertina",
+        port=running.port,
+        path="/api/v1/jobs",
+        headers=_headers(running.token),
+        body=body,
+        expected=201,
+        clear=running.clear,
+    )
 
 
 def _rays(rival: RayJobs, *, starts: bool) -> Target:
@@ -115,13 +129,19 @@ def _rays(rival: RayJobs, *, starts: bool) -> Target:
         asked = {} if starts else {"entrypoint_num_cpus": NUM_CPUS_ASKED}
         return json.dumps({"entrypoint": "true", "metadata": {"name": f"waits-{turn}"}, **asked}).encode()
 
-    return _target("ray_jobs", rival.port, "/api/jobs/", rival.token, body, 200)
+    return Target(
+        name="ray_jobs",
+        port=rival.port,
+        path="/api/jobs/",
+        headers=_headers(rival.token),
+        body=body,
+        expected=200,
+        clear=rival.clear,
+    )
 
 
-def _target(name: str, port: int, path: str, token: str, body: object, expected: int) -> Target:
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    assert callable(body)
-    return Target(name=name, host="127.0.0.1", port=port, path=path, headers=headers, body=body, expected=expected)
+def _headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
 
 def _alternate(targets: list[Target], options: argparse.Namespace) -> dict[str, Answers]:
@@ -137,6 +157,7 @@ def _alternate(targets: list[Target], options: argparse.Namespace) -> dict[str, 
             size = total // options.blocks
             found = offer(target, WARM_UP + block * size, size, per_s)
             answers[target.name].add(found)
+            target.clear()
             print(f"block {block + 1:3d}  {target.name:10s}  {in_words(found.seconds, 'ms', 1000)}", flush=True)
     return answers
 
@@ -150,6 +171,7 @@ def _warm_up(target: Target) -> None:
         time.sleep(0.5)
         answers = offer(target, 0, 1, 1.0)
     offer(target, 1, WARM_UP - 1, 10.0)
+    target.clear()
 
 
 def _print(answers: dict[str, Answers], ray_version: str, options: argparse.Namespace) -> None:

@@ -95,6 +95,7 @@ class Viewer:
     page: Page
     site: Site
     faults: list[str] = field(default_factory=list)
+    allowed: list[str] = field(default_factory=list)
 
     def go(self, path: str) -> Page:
         """Open a page of the site and wait for its scripts."""
@@ -102,8 +103,12 @@ class Viewer:
         return self.page
 
     def allow(self, text: str) -> None:
-        """Expect complaints with this text."""
-        self.faults = [fault for fault in self.faults if text not in fault]
+        """Expect complaints with this text, before and after."""
+        self.allowed.append(text)
+
+    def unexpected(self) -> list[str]:
+        """Complaints that nobody expected."""
+        return [fault for fault in self.faults if not any(text in fault for text in self.allowed)]
 
 
 Open = Callable[..., Viewer]
@@ -129,7 +134,7 @@ def view(browser: Browser) -> Iterator[Open]:
     yield open_window
     for viewer in viewers:
         viewer.page.context.close()
-        assert viewer.faults == []
+        assert viewer.unexpected() == []
 
 
 def _note(viewer: Viewer, message: ConsoleMessage) -> None:

@@ -33,7 +33,7 @@ class FakeWorker:
     total: int
     phase: Phase = Phase.BUILD
     plan: Plan | None = None
-    halted: PlanId = PlanId(0, 0)
+    halted: PlanId = field(default=PlanId(0, 0))
     stop: StopReport | None = None
     term: int = 0
     seq: int = 0

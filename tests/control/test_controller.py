@@ -128,7 +128,7 @@ def test_a_job_runs_to_its_end_and_the_outcome_is_told_last(tmp_path: Path) -> N
         await scene.prepare()
         last = await scene.until(lambda s: s.outcome is not None)
         assert (last.outcome, last.phase) == (Outcome.SUCCEEDED, RunPhase.ENDED)
-        assert not (last.records or last.logs or last.checkpoints or last.timeline)
+        assert (last.records, last.logs, last.checkpoints, last.timeline) == ((), (), (), ())
         assert sorted(scene.store.records) == [(1, n) for n in range(1, 21)]
         assert scene.store.checkpoints == {"final"}
         kinds = [row.kind.value for row in scene.store.timeline.values()]

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.training.fake_store import FakeStore
+from tests.training.rank import FileGate, RankProcess, serve_store
 from tests.training.tasks import SCRIPTS, Script
 from workers.assignment import Assignment, JobKey, Storage
 from workers.lr import Decay, LrPlan, LrRule
@@ -35,7 +36,12 @@ _names = itertools.count()
 
 
 class Group:
-    """Sessions by worker id (``1.0``, ``1.1``, ...) and the plan that they were offered last."""
+    """Sessions by worker id (``1.0``, ``1.1``, ...) and the plan that they were offered last.
+
+    With ``in_processes`` each is a process of its own, whose task is ``tests.training.rank:build``.
+    """
+
+    in_processes = False
 
     def __init__(self, script: Script, **spec: Any) -> None:
         self.name = f"job-{next(_names)}"
@@ -43,14 +49,16 @@ class Group:
         self._folder = tempfile.TemporaryDirectory(prefix="concertina-test-")
         self.root = Path(self._folder.name)
         document = {"name": self.name, "entrypoint": "tests.training.tasks:build", **spec}
-        document.setdefault("config", {})["script"] = self.name
+        document["config"] = {"script": self.name, "folder": str(self.root)}
         document.setdefault("lr_schedule", {"warmup_fraction": 0.0, "decay": "constant"})
         self.spec = JobSpec.model_validate(document)
         self.store = FakeStore()
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, Session | RankProcess] = {}
+        self._served: tuple[Any, bytes] | None = None
         self.records: dict[tuple[int, int], RoundRecord] = {}
         self.plan: Plan | None = None
         self.init_from: str | None = None
+        self._num_started = 0
         self._tick = threading.Event()
 
     def __enter__(self) -> Group:
@@ -72,19 +80,27 @@ class Group:
         """Start more workers and wait until they are ready (or failed)."""
         begun = []
         for _ in range(num_workers):
-            worker_id = f"{TERM}.{len(self.sessions)}"
-            session = Session(self.assignment(worker_id), self.store, None)
+            worker_id = f"{TERM}.{self._num_started}"
+            self._num_started += 1
+            session = self._session(worker_id)
             self.sessions[worker_id] = session
             session.start()
             begun.append(worker_id)
         self.await_all(lambda s: s.phase is not Phase.BUILD, begun)
         return begun
 
+    def _session(self, worker_id: str) -> Session | RankProcess:
+        if not self.in_processes:
+            return Session(self.assignment(worker_id), self.store, None)
+        if self._served is None:
+            self._served = serve_store(self.store)
+        return RankProcess(self.assignment(worker_id), *self._served)
+
     def assignment(self, worker_id: str) -> Assignment:
         return Assignment(
             key=JobKey(job_id=self.name, attempt=1),
             worker_id=worker_id,
-            spec=self.spec,
+            spec=self.spec.model_copy(update={"config": {**self.spec.config, "worker": worker_id}}),
             storage=Storage(
                 checkpoints=str(self.root / "checkpoints"), output=str(self.root / "output"), init_from=self.init_from
             ),
@@ -180,3 +196,29 @@ class Group:
     def losses(self) -> list[float]:
         """The recorded loss of every round in order."""
         return [record.values["loss"] for _, record in sorted(self.records.items())]
+
+
+class ProcessGroup(Group):
+    """The same with a process a worker, for tests that kill or freeze one."""
+
+    in_processes = True
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(Script(), entrypoint="tests.training.rank:build", **spec)
+
+    def gate(self, worker_id: str) -> FileGate:
+        """The gate before one worker's data."""
+        return FileGate(self.root, worker_id)
+
+    def process_id(self, worker_id: str) -> int:
+        session = self.sessions[worker_id]
+        assert isinstance(session, RankProcess)
+        assert session.process.pid is not None
+        return session.process.pid
+
+    def forget(self, worker_id: str) -> None:
+        """Kill a worker and speak to it no more."""
+        session = self.sessions.pop(worker_id)
+        assert isinstance(session, RankProcess)
+        session.process.kill()
+        session.process.join(WAIT_S)

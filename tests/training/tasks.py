@@ -100,12 +100,12 @@ def mlp(dtype: torch.dtype = torch.float32, seed: int = 3) -> nn.Sequential:
     return model
 
 
-def reset(model: nn.Module, seed: int) -> None:
+def reset(model: nn.Module, seed: int, scale: float = 0.4) -> None:
     """Give every parameter the values of its own stream of random numbers."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
 
 
 def mse(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:

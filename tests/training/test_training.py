@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from tests.training import reference
 from tests.training.group import Group
-from tests.training.tasks import Gate, Regression, Script, mlp, mse
+from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
 from workers.task import TrainingTask
 
 BATCH = 12
@@ -88,9 +89,9 @@ def test_sgd_with_momentum_over_100_steps_in_fp32_equals_a_plain_loop(num_worker
         return torch.optim.SGD(parameters, lr=lr, momentum=0.9)  # type: ignore[arg-type]  # as users write it
 
     def task() -> TrainingTask:
-        models.append(mlp(dtype))
+        models.append(model := mlp(dtype))
         return TrainingTask(
-            model=models[-1], train_data=Regression(NUM_SAMPLES, dtype, script), loss=mse, optimizer=optimizer
+            model=model, train_data=Regression(NUM_SAMPLES, dtype, script), loss=mse, optimizer=optimizer
         )
 
     script.task = task
@@ -108,15 +109,11 @@ def test_sgd_with_momentum_over_100_steps_in_fp32_equals_a_plain_loop(num_worker
 
 
 def _fixed(model: nn.Sequential) -> nn.Sequential:
-    from tests.training.tasks import reset
-
     reset(model, 3)
     return model
 
 
 def _indexes(num: int) -> list[int]:
-    import numpy as np
-
     order: list[int] = []
     epoch = 0
     while len(order) < num:

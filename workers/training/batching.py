@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from workers.errors import DataError, JobError
 from workers.plan import Plan, split_batch
@@ -31,9 +31,15 @@ class Batcher:
         self._collate = default_collate if collate is None else collate
         self._device = device
         self._name = name
+        # Rows of tensors, collated as they are, are one indexing each: several times as fast as sample by sample.
+        is_plain = type(dataset) is TensorDataset and collate is None
+        self._columns = list(dataset.tensors) if is_plain and isinstance(dataset, TensorDataset) else None
 
     def batch(self, indexes: Sequence[int]) -> Batch:
         """A batch on the device. Raises DataError, or whatever signals a lack of memory."""
+        if self._columns is not None:
+            rows = torch.tensor(indexes)
+            return [to_device(column[rows], self._device) for column in self._columns]
         samples = data.fetch(self._dataset, indexes, self._name, memory.is_out_of_memory)
         try:
             batch = self._collate(samples)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, failure_of
-from workers.plan import Goal, MemberSource, Plan
+from workers.plan import Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
@@ -187,14 +187,10 @@ class Trainer:
     def _rest(self, plan: Plan) -> None:
         """Goals without training: keep the state, and write it first where this worker is to."""
         self._publish_held()
-        if plan.goal is Goal.SAVE_AND_STOP:
-            saver = plan.source.worker_id if isinstance(plan.source, MemberSource) and plan.num_members == 1 else None
-            member = plan.member(self._mailbox.worker_id)
-            assert member is not None
-            is_saver = member.rank == 0 if saver is None else saver == self._mailbox.worker_id
-            if is_saver and self._state.lineage is not None:
-                self._save(plan, is_final=False)
-                self._writer.flush(SAVE_TIMEOUT_S)
+        is_saver = _saver(plan) == self._mailbox.worker_id and self._state.lineage is not None
+        if plan.goal is Goal.SAVE_AND_STOP and is_saver:
+            self._save(plan, is_final=False)
+            self._writer.flush(SAVE_TIMEOUT_S)
         self._mailbox.rest(Phase.SAVED if plan.goal is Goal.SAVE_AND_STOP else Phase.HELD)
 
     def _save(self, plan: Plan, *, is_final: bool) -> None:
@@ -240,6 +236,14 @@ def _stays(current: Plan, plan: Plan, worker_id: str) -> bool:
     return (
         current.generation == plan.generation and current.goal is Goal.TRAIN and current.member(worker_id) is not None
     )
+
+
+def _saver(plan: Plan) -> str:
+    """The member that writes the checkpoint of a plan to save: the source where there is no group, else rank 0."""
+    source = plan.source
+    if plan.switch is Switch.NOW and isinstance(source, MemberSource) and plan.member(source.worker_id) is not None:
+        return source.worker_id
+    return min(plan.members, key=lambda member: member.rank).worker_id
 
 
 def _check_batch(plan: Plan) -> None:

@@ -98,9 +98,9 @@ class World:
         threading.Thread(target=self._meet, name="rendezvous", daemon=True).start()
         self._connected.wait(COME_TOGETHER_S + CONNECT_S)
         if self.is_aborted or self._group is None:
-            error = self._error
+            error, failure = self._error, self.broken(self._error)
             self.destroy()
-            raise self.broken(error) from error
+            raise failure from error
 
     def all_reduce(self, tensor: torch.Tensor) -> Transfer | None:
         """Begin to sum a contiguous tensor over all ranks, in place; None where nothing has to be done."""

@@ -1,0 +1,167 @@
+"""The gated task from a test's side: its bundle, its gates, and what its audit tells."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from service.packing import pack
+from service.supervise.processes import belonging_to
+from tests.cluster.serving import Serving
+from tests.waiting import wait_for
+
+BATCH = 12
+TASK = Path(__file__).with_name("gated_task")
+START_S = 90.0
+STEP_S = 60.0
+ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One worker's part of one committed step."""
+
+    step: int
+    pid: int
+    ids: tuple[int, ...]
+
+
+class Gated:
+    """One job of the gated task on a running service; ``folder`` holds its gates and its audit."""
+
+    def __init__(self, served: Serving, folder: Path, steps: int = 24, **changes: Any) -> None:
+        self.served, self.folder, self.steps = served, folder, steps
+        self.num_samples = steps * BATCH // 2
+        config = {"folder": str(folder), "num_samples": self.num_samples, **changes.pop("config", {})}
+        self._gates: list[int] = config.get("gates", [])
+        with served.client() as client:
+            bundle = client.upload(pack(changes.pop("code", TASK)).data)["id"]
+            spec = {
+                "name": "gated",
+                "entrypoint": "train:build",
+                "bundle": bundle,
+                "config": config,
+                "steps": steps,
+                "workers": {"min": 1, "max": 2},
+                "batch": {"global_size": BATCH, "micro_size": BATCH},
+                "optimizer": {"lr": 0.01},
+                "checkpoint": {"every_steps": 5},
+                **changes,
+            }
+            self.id = str(client.submit(spec)["id"])
+
+    def job(self) -> dict[str, Any]:
+        with self.served.client() as client:
+            return client.job(self.id)
+
+    def wait_at(self, step: int, num_workers: int) -> list[int]:
+        """Wait until that many workers stand at a gate; their process ids."""
+
+        def living() -> list[int]:
+            self._assert_alive()
+            pids = [int(path.name.split("-")[2]) for path in self.folder.glob(f"at-{step}-*")]
+            return [pid for pid in pids if psutil.pid_exists(pid)]
+
+        wait_for(f"{num_workers} workers at step {step}", lambda: len(living()) == num_workers, START_S)
+        return living()
+
+    def open(self, step: int) -> None:
+        (self.folder / f"go-{step}").touch()
+
+    def end(self) -> None:
+        """Leave nothing running, however the test ended."""
+        for step in self._gates:
+            self.open(step)
+        if self.job()["state"] not in ENDED:
+            with self.served.client() as client:
+                client.command(self.id, "cancel")
+        wait_for("the end", lambda: self.job()["state"] in ENDED, STEP_S)
+
+    def wait_done(self) -> dict[str, Any]:
+        def has_ended() -> bool:
+            self._assert_alive()
+            return self.job()["state"] == "SUCCEEDED"
+
+        wait_for("the job's end", has_ended, START_S)
+        return self.job()
+
+    def timeline(self) -> list[dict[str, Any]]:
+        with self.served.client() as client:
+            return client.timeline(self.id)
+
+    def kinds(self) -> list[str]:
+        return [row["kind"] for row in self.timeline()]
+
+    def events(self) -> list[tuple[str, str | None]]:
+        with self.served.client() as client:
+            found = client.get(f"/jobs/{self.id}/events")["events"]
+        return [(event["to"], event["reason"]) for event in found]
+
+    def points(self) -> list[dict[str, Any]]:
+        with self.served.client() as client:
+            return list(client.get(f"/jobs/{self.id}/metrics", keys="loss,workers", max_points=10_000)["points"])
+
+    def logs(self) -> str:
+        with self.served.client() as client:
+            return client.logs(self.id).text
+
+    def lines(self) -> list[Line]:
+        text = (self.folder / "audit").read_text()
+        parts = [line.split(" ") for line in text.splitlines()]
+        return [Line(int(step), int(pid), tuple(map(int, ids.split(",")))) for step, pid, ids in parts]
+
+    def assert_every_sample_counted(self) -> None:
+        """Every step was done once, with all its samples, and every sample of an epoch was used once."""
+        by_step: dict[int, list[Line]] = defaultdict(list)
+        for line in self.lines():
+            by_step[line.step].append(line)
+        assert sorted(by_step) == list(range(1, self.steps + 1))
+        drawn: list[int] = []
+        for step, lines in sorted(by_step.items()):
+            ids = [i for line in lines for i in line.ids]
+            assert len(ids) == BATCH, f"step {step}: {lines}"
+            drawn += ids
+        for first in range(0, len(drawn), self.num_samples):
+            assert sorted(drawn[first : first + self.num_samples]) == list(range(self.num_samples))
+
+    def assert_every_point_told(self) -> None:
+        """One metric point a step, none missing and none double."""
+        assert [point["step"] for point in self.points()] == list(range(1, self.steps + 1))
+
+    def seconds_without_a_step(self, kind: str) -> float:
+        """What the timeline says that a change cost."""
+        (cost_s,) = [row["cost_s"] for row in self.timeline() if row["kind"] == kind]
+        assert cost_s is not None
+        return float(cost_s)
+
+    def _assert_alive(self) -> None:
+        job = self.job()
+        assert job["state"] not in ("FAILED", "CANCELLED"), (job, self.logs())
+
+
+def actor_pids(served: Serving, actor: str) -> list[int]:
+    """Processes of an actor class in this service's Ray."""
+    record = served.ray()
+    found = belonging_to(Path(record.temp_dir), record.pid)
+    return [p.pid for p in found if _title(p).startswith(f"ray::{actor}")]
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def sigkill(*pids: int) -> float:
+    """Kill at once; when that was."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return time.time()

@@ -1,0 +1,112 @@
+"""A training that writes down every step with its samples, and waits for a file before steps that are named.
+
+It travels as a bundle, so it stands alone. ``config``: ``folder`` (all files lie there), ``gates``
+(steps before which each worker says ``at-<step>-<pid>`` and waits for ``go-<step>``), ``raises``
+(steps at which one worker raises, once each), ``num_samples``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+WAIT_S = 120.0
+
+
+class AuditedAdam(torch.optim.Adam):
+    """Adam that tells of each of its steps; their number lies in its state, so it travels with it."""
+
+    def __init__(self, params: Any, lr: float, diary: Diary) -> None:
+        super().__init__(params, lr=lr)
+        self._diary = diary
+        diary.optimizer = self
+
+    @property
+    def num_steps(self) -> int:
+        state = self.state.get(self.param_groups[0]["params"][0], {})
+        return int(state.get("step", 0))
+
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        self._diary.stepped(self.num_steps)
+        return result
+
+
+class Diary:
+    """One worker's part of the common file; a line is one write, which a killed process leaves whole."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.optimizer: AuditedAdam | None = None
+        self._folder = Path(config["folder"])
+        self._gates = set(config.get("gates", ()))
+        self._raises = set(config.get("raises", ()))
+        self._ids: list[int] = []
+        self._file = os.open(self._folder / "audit", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def drawn(self, ids: list[int]) -> None:
+        """Samples of the step that is about to be done; a step that is redone draws again."""
+        assert self.optimizer is not None
+        step = self.optimizer.num_steps + 1
+        self._ids = ids
+        if step in self._gates:
+            self._wait(step)
+        if step in self._raises:
+            self._raise_once(step)
+
+    def stepped(self, step: int) -> None:
+        os.write(self._file, f"{step} {os.getpid()} {','.join(map(str, self._ids))}\n".encode())
+
+    def _wait(self, step: int) -> None:
+        (self._folder / f"at-{step}-{os.getpid()}").touch()
+        deadline_s = time.monotonic() + WAIT_S
+        while not (self._folder / f"go-{step}").exists():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"nobody opened gate {step}")
+            time.sleep(0.01)
+
+    def _raise_once(self, step: int) -> None:
+        try:
+            os.close(os.open(self._folder / f"raised-{step}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        raise ValueError(f"step {step} is cursed")
+
+
+class Points(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
+    """Random points on a plane; a sample knows its number."""
+
+    def __init__(self, num_samples: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self._x_N8 = torch.randn(num_samples, 8, generator=generator)
+        self._y_N = self._x_N8.sum(1)
+
+    def __len__(self) -> int:
+        return len(self._y_N)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        return self._x_N8[index], self._y_N[index], index
+
+
+def build(config: dict[str, Any]) -> TrainingTask:
+    diary = Diary(config)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        x_B8, y_B, ids_B = batch
+        diary.drawn(ids_B.tolist())
+        return nn.functional.mse_loss(model(x_B8)[:, 0], y_B)
+
+    torch.manual_seed(0)
+    print("gated task: built")
+    return TrainingTask(
+        model=nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)),
+        train_data=Points(int(config["num_samples"])),
+        loss=loss,
+        optimizer=lambda params, lr: AuditedAdam(params, lr, diary),
+    )

@@ -1,0 +1,150 @@
+"""Who is killed, or raises, costs no step: told by the training's own audit, gate by gate."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.gated import Gated, actor_pids, sigkill
+from tests.cluster.serving import Serving
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+Submit = Callable[..., Gated]
+
+
+@pytest.fixture
+def submit(served: Serving, tmp_path: Path) -> Iterator[Submit]:
+    made: list[Gated] = []
+
+    def make(**changes: Any) -> Gated:
+        made.append(Gated(served, tmp_path, **changes))
+        return made[-1]
+
+    yield make
+    for job in made:
+        job.end()
+
+
+def scale(job: Gated, workers: int) -> None:
+    with job.served.client() as client:
+        client.scale(job.id, workers, f"wants {workers}")
+
+
+def test_scaling_and_a_killed_worker_lose_no_sample(submit: Submit) -> None:
+    job = submit(config={"gates": [4, 10, 16, 20, 22]})
+    job.wait_at(4, 2)
+    scale(job, 1)
+    wait_for("the plan", lambda: job.job()["workers"]["desired"] == 1)
+    job.open(4)
+    job.wait_at(10, 1)
+    scale(job, 2)
+    wait_for_newcomer(job)
+    job.open(10)
+    job.wait_at(16, 2)
+    victim, survivor = job.wait_at(16, 2)
+    sigkill(victim)
+    job.open(16)
+    wait_for("the loss in the timeline", lambda: "worker_lost" in job.kinds())
+    assert job.wait_at(20, 1) == [survivor]
+    wait_for_newcomer(job)
+    job.open(20)
+    assert survivor in job.wait_at(22, 2)
+    job.open(22)
+    done = job.wait_done()
+    job.assert_every_sample_counted()
+    job.assert_every_point_told()
+    assert done["progress"]["samples"] == job.steps * 12
+    kinds = job.kinds()
+    assert kinds.count("resize") == 2
+    assert kinds.count("worker_lost") == kinds.count("worker_joined") == 1
+    assert "restore" not in kinds
+    lost = next(row for row in job.timeline() if row["kind"] == "worker_lost")
+    assert lost["steps_lost"] == 0
+    assert lost["cost_s"] is not None
+
+
+def wait_for_newcomer(job: Gated) -> None:
+    """Wait until another worker stands ready; it waits for the boundary at which it is let in."""
+
+    def phases() -> list[str]:
+        with job.served.client() as client:
+            nodes = client.get("/cluster")["nodes"]
+        return [worker["phase"] for node in nodes for worker in node["workers"] if worker["job_id"] == job.id]
+
+    wait_for("a newcomer", lambda: {"ready", "rendezvous"} & set(phases()), 60)
+
+
+def test_a_killed_controller_is_replaced_and_no_step_is_lost_or_repeated(submit: Submit) -> None:
+    job = submit(config={"gates": [6, 12]})
+    before = job.wait_at(6, 2)
+    sigkill(*actor_pids(job.served, "JobController"))
+    job.open(6)
+    after = job.wait_at(12, 2)
+    assert sorted(before) == sorted(after), "the workers went on"
+    wait_for("the adoption", lambda: "controller_lost" in job.kinds())
+    job.open(12)
+    job.wait_done()
+    job.assert_every_sample_counted()
+    job.assert_every_point_told()
+    assert [to for to, _ in job.events()] == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
+
+
+def test_a_job_that_loses_all_workers_goes_on_from_its_checkpoint(submit: Submit) -> None:
+    job = submit(config={"gates": [13]})
+    first = job.wait_at(13, 2)
+    sigkill(*first)
+    for path in job.folder.glob("at-13-*"):
+        path.unlink()
+    again = job.wait_at(13, 2)
+    assert not set(first) & set(again)
+    job.open(13)
+    job.wait_done()
+    restore = next(row for row in job.timeline() if row["kind"] == "restore")
+    assert restore["steps_lost"] == 2, "12 were done, 10 were saved"
+    assert [point["step"] for point in job.points()] == list(range(1, job.steps + 1))
+    kept = [line for line in job.lines() if line.pid in again or line.step <= 10]
+    assert sorted({line.step for line in kept}) == list(range(1, job.steps + 1))
+
+
+def test_code_that_raises_is_tried_again_with_the_same_samples(submit: Submit) -> None:
+    job = submit(config={"raises": [7]})
+    job.wait_done()
+    job.assert_every_sample_counted()
+    failure = next(row for row in job.timeline() if row["kind"] == "failure")
+    assert "step 7 is cursed" in failure["reason"]
+    assert "step 7 is cursed" in job.logs()
+
+
+def test_a_killed_reconciler_changes_nothing_for_the_job(submit: Submit) -> None:
+    job = submit(config={"gates": [6, 12]})
+    before = job.wait_at(6, 2)
+    pid = job.served.pid_of("reconciler")
+    sigkill(pid)
+    job.open(6)
+    wait_for("another reconciler", lambda: job.served.pid_of("reconciler") != pid)
+    assert sorted(job.wait_at(12, 2)) == sorted(before)
+    job.open(12)
+    done = job.wait_done()
+    job.assert_every_sample_counted()
+    job.assert_every_point_told()
+    assert done["attempt"] == 1
+    assert "controller_lost" not in job.kinds()
+
+
+def test_a_stopped_worker_is_lost_after_its_time_and_the_others_go_on(submit: Submit) -> None:
+    job = submit(config={"gates": [6, 12]})
+    victim, survivor = job.wait_at(6, 2)
+    os.kill(victim, signal.SIGSTOP)
+    job.open(6)
+    wait_for("the loss in the timeline", lambda: "worker_lost" in job.kinds(), 60)
+    assert job.wait_at(12, 1) == [survivor]
+    job.open(12)
+    job.wait_done()
+    job.assert_every_sample_counted()

@@ -1,0 +1,108 @@
+"""Small real stand-ins for what lies behind our ports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.ports import ClusterLostError, ControllerLostError, ControllerSilentError
+from service.records import ClusterView, NodeView
+from tests.control.fake_fleet import FakeFleet, FakeWorker
+from workers.assignment import JobKey
+from workers.control.controller import JobController
+from workers.control.launch import Launch
+from workers.control.names import controller_name, worker_name
+from workers.status import Acknowledged, Direction, JobSnapshot
+
+
+class FakeCluster:
+    """A cluster in memory: the real controllers over workers that take no time.
+
+    ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
+    lose what they like.
+    """
+
+    def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
+        self.num_cpus, self.total = num_cpus, total
+        self.is_up = True
+        self.workers: dict[JobKey, dict[str, FakeWorker]] = {}
+        self.fleets: dict[JobKey, FakeFleet] = {}
+        self.controllers: dict[str, JobController] = {}
+        self.launches: list[tuple[JobKey, int, Launch]] = []
+        self.strays: set[str] = set()
+        self.silent: set[str] = set()
+        self.killed: list[str] = []
+        self.seen_terms: list[int] = []
+
+    async def connect(self) -> None:
+        self._check()
+
+    async def close(self) -> None:
+        return
+
+    async def is_reachable(self) -> bool:
+        return self.is_up
+
+    async def names(self) -> list[str]:
+        self._check()
+        workers = [worker_name(key, worker) for key, alive in self.workers.items() for worker in alive]
+        return [*self.controllers, *workers, *self.strays]
+
+    async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
+        self._check()
+        self.launches.append((key, term, launch))
+        name = controller_name(key, term)
+        if name not in self.controllers:
+            self.controllers[name] = JobController(key, term, "ns", make_fleet=lambda _: self._fleet(key, term))
+        await self.controllers[name].prepare(term, launch)
+
+    async def direct(
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+    ) -> JobSnapshot | None:
+        self._check()
+        name = controller_name(key, term)
+        if name in self.silent:
+            raise ControllerSilentError(f"{name} did not answer within {bound_s:g} s")
+        if name not in self.controllers:
+            raise ControllerLostError(f"there is no actor {name}")
+        return await self.controllers[name].direct(term, direction, acked)
+
+    async def end_controller(self, key: JobKey, term: int) -> None:
+        await self.kill([controller_name(key, term)])
+
+    async def kill(self, names: Sequence[str]) -> None:
+        self._check()
+        for name in names:
+            self.killed.append(name)
+            self.strays.discard(name)
+            await self.lose_controller(name)
+
+    async def view(self) -> ClusterView:
+        self._check()
+        used = sum(len(alive) for alive in self.workers.values())
+        total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
+        node = NodeView(node_id="n", name="n", is_alive=True, total=total, free={**total, "cpus": self.num_cpus - used})
+        return ClusterView(is_up=True, address="fake", ray_version="0", nodes=(node,))
+
+    async def lose_controller(self, name: str) -> None:
+        """A controller's process ends; its workers go on."""
+        controller = self.controllers.pop(name, None)
+        course = controller._course if controller else None
+        if course is not None:
+            await course.cancel()
+
+    async def lose_everything(self) -> None:
+        """The head dies, and with it all that ran there; a new one is there at once."""
+        for name in list(self.controllers):
+            await self.lose_controller(name)
+        self.workers.clear()
+        self.fleets.clear()
+
+    def _fleet(self, key: JobKey, term: int) -> FakeFleet:
+        alive = self.workers.setdefault(key, {})
+        self.seen_terms.append(term)
+        self.fleets[key] = FakeFleet(term, total=self.total, workers=alive)
+        return self.fleets[key]
+
+    def _check(self) -> None:
+        if not self.is_up:
+            raise ClusterLostError("the cluster is gone")

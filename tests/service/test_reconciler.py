@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from service.folders import checkpoints_folder, jobs_folder
+from service.reconciler.launching import Launching
+from service.reconciler.orphans import PATIENCE_S, Suspects
+from service.reconciler.pursuit import Office
+from service.reconciler.reconciler import Reconciler
+from service.records import JobRow, Scale
+from service.settings import Settings, load_settings
+from service.states import Already, Illegal, JobState, Verb, command
+from service.store.opening import Store
+from service.store.port import FencedOutError
+from tests.fakes import FakeCluster
+from tests.service.given import leader, spec
+from workers.assignment import JobKey
+from workers.checkpoints import MANIFEST, manifest_text
+from workers.errors import Reason
+from workers.status import CheckpointInfo
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Scene:
+    """A reconciler over a real store and a cluster in memory."""
+
+    store: Store
+    settings: Settings
+    fence: int
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+
+    def __post_init__(self) -> None:
+        self.reconciler = self._reconciler()
+
+    def _reconciler(self) -> Reconciler:
+        scratch = self.settings.home / "scratch"
+        office = Office(
+            store=self.store.reconciler,
+            cluster=self.cluster,
+            launching=Launching(self.settings, self.store.reconciler, scratch),
+            fence=self.fence,
+            storage=self.settings.storage_folder,
+            liveness_s=1.0,
+        )
+        return Reconciler(office, scratch)
+
+    async def restart(self) -> None:
+        """Another process takes over."""
+        await self.reconciler.settle(5)
+        self.reconciler = self._reconciler()
+        await self.reconciler.begin()
+
+    async def submit(self, **changes: object) -> JobRow:
+        return (await self.store.jobs.submit(spec(**changes))).job
+
+    async def job(self, job: JobRow) -> JobRow:
+        row = await self.store.reconciler.job(job.id)
+        assert row is not None
+        return row
+
+    async def until(self, job: JobRow, holds: Callable[[JobRow], bool]) -> JobRow:
+        for _ in range(1500):
+            await self.reconciler.tick()
+            row = await self.job(job)
+            if holds(row):
+                return row
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"never came true; last: {row}")
+
+    async def until_state(self, job: JobRow, *states: JobState) -> JobRow:
+        return await self.until(job, lambda row: row.state in states)
+
+    async def say(self, job: JobRow, verb: Verb) -> None:
+        row = await self.job(job)
+        wanted = command(verb, row.state, row.attempt)
+        assert not isinstance(wanted, Already | Illegal)
+        await self.store.jobs.command(row, wanted, is_fresh_start=False)
+
+    async def passed(self, job: JobRow) -> list[str]:
+        return [event.to.value for event in await self.store.jobs.events(job.id, 0, 100)]
+
+
+@pytest.fixture
+async def scene(store: Store, tmp_path: Path) -> AsyncIterator[Scene]:
+    settings = load_settings({"home": tmp_path / "home"}, {})
+    made = Scene(store, settings, await leader(store))
+    yield made
+    await made.reconciler.settle(5)
+    await made.cluster.lose_everything()
+
+
+@pytest.fixture
+async def endless(scene: Scene) -> Scene:
+    """Jobs here do not end by themselves."""
+    scene.cluster.total = 1_000_000
+    return scene
+
+
+def last_key(scene: Scene) -> JobKey:
+    return scene.cluster.launches[-1][0]
+
+
+async def test_a_job_goes_from_queued_to_succeeded(scene: Scene) -> None:
+    job = await scene.submit(steps=20)
+    row = await scene.until_state(job, JobState.SUCCEEDED)
+    assert await scene.passed(job) == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
+    assert (row.attempt, row.num_current, row.num_desired) == (1, 0, 0)
+    points = await scene.store.reconciler.acknowledged(job.id, 1)
+    assert points.rounds == (1, 20)
+    assert await scene.cluster.names() == []
+
+
+async def test_an_unpinned_job_takes_what_is_free_and_the_next_one_waits(endless: Scene) -> None:
+    first, second = await endless.submit(), await endless.submit(name="second")
+    row = await endless.until(first, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
+    assert row.state is JobState.RUNNING
+    assert (await endless.job(second)).state is JobState.QUEUED
+    await endless.say(first, Verb.CANCEL)
+    await endless.until_state(second, JobState.RUNNING)
+    assert (await endless.job(first)).state is JobState.CANCELLED
+
+
+async def test_a_pinned_size_reaches_the_controller_and_auto_frees_it(endless: Scene) -> None:
+    job = await endless.submit()
+    row = await endless.until(job, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
+    await endless.store.jobs.set_scale(row, Scale(min=1, max=4, pinned=2, reason="save money"))
+    row = await endless.until(job, lambda row: row.num_current == 2)
+    assert row.num_desired == 2
+    entries = await endless.store.telemetry.timeline(job.id, 0, 100)
+    assert any(e.kind == "resize" and e.reason == "save money" and e.actor == "user" for e in entries)
+    await endless.store.jobs.set_scale(row, Scale(min=1, max=3, reason="room again"))
+    assert (await endless.until(job, lambda row: row.num_current == 3)).num_desired == 3
+
+
+async def test_a_job_that_never_fits_is_told_so_and_holds_nobody_up(scene: Scene) -> None:
+    big, small = await scene.submit(workers=9, batch={"global_size": 32}), await scene.submit(name="small", steps=20)
+    await scene.until_state(small, JobState.SUCCEEDED)
+    row = await scene.job(big)
+    assert row.state is JobState.QUEUED
+    assert row.explanation is not None
+    assert "can never start on this cluster" in row.explanation.summary
+
+
+async def test_pause_saves_and_resume_makes_a_new_attempt(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    await endless.say(job, Verb.PAUSE)
+    row = await endless.until_state(job, JobState.PAUSED)
+    assert row.num_current == 0
+    assert await endless.cluster.names() == []
+    await endless.say(job, Verb.RESUME)
+    assert (await endless.until_state(job, JobState.RUNNING)).attempt == 2
+
+
+async def test_a_dead_controller_gets_a_successor_that_adopts_the_workers(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until(job, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
+    key = last_key(endless)
+    workers = set(endless.cluster.workers[key])
+    await endless.cluster.lose_controller(f"controller/{job.id}/1/1")
+    row = await endless.until(job, lambda row: row.term == 2 and row.num_current == 4)
+    assert set(endless.cluster.workers[key]) == workers
+    assert row.state is JobState.RUNNING
+    assert await endless.passed(job) == ["QUEUED", "STARTING", "RUNNING"]
+    rounds = (await endless.store.reconciler.acknowledged(job.id, 1)).rounds
+    assert rounds[0] == 1, "no new lineage: nothing was restored"
+
+
+async def test_a_silent_controller_gets_a_successor_and_is_killed(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    endless.cluster.silent.add(f"controller/{job.id}/1/1")
+    await endless.until(job, lambda row: row.term == 2)
+    await endless.until(job, lambda row: f"controller/{job.id}/1/1" in endless.cluster.killed)
+
+
+async def test_a_new_reconciler_finds_running_jobs_and_changes_nothing(endless: Scene) -> None:
+    job = await endless.submit()
+    before = await endless.until(job, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
+    await endless.restart()
+    for _ in range(5):
+        await endless.reconciler.tick()
+    row = await endless.job(job)
+    assert (row.attempt, row.term, row.state) == (before.attempt, before.term, JobState.RUNNING)
+    assert len(endless.cluster.launches) == 1
+
+
+async def test_an_intent_without_a_controller_is_carried_out_by_the_next_reconciler(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.store.reconciler.admit(job, 2, endless.fence)
+    await endless.restart()
+    row = await endless.until_state(job, JobState.RUNNING)
+    assert row.attempt == 1
+
+
+async def test_after_the_loss_of_the_cluster_jobs_are_queued_and_go_on(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    save_checkpoint(endless, job, step=10)
+    await endless.cluster.lose_everything()
+    await endless.restart()
+    row = await endless.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)
+    assert row.reason is None
+    assert await endless.passed(job) == ["QUEUED", "STARTING", "RUNNING", "RECOVERING", "QUEUED", "STARTING", "RUNNING"]
+    events = await endless.store.jobs.events(job.id, 0, 100)
+    assert [e.reason for e in events[3:5]] == [Reason.CLUSTER_LOST, Reason.CLUSTER_LOST]
+    assert [c.step for c in await endless.store.reconciler.checkpoints(job.id)] == [10]
+
+
+async def test_a_pausing_job_that_is_lost_is_paused_and_a_cancelled_one_cancelled(endless: Scene) -> None:
+    one, two = await endless.submit(workers=1), await endless.submit(name="two", workers=1)
+    for job in (one, two):
+        await endless.until_state(job, JobState.RUNNING)
+    await endless.reconciler.settle(5)
+    await endless.say(one, Verb.PAUSE)
+    await endless.say(two, Verb.CANCEL)
+    await endless.cluster.lose_everything()
+    await endless.restart()
+    assert (await endless.job(one)).state is JobState.PAUSED
+    assert (await endless.job(two)).state is JobState.CANCELLED
+
+
+async def test_a_service_that_stops_lets_jobs_save_and_queues_them(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    endless.reconciler.is_leaving = True
+    row = await endless.until_state(job, JobState.QUEUED)
+    assert row.reason is Reason.PREEMPTED
+    assert await endless.cluster.names() == []
+    assert await endless.reconciler.tick() == 0
+
+
+async def test_a_missing_secret_fails_the_job_and_names_it(scene: Scene) -> None:
+    job = await scene.submit(env={"KEY": {"secret": "NO_SUCH_SECRET_HERE"}})
+    row = await scene.until_state(job, JobState.FAILED)
+    assert row.reason is Reason.USER_ERROR
+    assert row.failure is not None
+    assert "NO_SUCH_SECRET_HERE" in row.failure.message
+
+
+async def test_secrets_travel_to_the_controller_and_stay_out_of_its_words(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET_OF_MINE", "hunter2")
+    job = await scene.submit(steps=20, env={"KEY": {"secret": "A_SECRET_OF_MINE"}, "PLAIN": "x"})
+    await scene.until_state(job, JobState.SUCCEEDED)
+    launch = scene.cluster.launches[0][2]
+    assert launch.env == {"KEY": "hunter2", "PLAIN": "x"}
+    assert "hunter2" not in repr(launch)
+
+
+async def test_init_from_finds_the_checkpoint_in_storage(scene: Scene) -> None:
+    source = await scene.submit(steps=20)
+    await scene.until_state(source, JobState.SUCCEEDED)
+    save_checkpoint(scene, source, step=5)
+    await scene.store.reconciler.register_checkpoints(source.id, [checkpoint(5)], scene.fence)
+    job = await scene.submit(name="second", steps=20, init_from={"job": source.id, "step": 5})
+    await scene.until_state(job, JobState.SUCCEEDED)
+    folder = checkpoints_folder(scene.settings.storage_folder, source.id) / checkpoint(5).path
+    assert scene.cluster.launches[-1][2].storage.init_from == str(folder)
+
+
+async def test_a_fenced_out_reconciler_stops_acting(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    await leader(endless.store)
+    with pytest.raises(FencedOutError):
+        await endless.until(job, lambda row: False)
+
+
+async def test_orphans_go_and_what_belongs_to_jobs_stays(endless: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.reconciler.orphans.PATIENCE_S", 0.05)
+    monkeypatch.setattr("service.reconciler.reconciler.REAP_S", 0.02)
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    stray = jobs_folder(endless.settings.storage_folder) / "job_gone"
+    stray.mkdir(parents=True)
+    endless.cluster.strays |= {"worker/job_gone/1/1.1", f"controller/{job.id}/0/1", "somebody-elses"}
+    await endless.until(job, lambda row: endless.cluster.strays == {"somebody-elses"})
+    assert not stray.exists()
+    assert f"controller/{job.id}/1/1" in await endless.cluster.names()
+
+
+def test_what_was_seen_once_is_not_removed() -> None:
+    suspects = Suspects()
+    assert suspects.ripe(["a"], 0.0) == []
+    assert suspects.ripe(["a", "b"], PATIENCE_S) == ["a"]
+    assert suspects.ripe([], PATIENCE_S + 1) == []
+    assert suspects.ripe(["b"], 2 * PATIENCE_S) == []
+
+
+def checkpoint(step: int) -> CheckpointInfo:
+    return CheckpointInfo(
+        path=f"0001-0001-{step:09d}-00001",
+        attempt=1,
+        lineage=1,
+        generation=1,
+        round=step,
+        step=step,
+        cursor=step * 32,
+        size_bytes=1,
+        metric=None,
+        is_final=False,
+        created_at=0.0,
+    )
+
+
+def save_checkpoint(scene: Scene, job: JobRow, step: int) -> None:
+    info = checkpoint(step)
+    folder = checkpoints_folder(scene.settings.storage_folder, job.id) / info.path
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(manifest_text(info, {}, {}))

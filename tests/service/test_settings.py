@@ -1,0 +1,91 @@
+"""Where settings come from, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import (
+    ClientSettings,
+    Settings,
+    SettingsError,
+    load_client_settings,
+    load_settings,
+    secret_values,
+)
+
+
+def test_flags_win_over_variables_and_those_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('port = 1000\nhold_s = 5\ncurrency = "USD"\nallowed_hosts = ["a", "b"]\n')
+    environ = {"CONCERTINA_HOME": str(tmp_path), "CONCERTINA_PORT": "2000", "CONCERTINA_HOLD_S": "6", "OTHER": "x"}
+    settings = load_settings({"port": 3000, "hold_s": None}, environ)
+    assert (settings.port, settings.hold_s, settings.currency) == (3000, 6.0, "USD")
+    assert settings.allowed_hosts == ("a", "b")
+
+
+def test_every_setting_has_a_text(tmp_path: Path) -> None:
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
+    settings = load_settings(
+        {"home": tmp_path, "allowed_hosts": ("a", "b"), "behind_proxy": True, "price_cpu_hour": 0.5}, {}
+    )
+    assert load_settings({}, settings.as_environment()) == settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "file", "words"),
+    [
+        ({"prot": 1}, {}, "", "did you mean 'port'"),
+        ({}, {"CONCERTINA_PROT": "1"}, "", "CONCERTINA_PROT; did you mean 'port'"),
+        ({}, {}, "prot = 1", "did you mean 'port'"),
+        ({}, {}, "port = ", "cannot be read"),
+        ({}, {}, "port = 'x'", "port"),
+        ({"host": "0.0.0.0"}, {}, "", "behind_proxy"),
+        ({"host": "train.example"}, {}, "", "behind_proxy"),
+        ({"storage": "s3://bucket/x"}, {}, "", "NOT_AVAILABLE"),
+        ({"storage": "file://elsewhere/x"}, {}, "", "NOT_AVAILABLE"),
+        ({"database": "mysql://x"}, {}, "", "'mysql' is no database"),
+        ({"database": "postgresql+asyncpg://u:secret@h/n"}, {}, "", "NOT_AVAILABLE"),
+        ({"port": 70000}, {}, "", "port"),
+        ({"liveness_s": float("inf")}, {}, "", "liveness_s"),
+        ({"liveness_s": 0}, {}, "", "liveness_s"),
+    ],
+)
+def test_what_is_unknown_or_unusable_is_refused_with_the_remedy(
+    tmp_path: Path, flags: dict[str, object], environ: dict[str, str], file: str, words: str
+) -> None:
+    (tmp_path / "config.toml").write_text(file)
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"home": tmp_path, **flags}, environ)
+    assert words in str(caught.value)
+    assert "secret@" not in str(caught.value)
+
+
+def test_another_host_is_allowed_behind_a_proxy(tmp_path: Path) -> None:
+    assert load_settings({"home": tmp_path, "host": "0.0.0.0", "behind_proxy": True}, {}).host == "0.0.0.0"
+    for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
+        assert load_settings({"home": tmp_path, "host": host}, {}).host == host
+
+
+def test_storage_and_database_are_in_home_or_where_they_are_said_to_be(tmp_path: Path) -> None:
+    settings = load_settings({"home": tmp_path}, {})
+    assert settings.storage_folder == tmp_path / "storage"
+    assert settings.database_file == tmp_path / "concertina.db"
+    elsewhere = load_settings(
+        {"home": tmp_path, "storage": "file:///data/my%20files", "database": "sqlite+aiosqlite:////data/a.db"}, {}
+    )
+    assert elsewhere.storage_folder == Path("/data/my files")
+    assert elsewhere.database_file == Path("/data/a.db")
+
+
+def test_clients_have_settings_of_their_own() -> None:
+    environ = {"CONCERTINA_URL": "http://a", "CONCERTINA_TOKEN": "t"}
+    assert load_client_settings(None, environ) == ClientSettings(url="http://a", token="t")
+    assert load_client_settings("http://b", environ).url == "http://b"
+
+
+def test_secrets_are_only_what_is_asked_for() -> None:
+    assert secret_values({"A", "B"}, {"A": "1", "C": "3"}) == {"A": "1"}

@@ -1,0 +1,133 @@
+"""Each sample of an epoch exactly once, whoever trains and however the batches are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset, default_collate
+
+from workers.errors import DataError
+from workers.lr import Decay, LrPlan, LrRule
+from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
+from workers.training import data
+from workers.training.batching import Batcher, MicroSize, own_part, pieces
+from workers.training.data import SampleOrder
+
+CPU = torch.device("cpu")
+
+
+def _plan(weights: list[float], global_batch: int) -> Plan:
+    return Plan(
+        id=PlanId(1, 1),
+        switch=Switch.NOW,
+        generation=1,
+        lineage=1,
+        source=FreshSource(),
+        members=tuple(Member(worker_id=f"1.{r}", rank=r, weight=w) for r, w in enumerate(weights)),
+        global_batch=global_batch,
+        lr=LrPlan(lr=1.0, base_batch=1, rule=LrRule.NONE, decay=Decay.CONSTANT),
+        cause=Cause(kind=TimelineKind.START, actor="test", reason=""),
+    )
+
+
+@given(
+    num_samples=st.integers(1, 60),
+    seed=st.integers(0, 2**63 - 1),
+    groups=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4).filter(any), min_size=1, max_size=12),
+    batch=st.integers(1, 40),
+    micro=st.integers(1, 40),
+)
+def test_every_epoch_has_every_sample_once_while_workers_and_batches_change(
+    num_samples: int, seed: int, groups: list[list[int]], batch: int, micro: int
+) -> None:
+    order = SampleOrder(num_samples, seed)
+    drawn: list[int] = []
+    for weights in groups:  # one round each, by another group
+        cursor = len(drawn)
+        for rank in range(len(weights)):
+            begin, end = own_part(_plan([float(w) for w in weights], batch), rank, batch)
+            for low, high in pieces(begin, end, micro):
+                drawn += order.indexes(cursor + low, cursor + high).tolist()
+    assert len(drawn) == batch * len(groups)
+    for epoch in range(len(drawn) // num_samples):
+        assert sorted(drawn[epoch * num_samples : (epoch + 1) * num_samples]) == list(range(num_samples))
+    rest = drawn[len(drawn) // num_samples * num_samples :]
+    assert len(set(rest)) == len(rest)
+
+
+@given(num_samples=st.integers(1, 50), seed=st.integers(0, 1000), cuts=st.lists(st.integers(0, 200), max_size=6))
+def test_the_order_does_not_depend_on_how_it_is_asked_for(num_samples: int, seed: int, cuts: list[int]) -> None:
+    whole = SampleOrder(num_samples, seed).indexes(0, 200)
+    order, edges = SampleOrder(num_samples, seed), [0, *sorted(cuts), 200]
+    parts = [order.indexes(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+    assert np.array_equal(np.concatenate(parts), whole)
+    assert np.array_equal(order.indexes(50, 150), whole[50:150])
+
+
+def test_epochs_and_seeds_differ() -> None:
+    order = SampleOrder(100, 0)
+    assert not np.array_equal(order.indexes(0, 100), order.indexes(100, 200))
+    assert not np.array_equal(order.indexes(0, 100), SampleOrder(100, 1).indexes(0, 100))
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    with pytest.raises(DataError, match="empty"):
+        SampleOrder(0, 0)
+
+
+class Broken:
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == 7:
+            raise OSError("disk on fire")
+        return index
+
+
+def test_a_sample_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(DataError, match=r"train_data\[7\] raised OSError: disk on fire") as caught:
+        data.fetch(Broken(), [1, 7, 2], "train_data", lambda error: False)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_lack_of_memory_while_reading_passes_through() -> None:
+    with pytest.raises(OSError, match="disk"):
+        data.fetch(Broken(), [7], "train_data", lambda error: True)
+
+
+def test_samples_that_do_not_collate_are_named() -> None:
+    uneven = [torch.zeros(2), torch.zeros(3)]
+    with pytest.raises(DataError, match=r"collate of 2 samples of train_data \(indexes \[0, 1\]\)"):
+        Batcher(uneven, None, CPU).batch([0, 1])
+
+
+def test_getitems_is_used_and_must_return_one_sample_an_index() -> None:
+    class Many(Broken):
+        def __getitems__(self, indexes: list[int]) -> list[int]:
+            return indexes[:2]
+
+    assert data.fetch(Many(), [7, 1], "train_data", lambda error: False) == [7, 1]
+    with pytest.raises(DataError, match="2 samples for 3 indexes"):
+        data.fetch(Many(), [7, 1, 2], "train_data", lambda error: False)
+
+
+def test_rows_of_tensors_come_as_default_collate_would_give_them() -> None:
+    dataset = TensorDataset(torch.randn(9, 3), torch.arange(9))
+    batch, expected = Batcher(dataset, None, CPU).batch([8, 0, 3]), default_collate([dataset[i] for i in (8, 0, 3)])
+    assert type(batch) is type(expected)
+    assert all(torch.equal(mine, theirs) and mine.dtype == theirs.dtype for mine, theirs in zip(batch, expected))
+
+
+def test_a_micro_size_is_halved_only_where_nobody_fixed_it() -> None:
+    auto, fixed = MicroSize(None), MicroSize(8)
+    assert auto.within(100) == 100
+    assert auto.halve(100)
+    assert auto.within(100) == 50
+    assert auto.within(20) == 20
+    assert not auto.halve(1)
+    assert fixed.within(100) == 8
+    assert not fixed.halve(8)

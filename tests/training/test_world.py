@@ -1,0 +1,174 @@
+"""Process groups formed, broken and left in place."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.fake_store import FakeStore
+from workers.training.world import Seat, World, WorldError, await_released
+
+CPU = torch.device("cpu")
+WAIT_S = 20.0
+
+
+def in_threads(num: int, work: Callable[[int], Any]) -> list[Any]:
+    """``work(rank)`` in a thread a rank; an error of one is its result."""
+    results: list[Any] = [None] * num
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(rank)
+        except Exception as error:  # compared by the test
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), "a rank is stuck"
+    return results
+
+
+def seat(rank: int, size: int, group: str) -> Seat:
+    return Seat(group=group, rank=rank, size=size, backend="gloo", device=CPU)
+
+
+def joined(store: FakeStore, rank: int, size: int, group: str) -> World:
+    world = World(seat(rank, size, group), store)
+    world.connect()
+    return world
+
+
+def test_collectives_of_three_ranks() -> None:
+    store = FakeStore()
+
+    def work(rank: int) -> tuple[list[list[int]], list[float], list[float], float]:
+        world = joined(store, rank, 3, "1/1")
+        table, sums = world.gather([rank, 2**40]), world.agree([1.0, rank])
+        sent = torch.full((4,), float(rank))
+        world.broadcast(sent, 2)
+        flat = torch.full((100,), float(rank))
+        transfer = world.all_reduce(flat)
+        assert transfer is not None
+        transfer.wait()
+        world.leave()
+        return table, sums, sent.tolist(), flat[99].item()
+
+    for result in in_threads(3, work):
+        assert result == ([[0, 2**40], [1, 2**40], [2, 2**40]], [3.0, 3.0], [2.0] * 4, 3.0)
+
+
+def test_a_world_of_one_needs_no_store() -> None:
+    world = World(seat(0, 1, "1/1"), FakeStore())
+    world.connect()
+    assert world.gather([5]) == [[5]]
+    assert world.agree([2.5]) == [2.5]
+    assert world.all_reduce(torch.ones(1)) is None
+    world.leave()
+    world.destroy()
+
+
+def test_fifty_re_forms_leak_neither_descriptors_nor_threads() -> None:
+    store = FakeStore()
+
+    def re_form(number: int) -> None:
+        def work(rank: int) -> list[float]:
+            world = joined(store, rank, 2, f"1/{number}")
+            sums = world.agree([1.0])
+            if number % 2:
+                world.leave()
+            else:
+                world.destroy()
+            return sums
+
+        for result in in_threads(2, work):
+            assert isinstance(result, list | WorldError)  # the slower may see the faster break the group
+
+    re_form(0)
+    await_released(WAIT_S)
+    before = _descriptors_and_threads()
+    for number in range(1, 51):
+        re_form(number)
+    await_released(WAIT_S)
+    after = _descriptors_and_threads()
+    assert after[0] <= before[0] + 2
+    assert after[1] <= before[1] + 2
+
+
+def _descriptors_and_threads() -> tuple[int, int]:
+    return len(os.listdir("/dev/fd")), len(os.listdir("/proc/self/task"))
+
+
+def test_an_abort_frees_a_rank_that_waits_in_a_collective_and_tells_its_peer() -> None:
+    store = FakeStore()
+    worlds: list[World | None] = [None, None]
+    waits, freed = threading.Event(), threading.Event()
+
+    def work(rank: int) -> str:
+        world = worlds[rank] = joined(store, rank, 2, "1/1")
+        if rank == 1:
+            assert freed.wait(WAIT_S)
+        else:
+            waits.set()
+        try:
+            world.agree([1.0])
+        except WorldError as error:
+            return str(error)
+        finally:
+            freed.set()
+            world.destroy()
+        return "no error"
+
+    def abort() -> None:
+        assert waits.wait(WAIT_S)
+        assert worlds[0] is not None
+        worlds[0].abort()
+
+    aborter = threading.Thread(target=abort)
+    aborter.start()
+    mine, peers = in_threads(2, work)
+    aborter.join(WAIT_S)
+    assert mine == "group 1/1 was aborted"
+    assert "broke at rank 1" in peers
+
+
+def test_an_abort_ends_a_rendezvous_to_which_nobody_comes() -> None:
+    store = FakeStore()
+    world = World(seat(0, 2, "1/1"), store)
+    timer = threading.Timer(0.05, world.abort)
+    timer.start()
+    with pytest.raises(WorldError, match="aborted"):
+        world.connect()
+    store.supersede("1/1")  # lets the thread that still waits in the store go
+
+
+def test_a_superseded_rendezvous_fails_at_once_and_says_why() -> None:
+    store = FakeStore()
+    timer = threading.Timer(0.05, store.supersede, ["1/1"])
+    timer.start()
+    with pytest.raises(WorldError, match="given up"):
+        World(seat(0, 2, "1/1"), store).connect()
+
+
+def test_a_world_is_of_no_use_after_it_was_destroyed() -> None:
+    store = FakeStore()
+
+    def work(rank: int) -> str:
+        world = joined(store, rank, 2, "1/1")
+        world.leave()
+        world.destroy()
+        try:
+            world.agree([1.0])
+        except WorldError as error:
+            return str(error)
+        return "no error"
+
+    assert in_threads(2, work) == ["group 1/1 was aborted"] * 2
+
