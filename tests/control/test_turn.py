@@ -33,6 +33,7 @@ from workers.status import (
     RunPhase,
     StopCause,
     StopReport,
+    TimelineRow,
     WorkerStatus,
 )
 
@@ -91,6 +92,9 @@ class Desk:
 
     def of(self, kind: type[Action]) -> list[Action]:
         return [a for a in self.actions if isinstance(a, kind)]
+
+    def notes(self) -> list[TimelineRow]:
+        return [a.row for a in self.actions if isinstance(a, Note)]
 
     def rows(self) -> list[TimelineKind]:
         return [a.row.kind for a in self.actions if isinstance(a, Note)]
@@ -223,6 +227,7 @@ def test_a_lost_worker_halts_the_others_and_the_survivor_goes_on_at_once() -> No
     assert desk.plan.source == MemberSource("1.1", 5)
     assert desk.rows() == [TimelineKind.WORKER_LOST]
     assert "killed by signal 9" in desk.plan.cause.reason
+    assert [r.before["lost"] for r in desk.notes()] == [[{"worker_id": "1.2", "rank": 1, "node_id": "n"}]]
     assert desk.state.phase is RunPhase.RUNNING
 
 

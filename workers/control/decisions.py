@@ -87,7 +87,7 @@ class ControllerState:
 
     ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each
     worker's polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says
-    why. ``departed`` are the workers lost since the latest plan. ``furthest`` is the highest
+    why. ``departed`` are the workers lost since the latest plan, ``nodes`` where each worker was last. ``furthest`` is the highest
     (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
     everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one
     whose failure of user code was counted. ``num_formed`` counts generations since the last commit,
@@ -109,6 +109,7 @@ class ControllerState:
     is_broken: bool = False
     why_broken: str = ""
     departed: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
     furthest: tuple[int, int] = (0, 0)
     settled_at: tuple[int, int] | None = None
     num_formed: int = 0

@@ -54,6 +54,7 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
                 failures = max(failures, seen.failures)
                 plan = seen if plan is None or seen.id > plan.id else plan
         final = next((c for c in status.checkpoints if c.is_final), final)
+    nodes = {s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}
     progressed = furthest > state.furthest
     return replace(
         state,
@@ -61,6 +62,7 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
         plan=plan,
         num_failures=failures,
         final_checkpoint=final,
+        nodes={**state.nodes, **nodes},
         num_formed=0 if progressed else state.num_formed,
         num_launches=0 if progressed else state.num_launches,
     )

@@ -158,6 +158,14 @@ def _row(state: ControllerState, inputs: Inputs, plan: Plan, base: Plan | None) 
         step=progress_step(state),
         actor=plan.cause.actor,
         reason=plan.cause.reason,
-        before={"workers": old.num_members if old and state.has_trained else 0},
+        before={"workers": old.num_members if old and state.has_trained else 0, **_lost(state)},
         after={"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage},
     )
+
+
+def _lost(state: ControllerState) -> dict[str, object]:
+    """The members of the latest plan that are gone: who they were, and where."""
+    seen = membership.usable(state)
+    gone = [m for m in (state.plan.members if state.plan else ()) if m.worker_id not in seen]
+    rows = [{"worker_id": m.worker_id, "rank": m.rank, "node_id": state.nodes.get(m.worker_id, "")} for m in gone]
+    return {"lost": rows} if rows else {}
