@@ -95,8 +95,8 @@ class Feed:
     async def follow(self, topics: tuple[Topic, ...], after: int | None) -> AsyncGenerator[bytes]:
         """Frames of Server-Sent Events, for ever: what changed after ``after``, and heartbeats.
 
-        Without ``after`` it begins now, with the present state of the jobs and the cluster that are
-        named. Call ``check`` before.
+        Without ``after`` it begins now: the present state of the jobs and the cluster that are named, the
+        newest timeline row, no points, and an empty text with the place in the log. Call ``check`` before.
         """
         self.num_streams += 1
         try:
@@ -206,12 +206,24 @@ class Feed:
         return [_encoded(stored.changed, "cluster", await self._overview.cluster())]
 
     async def _present(self, topics: tuple[Topic, ...], now: int) -> list[Encoded]:
+        """One event of each kind that a topic has, so that a page that was rendered a moment ago misses nothing."""
         found = []
         for topic in topics:
-            if topic.kind == "job" and (job := await self._store.job(topic.job_id)) is not None:
-                found.append(_encoded(now, "job", job_document(job, self._prices)))
-            if topic.kind == "cluster":
-                found.append(_encoded(now, "cluster", await self._overview.cluster()))
+            job_id = topic.job_id
+            match topic.kind:
+                case "job":
+                    rows = await self._store.timeline_tail(job_id, 1)
+                    found += [_encoded(now, "timeline", {"job_id": job_id, **timeline_document(r)}) for r in rows]
+                    if (job := await self._store.job(job_id)) is not None:
+                        found.append(_encoded(now, "job", job_document(job, self._prices)))
+                case "metrics":
+                    found.append(_encoded(now, "metrics", {"job_id": job_id, "points": []}))
+                case "logs":
+                    empty = {"attempt": 0, "worker_id": "", "rank": None, "text": ""}
+                    end = await self._store.log_size(job_id)
+                    found.append(_encoded(now, "log", {"job_id": job_id, **empty, "next_offset": end}))
+                case "cluster":
+                    found.append(_encoded(now, "cluster", await self._overview.cluster()))
         return found
 
 

@@ -19,9 +19,17 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.problems import problem_of, unexpected
-from service.errors import BadRequestError, ForbiddenError, NotAuthorisedError, ServiceError, TooLargeError
+from service.errors import (
+    BadRequestError,
+    ForbiddenError,
+    NotAuthorisedError,
+    ServiceError,
+    TooLargeError,
+    UnavailableError,
+)
 from service.services import Services
 from service.settings import is_loopback
+from service.store.port import DatabaseAwayError
 
 COOKIE = "concertina_session"
 API_PREFIX = "/api/v1"
@@ -126,7 +134,11 @@ class Gate:
             return
         bearer = _bearer(headers)
         secret = bearer if bearer is not None else _cookie(headers)
-        if secret is None or not await self._services.access.is_valid(secret):
+        try:
+            is_valid = secret is not None and await self._services.access.is_valid(secret)
+        except DatabaseAwayError:
+            raise UnavailableError("the database does not answer now; try again") from None
+        if not is_valid:
             seen = "no token came with the request" if secret is None else "the token is not valid"
             raise NotAuthorisedError(
                 f"{seen}; send `Authorization: Bearer TOKEN`, with the token from the file `token` in the service's "

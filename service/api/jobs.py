@@ -6,6 +6,7 @@ import time
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import BaseModel, Field
 
 from service.api.problems import Answer
 from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, read_json
@@ -18,6 +19,17 @@ from service.states import Verb
 from workers.spec import JobSpec
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+class ListParams(BaseModel):
+    """What a list may be asked for."""
+
+    state: list[str] = Field([], max_length=20, description="several also separated by commas")
+    label: list[str] = Field([], max_length=20, description="key=value; all must match")
+    name: str | None = Field(None, max_length=63)
+    search: str | None = Field(None, max_length=63, description="beginning of an id, or part of a name")
+    page_size: int = Field(DEFAULT_PAGE_SIZE, ge=1, le=MAX_INT, description="more than 500 counts as 500")
+    page_token: str | None = Field(None, max_length=500)
 
 
 def job_answer(services: Services, job: JobRow, status: int = 200) -> Answer:
@@ -62,27 +74,17 @@ async def validate(request: Request, use: Use) -> Answer:
 
 
 @router.get("", operation_id="jobs_list", response_model=JobList, responses=failures(422))
-async def page(
-    use: Use,
-    state: Annotated[
-        list[str] | None, Query(max_length=20, description="one or more, also separated by commas")
-    ] = None,
-    label: Annotated[list[str] | None, Query(max_length=20, description="key=value; all must match")] = None,
-    name: Annotated[str | None, Query(max_length=63)] = None,
-    search: Annotated[str | None, Query(max_length=63, description="beginning of an id, or part of a name")] = None,
-    page_size: Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")] = DEFAULT_PAGE_SIZE,
-    page_token: Annotated[str | None, Query(max_length=500)] = None,
-) -> Answer:
+async def page(use: Use, params: Annotated[ListParams, Query()]) -> Answer:
     """Jobs, newest first."""
-    for text in (name, search, *(label or ())):
+    for text in (params.name, params.search, *params.label):
         checked_text(text)
     query = ListQuery(
-        states=tuple(state or ()),
-        labels=tuple(label or ()),
-        name=name,
-        search=search,
-        page_size=page_size,
-        page_token=page_token,
+        states=tuple(params.state),
+        labels=tuple(params.label),
+        name=params.name,
+        search=params.search,
+        page_size=params.page_size,
+        page_token=params.page_token,
     )
     found = await use.jobs.page(query)
     return Answer({"jobs": [use.job_document(job) for job in found.jobs], "next_page_token": found.next_page_token})

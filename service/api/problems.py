@@ -18,6 +18,7 @@ from starlette.routing import compile_path
 from service import errors
 from service.errors import ServiceError
 from service.pages.render import problem_page
+from service.store.port import DatabaseAwayError
 from workers.errors import FieldProblem
 
 log = structlog.get_logger("concertina.api")
@@ -88,6 +89,7 @@ def install_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(DatabaseAwayError, _away)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -135,6 +137,15 @@ def _allowed(request: Request) -> list[str]:
 
 async def _gone(request: Request, error: Exception) -> Response:
     return problem(400, "the request's body broke off", "BAD_REQUEST", request_id_of(request))
+
+
+async def _away(request: Request, error: Exception) -> Response:
+    request_id = request_id_of(request)
+    log.error("the database is away", request_id=request_id, error=str(error))
+    detail = "the database does not answer now; jobs that run go on meanwhile, try again"
+    if wants_page(request):
+        return problem_page("The database is away", detail, 503, request_id)
+    return problem(503, detail, errors.UnavailableError.code, request_id)
 
 
 def unexpected(request: Request, error: Exception) -> Response:

@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Response
-from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.problems import Answer, problem
 from service.api.requests import Use
 from service.api.schema import failures
 from service.api.shapes import Cluster, Version
 from service.services import Services
-from service.store.schema import REVISION
+from service.store.port import DatabaseAwayError
 from service.store.totals import read_totals
 from service.version import service_version
 
@@ -78,11 +77,10 @@ class Health:
 async def look(use: Services) -> Health:
     """Ask the database for all three. At its own start the service gives the reconciler time for its first sign."""
     try:
-        revision = await use.store.leases.revision()
-        installation = await use.store.leases.installation()
-    except SQLAlchemyError:
+        installation = await use.store.leases.standing()
+    except DatabaseAwayError:
         return Health(False, detail="the database does not answer")
-    if revision != REVISION:
+    if installation is None:
         return Health(False, detail="the database is not at the newest migration")
     now_s = use.clock()
     last_s = max(installation.heartbeat_at or 0.0, use.started_at)

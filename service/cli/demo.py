@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from rich.markup import escape
 
 from service import words
 from service.cli.connection import connect, home_of
-from service.cli.failures import FAILED
+from service.cli.failures import FAILED, INTERRUPTED
 from service.cli.login import login_link
 from service.cli.news import tell
 from service.cli.output import complain, say
@@ -36,7 +37,7 @@ ENTRYPOINT = "workers.recipes.digits:build"
 CONFIG = {"model": "cnn", "channels": 32, "hidden": 256}
 GLOBAL_BATCH = 256
 WANTED_S = 110.0  # of one worker; two of them are faster, and a minute has to remain
-LEAST_STEPS, MOST_STEPS = 600, 9000
+LEAST_STEPS, MOST_STEPS = 200, 9000
 GUESSED_SAMPLES_PER_S = 6000.0
 MEASURE_LIMIT_S = 60.0
 
@@ -68,7 +69,7 @@ def run_demo(options: DemoOptions) -> int:
         threading.Thread(target=_play_beside, args=(spec, served, begin_s, options.leave, played), daemon=True).start()
 
     exit_code = serve(settings, environment(), tell, on_ready)
-    return exit_code or (FAILED if played.exit_code is None else played.exit_code)
+    return exit_code or (INTERRUPTED if played.exit_code is None else played.exit_code)
 
 
 @dataclass(slots=True)
@@ -79,19 +80,23 @@ class _Played:
 
 
 def _play_beside(spec: dict[str, Any], served: Served, begin_s: float, leave: bool, played: _Played) -> None:
-    played.exit_code = _play(spec, served.settings.home, begin_s)
+    exit_code = _play(spec, served.settings.home, begin_s, served.is_stopping)
+    if served.is_stopping():
+        return
+    played.exit_code = exit_code
     if leave:
         served.request_stop()
     else:
         say(f"\n  the page stays up: [bold]{escape(served.url)}[/bold]; Ctrl-C ends everything")
 
 
-def _play(spec: dict[str, Any], home: Path, begin_s: float) -> int:
+def _play(spec: dict[str, Any], home: Path, begin_s: float, is_stopping: Callable[[], bool] = lambda: False) -> int:
     try:
         with connect(home=home) as client:
             return Scenario(client, begin_s).play(spec)
     except (ScenarioError, ClientError) as error:
-        complain(escape(str(error)))
+        if not is_stopping():
+            complain(escape(str(error)))
         return FAILED
 
 
@@ -106,10 +111,10 @@ def _settings(options: DemoOptions) -> Settings:
     return settings.model_copy(update=changes)
 
 
-def demo_spec(settings: Settings) -> dict[str, Any]:
-    """A job of a minute or two on this machine, by the throughput measured here."""
+def demo_spec(settings: Settings, wanted_s: float = WANTED_S) -> dict[str, Any]:
+    """A job that one worker trains in about ``wanted_s`` seconds on this machine, by the throughput measured here."""
     rate = measured_samples_per_s(settings)
-    steps = min(MOST_STEPS, max(LEAST_STEPS, round(rate * WANTED_S / GLOBAL_BATCH)))
+    steps = min(MOST_STEPS, max(LEAST_STEPS, round(rate * wanted_s / GLOBAL_BATCH)))
     tell(Mark.NOTE, "measured", f"{words.rate(rate)} with one worker, so {words.count(steps)} steps of {GLOBAL_BATCH}")
     return {
         "name": "demo-digits",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -15,20 +16,28 @@ from service.cli.output import print_json, say
 from service.client import Client
 
 
-def download_job(
-    client: Client, reference: str, *, step: int | None, folder: Path, with_files: bool, form: Form
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """``step`` None is the newest checkpoint; ``has_files`` asks for what the code wrote, too."""
+
+    step: int | None
+    folder: Path
+    has_files: bool
+
+
+def download_job(client: Client, reference: str, wanted: Wanted, form: Form) -> None:
     """Download one checkpoint's weights, and what the code wrote if asked.
 
     Raises CommandError when there is no such checkpoint, or a file's name would leave the folder.
     """
     job = client.find_job(reference)
+    folder = wanted.folder
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = _choose(client.get(f"/jobs/{job['id']}/checkpoints")["checkpoints"], step, job["name"])
+    chosen = _choose(client.get(f"/jobs/{job['id']}/checkpoints")["checkpoints"], wanted.step, job["name"])
     weights = folder / f"{job['name']}-{chosen['step']}.safetensors"
     size = client.download(f"/jobs/{job['id']}/checkpoints/{chosen['step']}", weights)
     written = [(weights, size)]
-    if with_files:
+    if wanted.has_files:
         for entry in client.get(f"/jobs/{job['id']}/files")["files"]:
             target = _inside(folder, entry["path"])
             written.append((target, client.download(f"/jobs/{job['id']}/files/{quote(entry['path'])}", target)))

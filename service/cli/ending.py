@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from datetime import UTC, datetime
@@ -98,10 +99,10 @@ def _has_seen_cluster(client: Client, since: datetime) -> bool:
 
 
 def _end_holder(place: Home, holder: Holder) -> None:
-    try:
+    if not holder.pid:
+        raise CommandError(f"the service of {place.path} is just starting; try again in a moment", SERVER_ERROR)
+    with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(holder.pid).terminate()
-    except psutil.NoSuchProcess:
-        return
     tell(Mark.NOTE, "stopping", f"process {holder.pid}: running jobs save (30 s at most)")
     deadline_s = time.monotonic() + STOP_LIMIT_S
     while current_holder(place.lock_file) is not None:

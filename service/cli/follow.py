@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from service import words
 from service.cli.failures import FAILED, INTERRUPTED
@@ -33,10 +33,8 @@ def follow_job(client: Client, job_id: str, form: Form, sleep: Callable[[float],
     view = JobView(client, job_id)
     try:
         with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=12),  # all of it in a line of 80 characters
             TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
-            TimeElapsedColumn(),
             console=display,
             disable=not display.is_terminal,
             transient=True,
@@ -109,17 +107,16 @@ def _is_open(row: dict[str, Any]) -> bool:
 def _draw(progress: Progress, bar: TaskID, job: dict[str, Any]) -> None:
     done = job["progress"]
     steps = done.get("steps") or 0
-    parts = [f"step {words.count(done.get('step'))} of {words.count(steps)}" if steps else ""]
+    parts = [f"step {words.count(done.get('step'))}"]
     if done.get("loss") is not None:
         parts.append(f"loss {words.number(done['loss'])}")
     if done.get("samples_per_s"):
-        parts.append(words.rate(done["samples_per_s"]))
-    parts.append(f"workers {words.workers(job['workers'])}")
+        parts.append(f"{words.number(done['samples_per_s'])}/s")
+    parts.append(words.plural(job["workers"]["current"], "worker"))
     if done.get("eta_s") is not None:
         parts.append(f"{words.duration(done['eta_s'])} left")
     share = min(1.0, (done.get("step") or 0) / steps) if steps else 0.0
-    facts = escape("  ".join(p for p in parts if p))
-    progress.update(bar, completed=share, description=escape(job["name"]), facts=facts)
+    progress.update(bar, completed=share, facts=escape("  ".join(parts)))
 
 
 def _finish(client: Client, job: dict[str, Any], form: Form) -> int:

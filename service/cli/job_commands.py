@@ -86,7 +86,8 @@ def logs(
     from service.cli.connection import connect
 
     with connect(url, home) as client:
-        log_output.print_logs(client, job, log_output.Selection(rank=rank, tail=tail), follow=follow, form=output)
+        selection = log_output.Selection(rank=rank, tail=tail, is_followed=follow)
+        log_output.print_logs(client, job, selection, output)
 
 
 def metrics(
@@ -162,10 +163,10 @@ def download(
 ) -> None:
     """Download the weights of a checkpoint (safetensors)."""
     from service.cli.connection import connect
-    from service.cli.downloads import download_job
+    from service.cli.downloads import Wanted, download_job
 
     with connect(url, home) as client:
-        download_job(client, job, step=step, folder=output_folder, with_files=files, form=output)
+        download_job(client, job, Wanted(step=step, folder=output_folder, has_files=files), output)
 
 
 def scale(

@@ -19,29 +19,24 @@ ASK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which part of the logs: one rank or all, the last lines or all."""
+    """Which part of the logs: one rank or all, the last lines or all; ``is_followed``: until the job has ended."""
 
     rank: int | None
     tail: int | None
+    is_followed: bool
 
 
 def print_logs(
-    client: Client,
-    reference: str,
-    selection: Selection,
-    *,
-    follow: bool,
-    form: Form,
-    sleep: Callable[[float], None] = time.sleep,
+    client: Client, reference: str, selection: Selection, form: Form, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Print a job's logs; with ``follow`` until the job has ended and its last line is there."""
+    """Print a job's logs; followed ones until the job has ended and its last line is there."""
     job = client.find_job(reference)
     part = client.logs(job["id"], rank=selection.rank, tail=selection.tail)
-    if form is Form.JSON and not follow:
+    if form is Form.JSON and not selection.is_followed:
         print_json({"job": job["id"], "rank": selection.rank, "text": part.text, "next_offset": part.next_offset})
         return
     _write(part.text)
-    while follow:
+    while selection.is_followed:
         # The state is asked before the log: what was written before the end is then printed in any case.
         has_ended = client.job(job["id"])["state"] in ENDED
         part = client.logs(job["id"], rank=selection.rank, offset=part.next_offset)

@@ -18,7 +18,7 @@ from service.cli.output import console, say, table
 from service.client import Client
 
 LOOK_EVERY_S = 0.5
-STRETCH_S = 8.0  # how long each size is watched
+STRETCH_S = 8.0
 START_LIMIT_S = 180.0
 CHANGE_LIMIT_S = 90.0
 END_LIMIT_S = 1800.0
@@ -31,11 +31,15 @@ class ScenarioError(Exception):
 
 
 class Scenario:
-    """Plays on one job. ``begin_s`` is when the command was given, by the monotonic clock."""
+    """Plays on one job.
 
-    def __init__(self, client: Client, begin_s: float) -> None:
+    ``begin_s`` is when the command was given, by the monotonic clock; ``stretch_s`` how long each size is watched.
+    """
+
+    def __init__(self, client: Client, begin_s: float, stretch_s: float = STRETCH_S) -> None:
         self._client = client
         self._begin_s = begin_s
+        self._stretch_s = stretch_s
         self._job_id = ""
         self._view = JobView(client, "")
 
@@ -96,8 +100,8 @@ class Scenario:
         return self._view.job["state"] in ENDED
 
     def _watch(self) -> None:
-        until_s = time.monotonic() + STRETCH_S
-        self._until("the next act", lambda: time.monotonic() >= until_s, STRETCH_S + CHANGE_LIMIT_S)
+        until_s = time.monotonic() + self._stretch_s
+        self._until("the next act", lambda: time.monotonic() >= until_s, self._stretch_s + CHANGE_LIMIT_S)
         done = self._view.job["progress"]
         say(
             f"  step {words.count(done['step'])} of {words.count(done['steps'])}, loss {words.number(done['loss'])}, "
@@ -114,10 +118,14 @@ class Scenario:
                 return
             if self._has_ended():
                 state = words.state(self._view.job["state"]).lower()
-                raise ScenarioError(f"the job {state} while waiting for {what}; `concertina explain {self._job_id}`")
+                raise ScenarioError(f"the job {state} while waiting for {what}. {self._why()}")
             if time.monotonic() > deadline_s:
-                raise ScenarioError(f"{what} did not come within {limit_s:.0f} s; `concertina explain {self._job_id}`")
+                raise ScenarioError(f"{what} did not come within {limit_s:.0f} s. {self._why()}")
             time.sleep(LOOK_EVERY_S)
+
+    def _why(self) -> str:
+        told = self._client.get(f"/jobs/{self._job_id}/explain")
+        return " ".join(part for part in (told["summary"], *told["details"], told["remedy"]) if part)
 
     def _conclude(self) -> int:
         job = self._view.job
@@ -130,7 +138,7 @@ class Scenario:
             )
         )
         if job["state"] != "SUCCEEDED":
-            say(f"the job {words.state(job['state']).lower()}: `concertina explain {self._job_id}`")
+            say(f"the job {words.state(job['state']).lower()}. {escape(self._why())}")
             return FAILED
         faults = self._wrong_counts()
         for fault in faults:

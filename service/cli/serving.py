@@ -46,4 +46,14 @@ def open_pages(url: str | None, home: Path | None) -> None:
         )
     link = login_link(last_settings(place), url or holder.url)
     say(escape(link))
-    webbrowser.open(link)
+    _show(link)
+
+
+def _show(link: str) -> None:
+    """Open a graphical browser, where there is one: one in the terminal would take the terminal over."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return
+    if isinstance(browser, webbrowser.BackgroundBrowser) or not isinstance(browser, webbrowser.GenericBrowser):
+        browser.open(link)

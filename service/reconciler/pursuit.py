@@ -30,6 +30,7 @@ from workers.status import Acknowledged, Direction, JobSnapshot, RunGoal, RunPha
 
 log = structlog.get_logger("concertina.reconciler")
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
     """What a leader works with; ``fence`` goes with every write."""

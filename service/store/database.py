@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import event, text, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from service.store.port import FencedOutError, StoreError
+from service.store.port import DatabaseAwayError, FencedOutError, StoreError
 from service.store.schema import installation
 
 BUSY_TIMEOUT_S = 10.0
@@ -35,7 +37,8 @@ class Database:
     """Gives out transactions on one database.
 
     On SQLite a writer takes the lock at BEGIN, so that two of them never deadlock, and a commit is
-    on disk when it returns (WAL, synchronous=FULL).
+    on disk when it returns (WAL, synchronous=FULL). All three kinds of transaction raise
+    DatabaseAwayError when the database cannot be used now.
     """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
@@ -52,8 +55,9 @@ class Database:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """One consistent view of the database."""
-        async with self._engine.connect() as conn:
-            yield conn
+        with _away_told():
+            async with self._engine.connect() as conn:
+                yield conn
 
     @contextlib.asynccontextmanager
     async def writing(self, fence: int | None = None) -> AsyncIterator[Write]:
@@ -63,14 +67,16 @@ class Database:
         superseded. The change number comes from a row that all writers update, so changes become
         visible in the order of their numbers on any database.
         """
-        async with self._turn, self._writer.begin() as conn:
-            yield Write(conn, await self._next_change(conn, fence), self._clock())
+        with _away_told():
+            async with self._turn, self._writer.begin() as conn:
+                yield Write(conn, await self._next_change(conn, fence), self._clock())
 
     @contextlib.asynccontextmanager
     async def writing_quietly(self) -> AsyncIterator[AsyncConnection]:
         """A write transaction of what no page shows: the lease, tokens, links."""
-        async with self._turn, self._writer.begin() as conn:
-            yield conn
+        with _away_told():
+            async with self._turn, self._writer.begin() as conn:
+                yield conn
 
     async def change(self) -> int:
         """The number of the last committed change."""
@@ -91,6 +97,15 @@ class Database:
         if change is None:
             raise FencedOutError(f"fencing number {fence} was superseded; this reconciler must stop")
         return int(change)
+
+
+@contextlib.contextmanager
+def _away_told() -> Iterator[None]:
+    """What only says that the database cannot be used now: locked for too long, gone, its disk full."""
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+        raise DatabaseAwayError(f"the database does not answer: {error.__cause__ or error}") from error
 
 
 def _engine(url: str) -> AsyncEngine:

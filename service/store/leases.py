@@ -10,7 +10,7 @@ from service.records import StoredCluster
 from service.store.database import Database
 from service.store.port import FencedOutError
 from service.store.rows import cluster_of
-from service.store.schema import VERSION_TABLE, installation
+from service.store.schema import REVISION, VERSION_TABLE, installation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,13 @@ class LeaseStore:
             heartbeat_at=row.heartbeat_at,
             cluster=cluster_of(row),
         )
+
+    async def standing(self) -> Installation | None:
+        """The installation, if the database answers and is at the migration that this code expects.
+
+        Raises DatabaseAwayError when it does not answer.
+        """
+        return await self.installation() if await self.revision() == REVISION else None
 
     async def installation_id(self) -> str:
         """The name of this installation."""

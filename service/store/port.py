@@ -20,6 +20,10 @@ class StoreError(Exception):
     """Root of what the store raises on its own account."""
 
 
+class DatabaseAwayError(StoreError):
+    """The database does not answer now."""
+
+
 class FencedOutError(StoreError):
     """Another reconciler holds the lease; the caller must stop acting at once."""
 

@@ -14,6 +14,7 @@ import psutil
 
 START_TIME_TOLERANCE_S = 1.0
 KILL_WAIT_S = 10.0
+LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,31 @@ def _belongs(process: psutil.Process, folder: Path, leader_pid: int | None) -> b
 
 
 def kill_all(processes: Iterable[psutil.Process], wait_s: float = KILL_WAIT_S) -> None:
-    """SIGKILL each, and wait until they are gone, at most ``wait_s`` seconds."""
+    """SIGKILL each, and wait until they have ended, at most ``wait_s`` seconds."""
     doomed = list(processes)
     for process in doomed:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(doomed, timeout=wait_s)
+    still_running(doomed, time.monotonic() + wait_s)
+
+
+def still_running(processes: Iterable[psutil.Process], deadline_s: float) -> list[psutil.Process]:
+    """Wait until all have ended, or the deadline of the monotonic clock; gives those that have not.
+
+    One that has ended and that its parent never asks after counts as ended: in a container nobody may.
+    """
+    while True:
+        left = [process for process in processes if _runs(process)]
+        if not left or time.monotonic() >= deadline_s:
+            return left
+        time.sleep(LOOK_EVERY_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def terminate_leader(leader: Identity, folder: Path, wait_s: float) -> bool:
@@ -90,15 +110,12 @@ def terminate_leader(leader: Identity, folder: Path, wait_s: float) -> bool:
 
     Blocks for at most ``wait_s`` and the wait after the kill. Gives whether all ended without being killed.
     """
-    deadline = time.monotonic() + wait_s
+    deadline_s = time.monotonic() + wait_s
     process = leader.find()
     if process is not None:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(psutil.Error):
-            process.wait(timeout=wait_s)
-    rest = belonging_to(folder, leader.pid if leader.owns_session() else None)
-    if rest:
-        _, rest = psutil.wait_procs(rest, timeout=max(0.0, deadline - time.monotonic()))
+        still_running([process], deadline_s)
+    rest = still_running(belonging_to(folder, leader.pid if leader.owns_session() else None), deadline_s)
     kill_all(rest)
     return not rest

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.settings import PREFIX, Settings, load_settings
+from service.settings import PREFIX, Settings, SettingsError, load_settings
 from service.supervise.child import Child, Program
 from service.supervise.home import Home, write_private
 from service.supervise.lock import ServeLock
@@ -23,11 +24,12 @@ SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A service that is up: where it answers, and how to end it."""
+    """A service that is up: where it answers, how to end it, and whether that was asked already."""
 
     settings: Settings
     url: str
     request_stop: Callable[[], None]
+    is_stopping: Callable[[], bool]
 
 
 def serve(
@@ -58,7 +60,8 @@ def serve(
             head=head,
         )
         say(Mark.OK, "home", str(home.path))
-        supervisor = Supervisor(parts, say, lambda: on_ready(Served(actual, address.url, supervisor.request_stop)))
+        supervisor = Supervisor(parts, say, lambda: on_ready(served))
+        served = Served(actual, address.url, supervisor.request_stop, lambda: supervisor.is_stopping)
         exit_code = supervisor.run()
         home.ray_file.unlink(missing_ok=True)
         return exit_code
@@ -111,7 +114,9 @@ def _reconciler(home: Home, settings: Settings, environment: Mapping[str, str]) 
 
 
 def _attach(home: Home, address: str, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
-    """Use somebody else's Ray; a head of our own that was left behind ends first."""
+    """Use somebody else's Ray; a head of our own that was left behind ends first. Raises SettingsError."""
+    if not re.fullmatch(r"[^\s:/]+:\d+", address):
+        raise SettingsError(f"ray_address={address!r} is not HOST:PORT of a Ray head, such as 10.0.0.5:6379")
     RayHead(home, settings.num_cpus, environment).stop()
     write_ray_record(home.ray_file, RayRecord(address=address, is_own=False))
     say(Mark.OK, "Ray", f"attached to {address}")

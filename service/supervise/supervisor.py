@@ -84,7 +84,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Start, look after and end the parts; gives the exit code."""
-        previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        # What is ignored stays so: under `nohup` the end of the terminal is none of ours.
+        numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             exit_code = self._loop()
             self._stop()
@@ -92,6 +94,10 @@ class Supervisor:
             for number, handler in previous.items():
                 signal.signal(number, handler)
         return exit_code
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._num_stops > 0
 
     def request_stop(self) -> None:
         """End `run` in order; any thread. Asked a second time, it no longer waits for jobs to save."""

@@ -8,7 +8,10 @@ from types import FrameType
 
 
 def leave_in_order() -> None:
-    """From now on SIGTERM unwinds the stack like an exception. Main thread only."""
+    """From now on SIGTERM unwinds the stack like an exception. Main thread only.
+
+    Call it again after `ray.init`, which puts a handler in its place that ends the process at once.
+    """
     signal.signal(signal.SIGTERM, _leave)
 
 

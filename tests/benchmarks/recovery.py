@@ -90,6 +90,7 @@ def _start(options: argparse.Namespace, address: str, folder: Path, setting: Set
         from tests.benchmarks.recovery_ours import ConcertinaSide
 
         sides.append(ConcertinaSide(address, folder / "ours", setting))
+        leave_in_order()
     if not options.ours_only:
         sides.append(RayTrainSide(address, folder / "rival", setting))
     for side in sides:

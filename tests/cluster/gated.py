@@ -143,7 +143,7 @@ class Gated:
 
     def _assert_alive(self) -> None:
         job = self.job()
-        assert job["state"] not in ("FAILED", "CANCELLED"), (job, self.logs())
+        assert job["state"] not in ("FAILED", "CANCELLED"), (job["reason"], self.logs()[-3000:])
 
 
 def actor_pids(served: Serving, actor: str) -> list[int]:

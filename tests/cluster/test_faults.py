@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cluster.gated import Gated, actor_pids, sigkill
@@ -39,21 +40,20 @@ def scale(job: Gated, workers: int) -> None:
 
 def test_scaling_and_a_killed_worker_lose_no_sample(submit: Submit) -> None:
     job = submit(config={"gates": [4, 10, 16, 20, 22]})
-    job.wait_at(4, 2)
+    first = job.wait_at(4, 2)
     scale(job, 1)
     wait_for("the plan", lambda: job.job()["workers"]["desired"] == 1)
     job.open(4)
     job.wait_at(10, 1)
     scale(job, 2)
-    wait_for_newcomer(job)
+    wait_for_newcomer(job, first)
     job.open(10)
-    job.wait_at(16, 2)
     victim, survivor = job.wait_at(16, 2)
     sigkill(victim)
     job.open(16)
     wait_for("the loss in the timeline", lambda: "worker_lost" in job.kinds())
     assert job.wait_at(20, 1) == [survivor]
-    wait_for_newcomer(job)
+    wait_for_newcomer(job, [victim, survivor, *first])
     job.open(20)
     assert survivor in job.wait_at(22, 2)
     job.open(22)
@@ -70,15 +70,16 @@ def test_scaling_and_a_killed_worker_lose_no_sample(submit: Submit) -> None:
     assert lost["cost_s"] is not None
 
 
-def wait_for_newcomer(job: Gated) -> None:
-    """Wait until another worker stands ready; it waits for the boundary at which it is let in."""
+def wait_for_newcomer(job: Gated, known: list[int]) -> None:
+    """Wait until a worker of another process stands ready; it waits for the boundary at which it is let in."""
 
-    def phases() -> list[str]:
+    def has_come() -> bool:
         with job.served.client() as client:
             nodes = client.get("/cluster")["nodes"]
-        return [worker["phase"] for node in nodes for worker in node["workers"] if worker["job_id"] == job.id]
+        mine = [w for node in nodes for w in node["workers"] if w["job_id"] == job.id and w["pid"] not in known]
+        return any(worker["phase"] in ("ready", "rendezvous") for worker in mine)
 
-    wait_for("a newcomer", lambda: {"ready", "rendezvous"} & set(phases()), 60)
+    wait_for("a newcomer", has_come, 60)
 
 
 def test_a_killed_controller_is_replaced_and_no_step_is_lost_or_repeated(submit: Submit) -> None:
@@ -123,14 +124,22 @@ def test_code_that_raises_is_tried_again_with_the_same_samples(submit: Submit) -
 
 
 def test_a_killed_reconciler_changes_nothing_for_the_job(submit: Submit) -> None:
-    job = submit(config={"gates": [6, 12]})
+    job = submit(config={"gates": [6, 12, 18, 21]})
     before = job.wait_at(6, 2)
     pid = job.served.pid_of("reconciler")
     sigkill(pid)
     job.open(6)
     wait_for("another reconciler", lambda: job.served.pid_of("reconciler") != pid)
     assert sorted(job.wait_at(12, 2)) == sorted(before)
+    # The controller outlived the driver that started it, and can still start workers.
+    victim, survivor = before
+    sigkill(victim)
     job.open(12)
+    assert job.wait_at(18, 1) == [survivor]
+    wait_for_newcomer(job, before)
+    job.open(18)
+    assert survivor in job.wait_at(21, 2)
+    job.open(21)
     done = job.wait_done()
     job.assert_every_sample_counted()
     job.assert_every_point_told()
@@ -148,3 +157,23 @@ def test_a_stopped_worker_is_lost_after_its_time_and_the_others_go_on(submit: Su
     job.open(12)
     job.wait_done()
     job.assert_every_sample_counted()
+
+
+def test_a_lost_head_sends_the_job_back_to_the_queue_and_it_goes_on_from_its_checkpoint(submit: Submit) -> None:
+    job = submit(config={"gates": [13]})
+    first = job.wait_at(13, 2)
+    head = job.served.ray().pid
+    sigkill(head)
+    wait_for("the end of the workers", lambda: not any(psutil.pid_exists(pid) for pid in first))
+    for path in job.folder.glob("at-13-*"):
+        path.unlink()
+    again = job.wait_at(13, 2)
+    assert job.served.ray().pid != head
+    job.open(13)
+    assert job.wait_done()["attempt"] == 2
+    states = ["QUEUED", "STARTING", "RUNNING", "RECOVERING", "QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
+    assert [to for to, _ in job.events()] == states
+    assert ("QUEUED", "CLUSTER_LOST") in job.events()
+    job.assert_every_point_told()
+    kept = [line for line in job.lines() if line.pid in again or line.step <= 10]
+    assert sorted({line.step for line in kept}) == list(range(1, job.steps + 1))

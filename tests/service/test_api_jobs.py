@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.api.shapes import Events, Job, JobList
-from service.folders import job_folder
+from service.api.shapes import Job, JobList
 from service.records import Transition
 from service.services import Services
 from service.settings import Settings
@@ -277,116 +275,6 @@ async def test_lists_are_filtered(client: httpx2.AsyncClient) -> None:
         assert_problem(await client.get(JOBS, params=params), 400, "BAD_REQUEST")
     assert_problem(await client.get(JOBS, params={"page_size": "x"}), 422, "INVALID")
     assert_problem(await client.get(JOBS, params={"page_size": 0}), 422, "INVALID")
-
-
-async def test_commands_move_a_job_and_may_be_repeated(client: httpx2.AsyncClient) -> None:
-    job = await submitted(client)
-    path = f"{JOBS}/{job['id']}"
-
-    async def state_after(verb: str, **params: str) -> str:
-        answer = await client.post(f"{path}/{verb}", params=params)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["etag"] == answer.json()["etag"]
-        return str(answer.json()["state"])
-
-    for _ in range(2):
-        assert await state_after("pause") == "PAUSED"
-    for _ in range(2):
-        assert await state_after("resume") == "QUEUED"
-    for _ in range(2):
-        assert await state_after("cancel") == "CANCELLED"
-    assert_problem(await client.post(f"{path}/pause"), 409, "ILLEGAL_TRANSITION")
-    assert await state_after("retry", **{"from": "start"}) == "QUEUED"
-    assert_problem(await client.post(f"{path}/retry", params={"from": "middle"}), 422, "INVALID")
-    events = (await client.get(f"{path}/events")).json()
-    Events.model_validate(events)
-    moves = [(e["from"], e["to"], e["reason"]) for e in events["events"]]
-    assert moves == [
-        (None, "QUEUED", None),
-        ("QUEUED", "PAUSED", None),
-        ("PAUSED", "QUEUED", None),
-        ("QUEUED", "CANCELLED", "CANCELLED_BY_USER"),
-        ("CANCELLED", "QUEUED", None),
-    ]
-    assert [e["seq"] for e in (await client.get(f"{path}/events", params={"after": 3})).json()["events"]] == [4, 5]
-
-
-async def test_a_running_job_is_paused_and_cancelled_on_its_way(client: httpx2.AsyncClient, services: Services) -> None:
-    job_id, _ = await running(client, services)
-    assert (await client.post(f"{JOBS}/{job_id}/pause")).json()["state"] == "PAUSING"
-    assert_problem(await client.post(f"{JOBS}/{job_id}/resume"), 409, "ILLEGAL_TRANSITION")
-    cancelled = (await client.post(f"{JOBS}/{job_id}/cancel")).json()
-    assert (cancelled["state"], cancelled["reason"]) == ("CANCELLING", "CANCELLED_BY_USER")
-    assert_problem(await client.delete(f"{JOBS}/{job_id}"), 409, "CONFLICT")
-    assert_problem(await client.put(f"{JOBS}/{job_id}/scale", json={"workers": 1}), 409, "ILLEGAL_TRANSITION")
-
-
-async def test_a_number_pins_the_size_until_a_range_or_auto_frees_it(client: httpx2.AsyncClient) -> None:
-    job = await submitted(client)
-    path = f"{JOBS}/{job['id']}/scale"
-
-    async def workers(wanted: object) -> dict[str, int]:
-        answer = await client.put(path, json={"workers": wanted, "reason": "why not"})
-        assert answer.status_code == 200, answer.text
-        found: dict[str, int] = answer.json()["workers"]
-        return found
-
-    assert await workers(3) == {"min": 1, "max": 4, "current": 0, "desired": 3}
-    assert await workers({"min": 2, "max": 8}) == {"min": 2, "max": 8, "current": 0, "desired": 2}
-    assert await workers(8) == {"min": 2, "max": 8, "current": 0, "desired": 8}
-    assert await workers("auto") == {"min": 1, "max": 4, "current": 0, "desired": 1}
-
-
-BAD_SIZES = [
-    ({"workers": 5}, "/workers"),
-    ({"workers": 0}, "/workers"),
-    ({"workers": True}, "/workers"),
-    ({"workers": 1.5}, "/workers"),
-    ({"workers": "many"}, "/workers"),
-    ({"workers": None}, "/workers"),
-    ({"workers": {"min": 3, "max": 2}}, "/workers/min"),
-    ({"workers": {"min": 1}}, "/workers/max"),
-    ({"workers": {"min": 33, "max": 64}}, "/workers/min"),
-    ({"workers": {"min": 1, "max": 2, "mx": 3}}, "/workers/mx"),
-    ({"worker": 2}, "/worker"),
-    ({"workers": 2, "reason": 5}, "/reason"),
-    ({"workers": 2, "reason": "x" * 501}, "/reason"),
-    ({}, "/workers"),
-    ([], ""),
-]
-
-
-async def test_a_bad_size_is_refused_and_changes_nothing(subtests: pytest.Subtests, client: httpx2.AsyncClient) -> None:
-    for body, pointer in BAD_SIZES:
-        with subtests.test(body=repr(body)[:80]):
-            job = await submitted(client)
-            answer = await client.put(f"{JOBS}/{job['id']}/scale", json=body)
-            assert assert_problem(answer, 422, "INVALID")["errors"][0]["pointer"] == pointer
-            assert (await client.get(f"{JOBS}/{job['id']}")).json() == job
-
-
-async def test_wishing_for_the_same_again_changes_nothing(client: httpx2.AsyncClient) -> None:
-    job = await submitted(client)
-    tags = [
-        (await client.put(f"{JOBS}/{job['id']}/scale", json={"workers": 2, "reason": "r"})).json()["etag"]
-        for _ in range(2)
-    ]
-    assert tags[0] == tags[1] != job["etag"]
-
-
-async def test_deleting_takes_a_job_with_its_files(client: httpx2.AsyncClient, settings: Settings) -> None:
-    job = await submitted(client)
-    folder = job_folder(settings.storage_folder, job["id"])
-    (folder / "output").mkdir(parents=True)
-    (folder / "output" / "a.txt").write_text("a")
-    assert_problem(await client.delete(f"{JOBS}/{job['id']}"), 409, "CONFLICT")
-    assert folder.is_dir()
-    await client.post(f"{JOBS}/{job['id']}/cancel")
-    answer = await client.delete(f"{JOBS}/{job['id']}")
-    assert (answer.status_code, answer.content) == (204, b"")
-    assert not Path(folder).exists()
-    assert_problem(await client.get(f"{JOBS}/{job['id']}"), 404, "NOT_FOUND")
-    assert_problem(await client.delete(f"{JOBS}/{job['id']}"), 404, "NOT_FOUND")
 
 
 NO_JOBS = ["job_none", "job_" + "0" * 26, "%2e%2e", "job_01" + "%00" * 4, "a" * 5000]

@@ -14,7 +14,8 @@ from sqlalchemy import text
 
 from service.records import ClusterView
 from service.services import Services
-from tests.service.given import Clock, leader, placed, record, row, snapshot
+from tests.service.given import Clock, leader, placed, record, row, snapshot, spec_document
+from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,29 @@ async def test_ready_needs_database_migrations_and_reconciler_and_ray_only_degra
         await conn.execute(text("UPDATE concertina_version SET version_num = '0000'"))
     assert await ready() == (503, "the database is not at the newest migration")
     assert (await anonymous.get("/livez")).json() == {"status": "alive"}
+
+
+async def test_without_its_database_the_service_lives_and_is_not_ready(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    await client.get("/api/v1/jobs")  # the token is known now
+    await services.store.close()
+    file = services.settings.database_file
+    assert file is not None
+    for path in file.parent.glob(f"{file.name}*"):
+        path.unlink()
+    file.mkdir()
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the database does not answer")
+    assert answer.headers["retry-after"] == "1"
+    assert (await client.get("/livez")).status_code == 200
+    for answer in (await client.get("/api/v1/jobs"), await client.post("/api/v1/jobs", json=spec_document())):
+        assert assert_problem(answer, 503, "UNAVAILABLE")["detail"].startswith("the database does not answer")
+        assert answer.headers["retry-after"] == "1"
+    unknown = await client.get("/api/v1/jobs", headers={"Authorization": "Bearer another"})
+    assert_problem(unknown, 503, "UNAVAILABLE")
+    page = await client.get("/jobs", headers={"Accept": "text/html"})
+    assert (page.status_code, "text/html" in page.headers["content-type"]) == (503, True)
 
 
 async def test_prometheus_gets_totals_without_job_ids(client: httpx2.AsyncClient, services: Services) -> None:

@@ -52,12 +52,12 @@ def test_upgrading_again_keeps_everything(tmp_path: Path) -> None:
 def test_processes_that_migrate_at_once_make_one_installation(tmp_path: Path) -> None:
     file = tmp_path / "a.db"
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=upgrade, args=(url_of(file),)) for _ in range(3)]
+    processes = [spawn.Process(target=upgrade, args=(url_of(file),)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     engine = create_engine(f"sqlite:///{file}")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM installation")).scalar_one() == 1

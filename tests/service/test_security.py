@@ -139,6 +139,7 @@ async def test_the_login_leads_nowhere_else(
 ) -> None:
     for target in ELSEWHERE:
         with subtests.test(target=repr(target)[:80]):
+            anonymous.cookies.clear()
             token = token_file(settings.home).read_text().strip()
             answer = await anonymous.post("/login", data={"token": token, "next": target})
             assert answer.headers["location"] == "/jobs"

@@ -142,6 +142,15 @@ async def test_of_two_changes_decided_on_one_row_only_the_first_takes_effect(sto
     assert [e.to for e in await store.jobs.events(job.id, 0, 10)] == [JobState.QUEUED, JobState.CANCELLED]
 
 
+async def test_the_guard_is_the_version_and_not_only_the_state(store: Store) -> None:
+    job = (await store.jobs.submit(spec())).job
+    await store.jobs.set_scale(job, Scale(min=1, max=2))
+    with pytest.raises(StaleRowError):
+        await store.jobs.set_scale(job, Scale(min=1, max=3))
+    with pytest.raises(StaleRowError):
+        await cancel(store, job)
+
+
 async def test_a_retry_from_the_start_forgets_progress_and_earlier_checkpoints(store: Store) -> None:
     fence = await leader(store)
     job = await cancel(store, await placed(store, fence))

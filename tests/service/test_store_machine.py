@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
 
-from service.records import JobRow, Transition
+from service.records import JobRow, Scale, Transition
 from service.states import ENDED_STATES, PLACED_STATES, JobState, Move, Verb, command, is_allowed
 from service.store.opening import Store, open_store
 from service.store.port import FencedOutError, StaleRowError
@@ -99,6 +99,16 @@ class Machine(RuleBasedStateMachine):
             return multiple()
         assert self.is_current(job)
         return self.note(moved)
+
+    @rule(target=rows, job=rows, size=st.integers(1, 4))
+    def user_scales(self, job: JobRow, size: int) -> object:
+        try:
+            scaled = self.run(self.store.jobs.set_scale(job, Scale(min=1, max=4, pinned=size)))
+        except StaleRowError:
+            assert not self.is_current(job)
+            return multiple()
+        assert self.is_current(job)
+        return self.note(scaled)
 
     @rule(target=rows, job=rows, fence=fences, to=st.sampled_from(JobState), reason=st.sampled_from([None, *Reason]))
     def reconciler_moves(self, job: JobRow, fence: int, to: JobState, reason: Reason | None) -> object:

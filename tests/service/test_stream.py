@@ -61,6 +61,8 @@ async def test_everything_that_a_page_shows_arrives(client: httpx2.AsyncClient, 
         reader = Reader(stream)
         assert (await reader.until("cluster"))["is_up"] is False
         assert (await reader.until("job"))["state"] == "STARTING"
+        assert (await reader.until("metrics"))["points"] == []
+        assert (await reader.until("log"))["next_offset"] == 0
         told = snapshot(job, [record(1), record(2)], logs=(log(b"hello\n"),), timeline=(row("a"),))
         await services.store.reconciler.fold(told, fence)
         seen = dict([await reader.next() for _ in range(4)])
@@ -93,6 +95,20 @@ async def test_a_broken_stream_goes_on_where_it_was(client: httpx2.AsyncClient, 
         while len(steps) < 40:
             steps += [point["step"] for point in (await reader.until("metrics"))["points"]]
     assert steps == list(range(1, 41))
+
+
+async def test_a_stream_begins_with_what_a_page_may_have_missed(client: httpx2.AsyncClient, services: Services) -> None:
+    fence = await leader(services.store)
+    job = await placed(services.store, fence)
+    told = snapshot(job, [record(1)], logs=(log(b"hello\n"),), timeline=(row("a"), row("b")))
+    await services.store.reconciler.fold(told, fence)
+    async with aclosing(follow(services, *(f"{kind}:{job.id}" for kind in ("job", "metrics", "logs")))) as stream:
+        reader = Reader(stream)
+        seen = dict([await reader.next() for _ in range(4)])
+    assert seen["timeline"]["seq"] == 2
+    assert seen["job"]["progress"]["samples"] == 32
+    assert seen["metrics"] == {"job_id": job.id, "points": []}
+    assert (seen["log"]["text"], seen["log"]["next_offset"]) == ("", 6)
 
 
 async def test_a_list_sees_each_job_as_it_is_now(client: httpx2.AsyncClient, services: Services) -> None:

@@ -179,7 +179,9 @@ class Group:
                     self.records[record.key] = record
         return statuses
 
-    def await_all(self, condition: Callable[[WorkerStatus], bool], worker_ids: Sequence[str]) -> dict[str, WorkerStatus]:
+    def await_all(
+        self, condition: Callable[[WorkerStatus], bool], worker_ids: Sequence[str]
+    ) -> dict[str, WorkerStatus]:
         """Poll until the condition holds for all of these workers."""
         for _ in range(int(WAIT_S / 0.005)):
             statuses = self.poll()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -62,7 +64,7 @@ def test_every_epoch_has_every_sample_once_while_workers_and_batches_change(
 def test_the_order_does_not_depend_on_how_it_is_asked_for(num_samples: int, seed: int, cuts: list[int]) -> None:
     whole = SampleOrder(num_samples, seed).indexes(0, 200)
     order, edges = SampleOrder(num_samples, seed), [0, *sorted(cuts), 200]
-    parts = [order.indexes(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+    parts = [order.indexes(low, high) for low, high in itertools.pairwise(edges)]
     assert np.array_equal(np.concatenate(parts), whole)
     assert np.array_equal(order.indexes(50, 150), whole[50:150])
 
@@ -119,7 +121,9 @@ def test_rows_of_tensors_come_as_default_collate_would_give_them() -> None:
     dataset = TensorDataset(torch.randn(9, 3), torch.arange(9))
     batch, expected = Batcher(dataset, None, CPU).batch([8, 0, 3]), default_collate([dataset[i] for i in (8, 0, 3)])
     assert type(batch) is type(expected)
-    assert all(torch.equal(mine, theirs) and mine.dtype == theirs.dtype for mine, theirs in zip(batch, expected))
+    assert all(
+        torch.equal(mine, theirs) and mine.dtype == theirs.dtype for mine, theirs in zip(batch, expected, strict=True)
+    )
 
 
 def test_a_micro_size_is_halved_only_where_nobody_fixed_it() -> None:

@@ -102,7 +102,9 @@ def test_memory_that_runs_out_halves_the_micro_batch_of_that_rank_alone() -> Non
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         if len(batch[0]) > 2:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+            raise RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+            )
         return mse(model, batch)
 
     def roomy(model: nn.Module, batch: Any) -> torch.Tensor:

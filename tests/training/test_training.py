@@ -20,6 +20,7 @@ NUM_SAMPLES = 50
 OptimizerOf = Callable[..., torch.optim.Optimizer]
 
 OPTIMIZERS: dict[str, OptimizerOf] = {
+    "default": lambda p, lr: torch.optim.AdamW(p, lr=lr),
     "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True, weight_decay=0.01),
     "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, amsgrad=True),
     "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr, weight_decay=0.1),
@@ -38,8 +39,7 @@ OPTIMIZERS: dict[str, OptimizerOf] = {
 
 def matrices(dtype: torch.dtype) -> nn.Sequential:
     """A net without vectors, for the optimizer that takes matrices only."""
-    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False)).to(dtype)
-    return model
+    return nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False)).to(dtype)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -54,7 +54,10 @@ def test_a_run_of_1_3_2_workers_equals_a_plain_loop_in_fp64_for_every_optimizer(
         mine = mlp(dtype) if name != "muon" else _fixed(matrices(dtype))
         models.append(mine)
         return TrainingTask(
-            model=mine, train_data=Regression(NUM_SAMPLES, dtype, script), loss=mse, optimizer=OPTIMIZERS[name]
+            model=mine,
+            train_data=Regression(NUM_SAMPLES, dtype, script),
+            loss=mse,
+            optimizer=None if name == "default" else OPTIMIZERS[name],
         )
 
     script.task = task

@@ -171,4 +171,3 @@ def test_a_world_is_of_no_use_after_it_was_destroyed() -> None:
         return "no error"
 
     assert in_threads(2, work) == ["group 1/1 was aborted"] * 2
-

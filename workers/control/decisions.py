@@ -85,13 +85,13 @@ class Ending:
 class ControllerState:
     """All a controller knows; everything in it can be learned again from the row and the workers.
 
-    ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each
-    worker's polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says
-    why. ``departed`` are the workers lost since the latest plan, ``nodes`` where each worker was last. ``furthest`` is the highest
-    (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
-    everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one
-    whose failure of user code was counted. ``num_formed`` counts generations since the last commit,
-    ``num_launches`` those that began without a survivor since then.
+    ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each worker's
+    polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed``
+    are the workers lost since the latest plan, ``nodes`` where each worker was last. ``furthest`` is the
+    highest (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
+    everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one whose
+    failure of user code was counted. ``num_formed`` counts generations since the last commit, ``num_launches``
+    those that began without a survivor since then.
     """
 
     key: JobKey

@@ -14,6 +14,7 @@ from workers.status import (
     Direction,
     JobSnapshot,
     Outcome,
+    Phase,
     RunPhase,
     WorkerStatus,
     WorkerView,
@@ -74,15 +75,17 @@ def fold(
 
 
 def _plan_in_force(state: ControllerState) -> Plan | None:
-    """The highest plan that a member trains under, else the latest that was offered."""
-    held = [f.status.plan for f in state.workers.values() if f.status is not None and f.status.plan is not None]
-    return max(held, key=lambda p: p.id, default=state.plan)
+    """The highest plan that somebody trains under; a newcomer that waits for its plan's boundary does not yet."""
+    held = [f.status for f in state.workers.values() if f.status is not None and f.status.plan is not None]
+    trained = [s.plan for s in held if s.phase is not Phase.RENDEZVOUS]
+    return max([p for p in trained or [s.plan for s in held] if p], key=lambda p: p.id, default=state.plan)
 
 
 def _num_training(plan: Plan | None, statuses: list[WorkerStatus]) -> int:
     if plan is None:
         return 0
-    return sum(s.phase in TRAINING_PHASES and plan.member(s.worker_id) is not None for s in statuses)
+    members = [s for s in statuses if plan.member(s.worker_id) is not None and s.phase in TRAINING_PHASES]
+    return sum(s.plan is None or s.plan.id <= plan.id for s in members)
 
 
 def _view(status: WorkerStatus, plan: Plan | None) -> WorkerView:

@@ -89,8 +89,8 @@ def seed_all(seed: int, round: int, position: int) -> None:
     """
     mixed = zlib.crc32(b"%d %d %d" % (seed, round, position))
     torch.default_generator.manual_seed(mixed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(mixed)
+    for generator in torch.cuda.default_generators:  # none until a GPU is used
+        generator.manual_seed(mixed)
     random.seed(mixed)
     np.random.seed(mixed)  # the generator that users' data code draws from
 

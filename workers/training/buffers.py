@@ -111,7 +111,7 @@ class BufferState:
     def _live(self, name: str) -> torch.Tensor:
         module, key = self._owners[name]
         buffer = module._buffers[key]
-        assert buffer is not None, f"the buffer {name} was removed"
+        assert isinstance(buffer, torch.Tensor), f"the buffer {name} was removed"
         return buffer
 
     def _put(self, name: str, value: torch.Tensor) -> None:

@@ -19,14 +19,14 @@ from workers.training.exchange.schemes import Scheme, scheme_named
 from workers.training.exchange.vector import GlobalSums, LocalSums
 from workers.training.mailbox import Mailbox, Position
 from workers.training.setup import Setup
-from workers.training.signals import GaugeReader, RoundFacts, RoundTimes, telemetry
+from workers.training.signals import GaugeReader, RoundTimes
 from workers.training.world import World
 
 MAX_SKIPPED = 20
 _CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
-class MemoryInExchangeError(Exception):
+class MemoryInExchangeError(OutOfMemoryError):
     """Memory ran out after gradients of this round had left: the round cannot be redone by this rank alone."""
 
 
@@ -50,6 +50,14 @@ class _Outcome:
     grad_norm: float
     factor: float
     is_finite: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Applied:
+    """The learning rate and loss scale under which a round ran."""
+
+    lr: float
+    loss_scale: float | None
 
 
 class Rounds:
@@ -105,8 +113,9 @@ class Rounds:
         self._mailbox.set_phase(Phase.EXCHANGE)
         times = self._times
         times.exchange_s, times.exposed_s = exchange.finish(self._fill)
-        sums = vector.decode(exchange.head, self._state.user_names)
-        self._mailbox.check()
+        summed = exchange.tail.read_head()
+        self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
+        sums = vector.decode(summed, self._state.user_names)
         self._mailbox.settle(sums.num_holding)
         self._mailbox.set_phase(Phase.COMMIT)
         self._stage_buffers(exchange, sums)
@@ -172,7 +181,8 @@ class Rounds:
             if end == draw.end:
                 exchange.arm(self._fill)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
-            loss.backward(gradient=torch.full_like(loss, weight / (draw.size * state.units_per_sample) * scale))
+            factor = weight / (draw.size * state.units_per_sample) * scale
+            torch.autograd.backward(loss, torch.full_like(loss, factor))
         times.compute_s += time.perf_counter() - drawn_s
 
     def _fill(self) -> None:
@@ -181,13 +191,12 @@ class Rounds:
         assert exchange is not None
         assert draw is not None
         has_part = sums.weight > 0
-        num_unused = exchange.num_unused if has_part else 0
+        num_unused = exchange.write_used()
         is_last = self._state.cursor + draw.size >= self._setup.total_samples  # a pending plan lapses there
         num_holding = 0 if is_last else self._mailbox.count()
-        values = vector.encode(sums, num_holding, num_unused, len(tracked.changed()))
-        vector.write(values, exchange.head)
-        exchange.write_used()
-        tracked.encode((draw.end - draw.begin) / draw.size if has_part else 0.0, exchange.extra)
+        num_changed = len(tracked.changed())
+        exchange.tail.write_head(vector.encode(sums, num_holding, num_unused if has_part else 0, num_changed))
+        tracked.encode((draw.end - draw.begin) / draw.size if has_part else 0.0, exchange.tail.extra)
 
     def _back_off(self, error: Exception, tried: int, exchange: GradientExchange) -> None:
         """Choose a smaller micro-batch after a lack of memory, or say why there is none."""
@@ -217,7 +226,7 @@ class Rounds:
         """Stage what the exchange brought; where a rank saw other buffers change, agree on those besides."""
         tracked = self._state.buffers
         if not sums.has_changed_buffers:
-            tracked.stage(exchange.extra)
+            tracked.stage(exchange.tail.extra)
             return
         assert self._world is not None
         assert self._draw is not None
@@ -245,16 +254,15 @@ class Rounds:
         return _Outcome(grad_norm=grad_norm, factor=factor, is_finite=is_finite)
 
     def _commit(self, exchange: GradientExchange, draw: Draw, sums: GlobalSums, outcome: _Outcome) -> RoundRecord:
-        state, plan = self._state, draw.plan
+        state = self._state
         started_s = time.perf_counter()
-        lr = plan.lr.at(state.cursor, self._setup.total_samples, plan.global_batch)
-        loss_scale = None if state.scaler is None else state.scaler.scale
+        applied = self._applied(draw.plan)
         try:
             if sums.has_unused:
                 exchange.leave_out_unused()
             if outcome.factor != 1.0:
                 exchange.scale(outcome.factor)
-            state.set_lr(lr)
+            state.set_lr(applied.lr)
             state.optimizer.step()
             for staged in state.staged():
                 staged.commit()
@@ -263,7 +271,7 @@ class Rounds:
         self._times.optimizer_s = time.perf_counter() - started_s
         state.num_skipped = 0
         state.units_per_sample = sums.weight / draw.size
-        return self._advance(draw, sums, outcome, lr, loss_scale)
+        return self._advance(draw, sums, outcome, applied)
 
     def _pass_over(self, draw: Draw, sums: GlobalSums, outcome: _Outcome) -> RoundRecord | None:
         """Not finite: draw the same samples again at a lower loss scale, or pass over them.
@@ -272,7 +280,7 @@ class Rounds:
         """
         state, scaler = self._state, self._state.scaler
         may_redraw = scaler is not None and not scaler.is_at_minimum and sums.weight > 0
-        loss_scale = None if scaler is None else scaler.scale
+        applied = self._applied(draw.plan)
         state.buffers.rollback()
         if scaler is not None:
             scaler.commit()
@@ -286,41 +294,26 @@ class Rounds:
                 "lower optimizer.lr, set optimizer.clip_norm, or use precision fp32"
             )
         state.num_skipped += 1
-        lr = draw.plan.lr.at(state.cursor, self._setup.total_samples, draw.plan.global_batch)
-        return self._advance(draw, sums, outcome, lr, loss_scale)
+        return self._advance(draw, sums, outcome, applied)
 
-    def _advance(
-        self, draw: Draw, sums: GlobalSums, outcome: _Outcome, lr: float, loss_scale: float | None
-    ) -> RoundRecord:
+    def _applied(self, plan: Plan) -> _Applied:
+        scaler = self._state.scaler
+        return _Applied(
+            lr=plan.lr.at(self._state.cursor, self._setup.total_samples, plan.global_batch),
+            loss_scale=None if scaler is None else scaler.scale,
+        )
+
+    def _advance(self, draw: Draw, sums: GlobalSums, outcome: _Outcome, applied: _Applied) -> RoundRecord:
         """Count the round and describe it."""
-        state, setup, plan = self._state, self._setup, draw.plan
-        assert self._exchange is not None
+        state, plan = self._state, draw.plan
+        assert state.lineage is not None
         state.round += 1
         state.cursor += draw.size
         state.num_redraws = 0
         state.generation = plan.generation
-        is_finished = state.cursor >= setup.total_samples
-        assert state.lineage is not None
+        is_finished = state.cursor >= self._setup.total_samples
         self._mailbox.moved(
             Position(lineage=state.lineage, round=state.round, cursor=state.cursor, is_finished=is_finished)
-        )
-        now_s = time.perf_counter()
-        step_s, self._committed_s = now_s - self._committed_s, now_s
-        if self._gauges.is_due():
-            self._mailbox.gauge(self._gauges.gauges(draw.micro))
-        facts = RoundFacts(
-            loss=sums.mean_loss,
-            grad_norm=outcome.grad_norm,
-            lr=lr,
-            samples=draw.size,
-            global_batch=plan.global_batch,
-            micro_batch=draw.micro,
-            workers=plan.num_members,
-            step_s=step_s,
-            wire_bytes=self._exchange.wire_bytes,
-            memory_bytes=self._gauges.memory_bytes,
-            loss_scale=loss_scale,
-            user={name: value / sums.weight for name, value in sums.user.items()},
         )
         return RoundRecord(
             lineage=state.lineage,
@@ -330,9 +323,36 @@ class Rounds:
             cursor=state.cursor,
             samples=draw.size,
             time=time.time(),
-            values=telemetry(facts, self._times),
+            values=self._values(draw, sums, outcome, applied),
             is_skipped=not outcome.is_finite,
         )
+
+    def _values(self, draw: Draw, sums: GlobalSums, outcome: _Outcome, applied: _Applied) -> dict[str, float]:
+        """The round's telemetry."""
+        assert self._exchange is not None
+        now_s = time.perf_counter()
+        step_s, self._committed_s = now_s - self._committed_s, now_s
+        if self._gauges.is_due():
+            self._mailbox.gauge(self._gauges.gauges(draw.micro))
+        values = {
+            "lr": applied.lr,
+            "global_batch": float(draw.plan.global_batch),
+            "micro_batch": float(draw.micro),
+            "workers": float(draw.plan.num_members),
+            "samples_per_s": draw.size / max(step_s, 1e-9),
+            "step_s": step_s,
+            "wire_bytes": self._exchange.wire_bytes,
+            "memory_bytes": float(self._gauges.memory_bytes),
+            **self._times.values(),
+        }
+        if outcome.is_finite:
+            values["loss"], values["grad_norm"] = sums.mean_loss, outcome.grad_norm
+        if applied.loss_scale is not None:
+            values["loss_scale"] = applied.loss_scale
+        for name, value in sums.user.items():
+            if math.isfinite(value):
+                values[f"user.{name}"] = value / sums.weight
+        return values
 
 
 def _checked_loss(result: object) -> tuple[torch.Tensor, Mapping[str, float | torch.Tensor]]:

@@ -1,10 +1,9 @@
-"""What a round measures: times, norms and sums, under the contract's telemetry keys."""
+"""What a round measures by the clock, and what this worker's device tells of itself."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,49 +24,15 @@ class RoundTimes:
     exposed_s: float = 0.0
     optimizer_s: float = 0.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundFacts:
-    """A round's other telemetry; ``loss_scale`` is None without loss scaling."""
-
-    loss: float
-    grad_norm: float
-    lr: float
-    samples: int
-    global_batch: int
-    micro_batch: int
-    workers: int
-    step_s: float
-    wire_bytes: float
-    memory_bytes: int
-    loss_scale: float | None
-    user: Mapping[str, float]
-
-
-def telemetry(facts: RoundFacts, times: RoundTimes) -> dict[str, float]:
-    """Values by telemetry key; what is not finite is left out."""
-    values = {
-        "loss": facts.loss,
-        "lr": facts.lr,
-        "global_batch": float(facts.global_batch),
-        "micro_batch": float(facts.micro_batch),
-        "workers": float(facts.workers),
-        "samples_per_s": facts.samples / max(facts.step_s, 1e-9),
-        "grad_norm": facts.grad_norm,
-        "data_s": times.data_s,
-        "compute_s": times.compute_s,
-        "exchange_s": times.exchange_s,
-        "exposed_s": times.exposed_s,
-        "optimizer_s": times.optimizer_s,
-        "step_s": facts.step_s,
-        "wire_bytes": facts.wire_bytes,
-        "memory_bytes": float(facts.memory_bytes),
-    }
-    if facts.loss_scale is not None:
-        values["loss_scale"] = facts.loss_scale
-    for name, value in facts.user.items():
-        values[f"user.{name}"] = value
-    return {key: value for key, value in values.items() if math.isfinite(value)}
+    def values(self) -> dict[str, float]:
+        """By telemetry key."""
+        return {
+            "data_s": self.data_s,
+            "compute_s": self.compute_s,
+            "exchange_s": self.exchange_s,
+            "exposed_s": self.exposed_s,
+            "optimizer_s": self.optimizer_s,
+        }
 
 
 class GaugeReader:

@@ -177,7 +177,17 @@ class TrainingState:
             self.scaler.load(state)
 
 
-_POSITION = ("lineage", "round", "cursor", "num_redraws", "num_skipped", "units_per_sample", "is_eval_due", "user_names", "metric")
+_POSITION = (
+    "lineage",
+    "round",
+    "cursor",
+    "num_redraws",
+    "num_skipped",
+    "units_per_sample",
+    "is_eval_due",
+    "user_names",
+    "metric",
+)
 
 
 def _copied(value: Any) -> Any:

@@ -15,7 +15,7 @@ Address: TypeAlias = tuple[str, int]
 _MARK = b"\xc3"  # a labelled value; a counter's is decimal digits
 
 
-class CallbackStore(dist.Store):
+class CallbackStore(dist.Store):  # type: ignore[name-defined,misc]  # it is there, but not in torch's stubs
     """One group's keys. Every value set carries the setter's addresses before it.
 
     So whoever reads a peer's value knows at which addresses that peer listens, which is how the

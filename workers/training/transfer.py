@@ -52,7 +52,7 @@ def receive(world: World, source: int) -> dict[str, Any]:
         chunk = torch.empty(sum(sizes), dtype=torch.uint8, device=world.device)
         if chunk.numel():
             world.broadcast(chunk, source)
-        for i, part in zip(group, chunk.split(sizes), strict=True):
+        for i, part in zip(group, torch.split(chunk, sizes), strict=True):
             tensors.append(part.clone().view(places[i].dtype).view(places[i].shape))
     whole: dict[str, Any] = _put_together(structure, tensors)
     return whole

@@ -61,12 +61,12 @@ class Transfer:
     def wait(self) -> None:
         """Wait until the tensor holds the result (on an accelerator: until its stream does). Raises WorldError.
 
-        In slices, since gloo was seen not to tell a send that its connection is gone: an operation that
+        With gloo in slices: it was seen not to tell a send that its connection is gone. An operation that
         an abort did not reach is left behind, and whoever releases the group waits for its timeout.
         """
         while True:
             try:
-                self._work.wait(_SLICE)
+                self._work.wait(_SLICE) if self._world.is_gloo else self._work.wait()
             except RuntimeError as error:
                 if self._work.is_completed() or self._world.is_aborted:
                     raise self._world.broken(error) from error
@@ -83,6 +83,7 @@ class World:
         self._calls = calls
         self._group: Any = None  # a Backend of torch.distributed, without stubs
         self._store: CallbackStore | None = None
+        self.is_gloo = seat.backend == "gloo"
         self.is_aborted = False
         self._connected = threading.Event()
         self._error: BaseException | None = None
@@ -153,7 +154,7 @@ class World:
         self.is_aborted = True
         self._connected.set()
         group, store = self._group, self._store
-        if self._seat.backend == "gloo":
+        if self.is_gloo:
             if store is not None:
                 sockets.shut_down(store.addresses)
         elif group is not None:
@@ -215,7 +216,7 @@ class World:
         self._connected.set()
 
     def _form(self) -> Any:
-        if self._seat.backend == "gloo":
+        if self.is_gloo:
             device, own = _listening_device()
             self._store = CallbackStore(self._calls, self._seat.group, own, COME_TOGETHER_S)
             return self._form_gloo(device, self._store)
@@ -225,7 +226,7 @@ class World:
         return dist.ProcessGroupNCCL(self._store, self.rank, self.size, options)
 
     def _form_gloo(self, device: Any, store: CallbackStore) -> Any:
-        options = dist.ProcessGroupGloo._Options()
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # not in torch's stubs
         options._devices = [device]
         options._threads = 2
         options._timeout = timedelta(seconds=CONNECT_S)

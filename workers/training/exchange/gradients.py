@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from workers.errors import UserCodeError
-from workers.training.exchange import vector
 from workers.training.exchange.buckets import Bucket, lay_out
 from workers.training.exchange.schemes import InFlight, Scheme
+from workers.training.exchange.tail import Tail
+from workers.training.exchange.vector import NUM_SLOTS
 from workers.training.world import World
 
 
@@ -26,12 +27,10 @@ class GradientExchange:
     def __init__(self, named_parameters: Sequence[tuple[str, nn.Parameter]], num_extra: int) -> None:
         self._names = [name for name, _ in named_parameters]
         self._parameters = [parameter for _, parameter in named_parameters]
-        self._layout = lay_out(self._parameters, vector.NUM_SLOTS + len(self._parameters) + num_extra)
-        tail = self._layout.tail
-        self.head = tail[: vector.NUM_SLOTS]
-        self._used_mask = tail[vector.NUM_SLOTS : vector.NUM_SLOTS + len(self._parameters)]
-        self.extra = tail[vector.NUM_SLOTS + len(self._parameters) :]
+        self._layout = lay_out(self._parameters, NUM_SLOTS + len(self._parameters) + num_extra)
+        self.tail = Tail(self._layout.tail, len(self._parameters))
         self._flats = [bucket.flat for bucket in self._layout.buckets]
+        self._gradients = [bucket.gradients for bucket in self._layout.buckets if bucket.indexes]
         self._used = [False] * len(self._parameters)
         self._in_flight: list[InFlight | None] = []
         self._fill: Callable[[], None] | None = None
@@ -40,8 +39,9 @@ class GradientExchange:
         self._scheme: Scheme | None = None
         self._has_none = False
         self.started_s = 0.0
+        self.wire_bytes = 0.0  # that this rank sends in one round
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))
+            p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))  # type: ignore[no-untyped-call]  # torch's
             for i, p in enumerate(self._parameters)
         ]
         self._attach()
@@ -55,17 +55,16 @@ class GradientExchange:
 
     def join(self, world: World, scheme: Scheme) -> None:
         """Exchange within this world from the next round on."""
+        if world is self._world:
+            return
         self._world, self._scheme = world, scheme
+        buckets = [(bucket.flat, bucket.gradients.numel()) for bucket in self._layout.buckets]
+        self.wire_bytes = sum(scheme.wire_bytes(flat, numel, world.size) for flat, numel in buckets)
 
     @property
     def has_launched(self) -> bool:
         """Whether a part of this round's gradients has left, so that they cannot be made again."""
         return bool(self._in_flight)
-
-    @property
-    def num_unused(self) -> int:
-        """Parameters that got no gradient on this rank in this round."""
-        return self._used.count(False)
 
     def clear(self) -> None:
         """Begin a round, or begin it again: no gradient, nothing under way."""
@@ -112,38 +111,29 @@ class GradientExchange:
         self._fill = None
         self._world = None
 
-    def write_used(self) -> None:
-        """Put into the tail which parameters this rank used; part of ``fill``."""
-        if self.num_unused == 0:
-            self._used_mask.fill_(1.0)
-        else:
-            self._used_mask.copy_(torch.tensor(self._used, dtype=self._used_mask.dtype))
+    def write_used(self) -> int:
+        """Put into the tail which parameters this rank used, and return how many it did not; part of ``fill``."""
+        num_unused = self._used.count(False)
+        self.tail.write_used(self._used, num_unused)
+        return num_unused
 
     def leave_out_unused(self) -> None:
         """Give parameters that no rank used no gradient, so that the optimizer passes over them as in a plain loop."""
-        for index, num_using in enumerate(self._used_mask.tolist()):
+        for index, num_using in enumerate(self.tail.read_used()):
             if num_using == 0:
                 self._parameters[index].grad = None
                 self._has_none = True
 
     def norm(self) -> float:
         """The 2-norm of all gradients as they are now; not finite if any of them is not."""
-        parts = [
-            torch.linalg.vector_norm(bucket.gradients) for bucket in self._layout.buckets if bucket.gradients.numel()
-        ]
-        return math.hypot(*(torch.stack([p.double() for p in parts]).tolist() if len(parts) > 1 else [parts[0].item()]))
+        if len(self._gradients) == 1:
+            return float(torch.linalg.vector_norm(self._gradients[0]))
+        parts = torch._foreach_norm(self._gradients)
+        return math.hypot(*torch.stack([part.double() for part in parts]).tolist())
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
-        for bucket in self._layout.buckets:
-            bucket.gradients.mul_(factor)
-
-    @property
-    def wire_bytes(self) -> float:
-        """Bytes that this rank sends in one round."""
-        if self._world is None or self._scheme is None or self._world.size == 1:
-            return 0.0
-        return sum(self._scheme.wire_bytes(b.flat, b.gradients.numel(), self._world.size) for b in self._layout.buckets)
+        torch._foreach_mul_(self._gradients, factor)
 
     def _attach(self) -> None:
         for parameter, view in zip(self._parameters, self._layout.views, strict=True):

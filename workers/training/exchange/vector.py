@@ -80,22 +80,11 @@ def encode(sums: LocalSums, num_holding: int, num_unused: int, num_changed: int)
     return (sums.loss, sums.weight, sums.samples, num_holding, num_unused, num_changed, *(named or (0, 0)), *sums.user)
 
 
-def write(values: Sequence[float | torch.Tensor], head: torch.Tensor) -> None:
-    """Put encoded values into the vector's place, without making an accelerator's queue run empty."""
-    held = [(i, v) for i, v in enumerate(values) if isinstance(v, torch.Tensor)]
-    plain = [0.0 if isinstance(v, torch.Tensor) else v for v in values]
-    plain += [0.0] * (NUM_SLOTS - len(plain))
-    head.copy_(torch.tensor(plain, dtype=head.dtype), non_blocking=True)
-    for index, value in held:
-        head[index] = value
-
-
-def decode(head: torch.Tensor, names: tuple[str, ...] | None) -> GlobalSums:
+def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums:
     """Read the summed vector. ``names`` are this rank's own, or those it knew last.
 
     Raises UserCodeError where ranks returned different names.
     """
-    values = head.tolist()
     num_named = round(values[Slot.NUM_NAMED])
     user: dict[str, float] = {}
     if names and num_named:

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control.test_controller import KEY
+from workers.control.decisions import ControllerState, ControlSettings, WorkerFacts
+from workers.control.snapshot import Progress, fold
+from workers.control.telemetry import Pending
+from workers.errors import Failure, Reason
+from workers.lr import LrPlan
+from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
+from workers.spec import parse_job_spec
+from workers.status import Direction, JobSnapshot, Outcome, Phase, RunGoal, RunPhase, WorkerStatus
+
+RUN = Direction(goal=RunGoal.RUN, num_workers=9)
+SPEC = parse_job_spec(
+    {"name": "j", "entrypoint": "workers.recipes.digits:build", "steps": 5, "workers": {"min": 1, "max": 4}}
+)
+
+
+def plan(n: int, *worker_ids: str) -> Plan:
+    return Plan(
+        id=PlanId(1, n),
+        switch=Switch.NOW,
+        generation=n,
+        lineage=1,
+        source=FreshSource(),
+        members=tuple(Member(worker_id=w, rank=r) for r, w in enumerate(worker_ids)),
+        global_batch=8,
+        lr=LrPlan(lr=1.0, base_batch=8),
+        cause=Cause(kind=TimelineKind.START, actor="controller", reason=""),
+    )
+
+
+def status(worker_id: str, phase: Phase, held: Plan | None, **more: object) -> WorkerStatus:
+    first = WorkerStatus(worker_id=worker_id, seq=1, term=1, phase=phase, phase_age_s=0.0, plan=held)
+    return replace(first, **more)  # type: ignore[arg-type]  # fields by name
+
+
+def state(*statuses: WorkerStatus, num_unplaced: int = 0) -> ControllerState:
+    workers = {s.worker_id: WorkerFacts(worker_id=s.worker_id, started_s=0, heard_s=1, status=s) for s in statuses}
+    workers |= {f"9.{n}": WorkerFacts(worker_id=f"9.{n}", started_s=0) for n in range(num_unplaced)}
+    return ControllerState(key=KEY, term=1, spec=SPEC, settings=ControlSettings(), begun_s=0, workers=workers)
+
+
+def snapshot(of: ControllerState, progress: Progress | None = None, crash: Failure | None = None) -> JobSnapshot:
+    return fold(of, RUN, Pending(), progress or Progress(), crash)
+
+
+def test_a_newcomer_that_waits_for_its_boundary_does_not_train_yet() -> None:
+    old, new = plan(1, "1.1"), plan(2, "1.1", "1.2")
+    told = snapshot(state(status("1.1", Phase.COMPUTE, old), status("1.2", Phase.RENDEZVOUS, new)))
+    assert told.plan == old
+    assert told.num_current == 1
+    assert [view.rank for view in told.workers] == [0, None]
+
+
+def test_a_group_that_is_being_formed_counts() -> None:
+    new = plan(1, "1.1", "1.2")
+    told = snapshot(state(status("1.1", Phase.RENDEZVOUS, new), status("1.2", Phase.RENDEZVOUS, new)))
+    assert (told.plan, told.num_current) == (new, 2)
+
+
+def test_a_worker_without_a_place_is_pending_and_the_wish_stays_within_the_range() -> None:
+    told = snapshot(state(status("1.1", Phase.BUILD, None), num_unplaced=2))
+    assert (told.num_current, told.num_pending, told.num_wanted) == (0, 2, 4)
+
+
+def test_progress_is_remembered_when_nobody_is_left_to_tell_it() -> None:
+    trained = state(status("1.1", Phase.COMPUTE, plan(1, "1.1"), lineage=1, round=3, cursor=24))
+    progress = Progress().after(trained, None)
+    assert snapshot(state(), progress.after(state(), None)).cursor == 24
+
+
+def test_a_restore_sets_progress_back() -> None:
+    progress = Progress(attempt=1, lineage=1, cursor=240)
+    restored = state(status("1.1", Phase.COMPUTE, plan(2, "1.1"), lineage=2, round=3, cursor=24))
+    assert progress.after(restored, None).cursor == 24
+
+
+def test_a_crash_of_the_controller_is_an_end() -> None:
+    failure = Failure(reason=Reason.CONTROLLER_ERROR, type="KeyError", message="bug")
+    told = snapshot(state(), crash=failure)
+    assert (told.phase, told.outcome, told.reason) == (RunPhase.ENDED, Outcome.FAILED, Reason.CONTROLLER_ERROR)
+    assert told.failure == failure

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from service.reconciler.process import Exit, Process
+from service.records import JobRow
+from service.settings import Settings
+from service.states import JobState
+from service.store.opening import Store, open_store
+from service.supervise.home import Home
+from service.supervise.ray_record import RayRecord, write_ray_record
+from tests.fakes import FakeCluster
+from tests.service.given import spec
+from workers.errors import Reason
+
+pytestmark = pytest.mark.anyio
+
+OWN = RayRecord(address="127.0.0.1:1", is_own=True, temp_dir="/nonexistent")
+
+
+@dataclass
+class Scene:
+    """Reconciler processes, one after another, over one store and one cluster."""
+
+    settings: Settings
+    store: Store
+    cluster: FakeCluster = field(default_factory=lambda: FakeCluster(total=1_000_000))
+
+    def __post_init__(self) -> None:
+        Home(self.settings.home).run.mkdir(mode=0o700)
+        self.announce(OWN)
+
+    def announce(self, record: RayRecord) -> None:
+        write_ray_record(Home(self.settings.home).ray_file, record)
+
+    def start(self) -> tuple[Process, asyncio.Task[Exit]]:
+        process = Process(self.settings, self.store.reconciler, make_cluster=lambda address, namespace: self.cluster)
+        return process, asyncio.create_task(process.run())
+
+    async def running_job(self) -> JobRow:
+        job = (await self.store.jobs.submit(spec())).job
+        return await self.until(job, lambda row: row.state is JobState.RUNNING)
+
+    async def until(self, job: JobRow, holds: Callable[[JobRow], bool]) -> JobRow:
+        for _ in range(1500):
+            row = await self.store.reconciler.job(job.id)
+            assert row is not None
+            if holds(row):
+                return row
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"never came true; last: {row}")
+
+
+@pytest.fixture
+async def scene(settings: Settings) -> AsyncIterator[Scene]:
+    store = open_store(settings.database_url)
+    made = Scene(settings, store)
+    yield made
+    await made.cluster.lose_everything()
+    await store.close()
+
+
+async def test_with_a_ray_of_our_own_jobs_save_before_the_process_ends(scene: Scene) -> None:
+    process, end = scene.start()
+    job = await scene.running_job()
+    process.request_stop()
+    assert await asyncio.wait_for(end, 20) is Exit.DONE
+    row = await scene.until(job, lambda row: True)
+    assert (row.state, row.reason) == (JobState.QUEUED, Reason.PREEMPTED)
+    _, end = scene.start()
+    assert (await scene.until(job, lambda row: row.state is JobState.RUNNING)).attempt == 2
+    end.cancel()
+
+
+async def test_with_somebody_elses_ray_jobs_go_on_without_the_service(scene: Scene) -> None:
+    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False))
+    process, end = scene.start()
+    job = await scene.running_job()
+    process.request_stop()
+    assert await asyncio.wait_for(end, 20) is Exit.DONE
+    row = await scene.until(job, lambda row: True)
+    assert (row.state, row.attempt) == (JobState.RUNNING, 1)
+    assert await scene.cluster.names() != []
+
+
+async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:
+    _, end = scene.start()
+    job = await scene.running_job()
+    await scene.cluster.lose_everything()
+    scene.cluster.is_up = False
+    assert await asyncio.wait_for(end, 20) is Exit.CLUSTER_LOST
+    row = await scene.until(job, lambda row: True)
+    assert (row.state, row.reason) == (JobState.RECOVERING, Reason.CLUSTER_LOST)
+    stored = await scene.store.telemetry.cluster()
+    assert stored is not None
+    assert not stored.view.is_up
+    scene.cluster.is_up = True
+    _, end = scene.start()
+    assert (await scene.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)).reason is None
+    end.cancel()
+
+
+async def test_a_head_at_another_address_makes_the_process_leave(scene: Scene) -> None:
+    _, end = scene.start()
+    await scene.running_job()
+    scene.announce(RayRecord(address="127.0.0.1:2", is_own=True))
+    assert await asyncio.wait_for(end, 20) is Exit.CLUSTER_LOST
+
+
+async def test_without_a_ray_it_waits_and_beats(scene: Scene) -> None:
+    Home(scene.settings.home).ray_file.unlink()
+    _, end = scene.start()
+    job = (await scene.store.jobs.submit(spec())).job
+    for _ in range(200):
+        stored = await scene.store.telemetry.cluster()
+        if stored is not None:
+            break
+        await asyncio.sleep(0.01)
+    assert stored is not None
+    assert stored.view.error == "Ray is being started"
+    scene.announce(OWN)
+    await scene.until(job, lambda row: row.state is JobState.RUNNING)
+    end.cancel()
+
+
+async def test_a_second_process_takes_over_and_the_first_one_leaves(scene: Scene, tmp_path: Path) -> None:
+    _, first = scene.start()
+    job = await scene.running_job()
+    _, second = scene.start()
+    assert await asyncio.wait_for(first, 30) is Exit.FENCED_OUT
+    row = await scene.until(job, lambda row: True)
+    assert (row.state, row.attempt, row.term) == (JobState.RUNNING, 1, 1)
+    second.cancel()

@@ -1,0 +1,129 @@
+"""The session as the actor sees it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.training.group import TERM, Group
+from tests.training.tasks import Gate, Regression, Script, mlp, mse
+from workers.errors import Reason, StaleTermError
+from workers.plan import PlanId
+from workers.status import Acknowledged, Phase
+from workers.task import TrainingTask
+
+
+def test_importing_the_session_loads_neither_torch_nor_ray() -> None:
+    code = "import workers.training.session, sys; print(sorted({'torch', 'ray'} & set(sys.modules)))"
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert seen.stdout.strip() == "[]"
+
+
+def gated() -> Script:
+    script = Script(gate=Gate())
+    script.task = lambda: TrainingTask(model=mlp(), train_data=Regression(20, torch.float32, script), loss=mse)
+    return script
+
+
+def test_polls_are_answered_while_user_code_blocks() -> None:
+    script = gated()
+    assert script.gate is not None
+    with Group(script, steps=3, batch={"global_size": 4}) as group:
+        (worker,) = group.start(1)
+        script.gate.close_at(6)
+        group.train([worker])
+        script.gate.await_waiting(1)
+        status = group.poll()[worker]
+        assert (status.phase, status.round, status.generation) == (Phase.DATA, 1, 1)
+        assert status.build is not None
+        assert status.build.total_samples == 12
+        script.gate.open()
+        status = group.await_done([worker])[worker]
+        assert status.is_finished
+        assert status.generation is None
+        assert set(group.records[1, 3].values) == {
+            "loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "data_s",
+            "compute_s", "exchange_s", "exposed_s", "optimizer_s", "step_s", "wire_bytes", "memory_bytes",
+        }  # fmt: skip
+
+
+def test_a_superseded_controller_is_told_so_by_every_call() -> None:
+    with Group(gated(), steps=3, batch={"global_size": 4}) as group:
+        (worker,) = group.start(1)
+        session = group.sessions[worker]
+        session.poll(TERM + 1, None, Acknowledged(), False)
+        with pytest.raises(StaleTermError):
+            session.poll(TERM, None, Acknowledged(), False)
+        with pytest.raises(StaleTermError):
+            session.halt(TERM, PlanId(1, 1))
+        with pytest.raises(StaleTermError):
+            session.stop(TERM, save=False)
+        session.stop(TERM + 1, save=False)
+        assert session.wait_ended(20)
+        group.sessions.clear()
+
+
+def test_a_stop_may_come_before_the_start_and_more_than_once() -> None:
+    with Group(gated(), steps=3, batch={"global_size": 4}) as group:
+        (worker,) = group.start(1)
+        session = group.sessions[worker]
+        session.stop(TERM, save=False)
+        session.stop(TERM, save=True)
+        assert session.wait_ended(20)
+
+
+def test_an_entrypoint_that_fails_is_told_as_data() -> None:
+    script = Script()
+
+    def broken() -> TrainingTask:
+        raise RuntimeError("no such folder: /data")
+
+    script.task = broken
+    with Group(script, steps=3, batch={"global_size": 4}) as group:
+        (worker,) = group.start(1)
+        status = group.await_all(lambda s: s.phase is Phase.FAILED, [worker])[worker]
+    assert status.failure is not None
+    assert status.failure.reason is Reason.USER_ERROR
+    assert "no such folder: /data" in status.failure.message
+    assert 'raise RuntimeError("no such folder' in status.failure.traceback
+
+
+def test_a_newcomer_waits_in_the_rendezvous_until_the_others_reach_their_boundary() -> None:
+    script = gated()
+    assert script.gate is not None
+    with Group(script, steps=6, batch={"global_size": 4}) as group:
+        first, newcomer = group.start(2)
+        script.gate.close_at(6)
+        group.train([first])
+        script.gate.await_waiting(1)
+        group.agree([first, newcomer])
+        statuses = group.await_all(lambda s: s.phase is Phase.RENDEZVOUS, [newcomer])
+        assert statuses[first].generation == 1
+        assert statuses[newcomer].generation == 2
+        assert statuses[newcomer].round is None
+        script.gate.open()
+        statuses = group.await_done([first, newcomer])
+        assert {s.round for s in statuses.values()} == {6}
+
+
+def test_a_newcomer_leaves_a_rendezvous_that_is_halted() -> None:
+    script = gated()
+    assert script.gate is not None
+    with Group(script, steps=6, batch={"global_size": 4}) as group:
+        first, newcomer = group.start(2)
+        script.gate.close_at(6)
+        group.train([first])
+        script.gate.await_waiting(1)
+        group.agree([first, newcomer])
+        group.await_all(lambda s: s.phase is Phase.RENDEZVOUS, [newcomer])
+        group.halt([newcomer])
+        script.gate.open()
+        group.await_all(lambda s: s.phase is Phase.RENDEZVOUS or s.phase is Phase.STOPPED, [first])
+        group.halt([first])
+        group.train([first, newcomer])
+        group.await_done([first, newcomer])
+        losses = group.losses()
+    assert len(losses) == 6
