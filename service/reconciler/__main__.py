@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 
+from service.log import configure_log
 from service.migrations.upgrade import upgrade
 from service.reconciler.process import Exit, Process
 from service.settings import load_settings
@@ -13,6 +14,7 @@ from service.store.opening import open_store
 
 
 async def _run() -> Exit:
+    configure_log()
     settings = load_settings()
     await asyncio.to_thread(upgrade, settings.database_url)
     store = open_store(settings.database_url)

@@ -72,6 +72,10 @@ class Gated:
         wait_for(f"{num_workers} workers at step {step}", lambda: len(living()) == num_workers, START_S)
         return living()
 
+    def wait_told(self, step: int) -> None:
+        """Wait until the service knows of a step."""
+        wait_for(f"step {step} in the store", lambda: self.job()["progress"]["step"] >= step, STEP_S)
+
     def open(self, step: int) -> None:
         (self.folder / f"go-{step}").touch()
 

@@ -100,6 +100,7 @@ def test_a_killed_controller_is_replaced_and_no_step_is_lost_or_repeated(submit:
 def test_a_job_that_loses_all_workers_goes_on_from_its_checkpoint(submit: Submit) -> None:
     job = submit(config={"gates": [13]})
     first = job.wait_at(13, 2)
+    job.wait_told(12)
     sigkill(*first)
     for path in job.folder.glob("at-13-*"):
         path.unlink()
@@ -162,6 +163,7 @@ def test_a_stopped_worker_is_lost_after_its_time_and_the_others_go_on(submit: Su
 def test_a_lost_head_sends_the_job_back_to_the_queue_and_it_goes_on_from_its_checkpoint(submit: Submit) -> None:
     job = submit(config={"gates": [13]})
     first = job.wait_at(13, 2)
+    job.wait_told(12)
     head = job.served.ray().pid
     sigkill(head)
     wait_for("the end of the workers", lambda: not any(psutil.pid_exists(pid) for pid in first))

@@ -178,6 +178,22 @@ def test_a_new_term_adopts_the_workers_and_loses_no_record(tmp_path: Path) -> No
     play(act)
 
 
+def test_a_new_term_that_finds_nobody_begins_a_lineage_of_its_own(tmp_path: Path) -> None:
+    async def act() -> None:
+        first = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await first.prepare()
+        await first.until(lambda s: bool(first.store.records))
+        await first.controller._course.cancel()  # type: ignore[union-attr]  # it runs
+        stored = set(first.store.records)
+        second = Scene(tmp_path, term=2, fleet=FakeFleet(2), store=first.store)
+        await second.prepare()
+        await second.until(lambda s: max(second.store.records)[0] == 2)
+        assert stored <= set(second.store.records)
+        await second.controller._course.cancel()  # type: ignore[union-attr]  # it runs
+
+    play(act)
+
+
 def test_calls_of_another_term_are_refused(tmp_path: Path) -> None:
     async def act() -> None:
         scene = Scene(tmp_path)

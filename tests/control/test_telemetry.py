@@ -200,6 +200,14 @@ def test_a_restore_tells_how_many_rounds_were_lost() -> None:
     assert (priced.cost_s, priced.steps_lost, priced.step) == (11.0, 3, 5)
 
 
+def test_rounds_whose_records_never_arrived_count_as_lost_too() -> None:
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(*(record(n) for n in range(1, 9)), lineage=1, round=9))
+    buffers.note(row(2, TimelineKind.RESTORE))
+    buffers.take(status(record(6, lineage=2, generation=2, n=2, time=20.0), lineage=2, round=6))
+    assert [r.steps_lost for r in buffers.pending().timeline] == [4]
+
+
 def test_the_plan_that_came_into_force_bears_the_cost_of_those_it_overtook() -> None:
     buffers = Telemetry(G, Acknowledged())
     buffers.take(status(record(1)))

@@ -296,10 +296,10 @@ def test_below_the_minimum_survivors_hold_and_then_give_their_place_back() -> No
     desk = Desk(low=2)
     desk.started(2)
     desk.turn(lost={"1.2": "killed"})
+    assert desk.of(StartWorker) == [StartWorker("1.3")]
     desk.stop("1.1", StopCause.PEER)
     desk.turn()
     assert desk.state.phase is RunPhase.RECOVERING
-    assert len(desk.of(StartWorker)) == 1
     desk.turn(after_s=SETTINGS.hold_s / 2)
     desk.turn(after_s=SETTINGS.hold_s / 2 + 1)
     desk.turn()

@@ -30,6 +30,7 @@ class Scene:
     settings: Settings
     store: Store
     cluster: FakeCluster = field(default_factory=lambda: FakeCluster(total=1_000_000))
+    runs: list[asyncio.Task[Exit]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         Home(self.settings.home).run.mkdir(mode=0o700)
@@ -40,7 +41,8 @@ class Scene:
 
     def start(self) -> tuple[Process, asyncio.Task[Exit]]:
         process = Process(self.settings, self.store.reconciler, make_cluster=lambda address, namespace: self.cluster)
-        return process, asyncio.create_task(process.run())
+        self.runs.append(asyncio.create_task(process.run()))
+        return process, self.runs[-1]
 
     async def running_job(self) -> JobRow:
         job = (await self.store.jobs.submit(spec())).job
@@ -61,6 +63,9 @@ async def scene(settings: Settings) -> AsyncIterator[Scene]:
     store = open_store(settings.database_url)
     made = Scene(settings, store)
     yield made
+    for run in made.runs:
+        run.cancel()
+    await asyncio.wait(made.runs)
     await made.cluster.lose_everything()
     await store.close()
 
@@ -74,7 +79,6 @@ async def test_with_a_ray_of_our_own_jobs_save_before_the_process_ends(scene: Sc
     assert (row.state, row.reason) == (JobState.QUEUED, Reason.PREEMPTED)
     _, end = scene.start()
     assert (await scene.until(job, lambda row: row.state is JobState.RUNNING)).attempt == 2
-    end.cancel()
 
 
 async def test_with_somebody_elses_ray_jobs_go_on_without_the_service(scene: Scene) -> None:
@@ -102,7 +106,6 @@ async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(sce
     scene.cluster.is_up = True
     _, end = scene.start()
     assert (await scene.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)).reason is None
-    end.cancel()
 
 
 async def test_a_head_at_another_address_makes_the_process_leave(scene: Scene) -> None:
@@ -114,7 +117,7 @@ async def test_a_head_at_another_address_makes_the_process_leave(scene: Scene) -
 
 async def test_without_a_ray_it_waits_and_beats(scene: Scene) -> None:
     Home(scene.settings.home).ray_file.unlink()
-    _, end = scene.start()
+    scene.start()
     job = (await scene.store.jobs.submit(spec())).job
     for _ in range(200):
         stored = await scene.store.telemetry.cluster()
@@ -125,14 +128,12 @@ async def test_without_a_ray_it_waits_and_beats(scene: Scene) -> None:
     assert stored.view.error == "Ray is being started"
     scene.announce(OWN)
     await scene.until(job, lambda row: row.state is JobState.RUNNING)
-    end.cancel()
 
 
 async def test_a_second_process_takes_over_and_the_first_one_leaves(scene: Scene, tmp_path: Path) -> None:
     _, first = scene.start()
     job = await scene.running_job()
-    _, second = scene.start()
+    scene.start()
     assert await asyncio.wait_for(first, 30) is Exit.FENCED_OUT
     row = await scene.until(job, lambda row: True)
     assert (row.state, row.attempt, row.term) == (JobState.RUNNING, 1, 1)
-    second.cancel()

@@ -115,7 +115,8 @@ class RankProcess:
 
     def __init__(self, assignment: Assignment, address: Any, key: bytes) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["workers.training.worker", "tests.training.tasks"])  # torch is imported once
+        # Imported once for all: torch, and what its optimizers import when the first of them is made.
+        context.set_forkserver_preload(["workers.training.worker", "tests.training.tasks", "torch._dynamo"])
         self._pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, assignment, address, key), daemon=True)
         self.process.start()

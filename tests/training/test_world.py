@@ -109,10 +109,11 @@ def _descriptors_and_threads() -> tuple[int, int]:
 def test_an_abort_frees_a_rank_that_waits_in_a_collective_and_tells_its_peer() -> None:
     store = FakeStore()
     worlds: list[World | None] = [None, None]
-    waits, freed = threading.Event(), threading.Event()
+    waits, freed, both = threading.Event(), threading.Event(), threading.Barrier(2, timeout=WAIT_S)
 
     def work(rank: int) -> str:
         world = worlds[rank] = joined(store, rank, 2, "1/1")
+        both.wait()
         if rank == 1:
             assert freed.wait(WAIT_S)
         else:

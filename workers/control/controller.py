@@ -127,6 +127,8 @@ class Course:
         """Start turning."""
         self._direction = direction
         self._acked = acked
+        # Where nobody is left to adopt, the next start must not take the number of a stored lineage.
+        self._state = replace(self._state, furthest=acked.rounds)
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -229,7 +231,9 @@ class Course:
     async def _rest(self) -> None:
         """Until something happened, or the next poll is due."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.fleet.news.wait(), self._pace.rest_s(self._state, time.monotonic()))
+            # Not wait_for: on Python 3.11 it can swallow a cancellation.
+            async with asyncio.timeout(self._pace.rest_s(self._state, time.monotonic())):
+                await self.fleet.news.wait()
         self.fleet.news.clear()
 
     async def _newest(self, lost: Any) -> CheckpointInfo | None:

@@ -37,6 +37,7 @@ class Costs:
         self._has_earlier = has_earlier
         self._stretches: dict[PlanId, _Stretch] = {}
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
+        self._reached: dict[int, int] = {}
 
     def observe(self, record: RoundRecord) -> None:
         """Take note of a record; repeated ones change nothing."""
@@ -52,6 +53,10 @@ class Costs:
             stretch.first = record
         if record.key > stretch.last.key:
             stretch.last = record
+
+    def reach(self, lineage: int, round: int) -> None:
+        """Take note of how far a worker has come, whose records may never arrive."""
+        self._reached[lineage] = max(round, self._reached.get(lineage, 0))
 
     def price(self, row: TimelineRow) -> TimelineRow:
         """The row with step, cost and steps lost where they are known by now, else unchanged."""
@@ -70,12 +75,15 @@ class Costs:
         if before is None:
             return replace(row, step=step)
         last = self._stretches[before].last
+        last_round = (
+            last.round if first.lineage == last.lineage else max(last.round, self._reached.get(last.lineage, 0))
+        )
         ordinary_s = median(self._step_times) if self._step_times else 0.0
         return replace(
             row,
             step=step,
             cost_s=round(max(0.0, first.time - last.time - ordinary_s), 6),
-            steps_lost=max(0, last.round - first.round + 1),
+            steps_lost=max(0, last_round - first.round + 1),
         )
 
     def is_open(self, row: TimelineRow) -> bool:

@@ -65,6 +65,8 @@ class Telemetry:
 
     def take(self, status: WorkerStatus) -> None:
         """Keep what one answer of a worker brings; what is here or stored already changes nothing."""
+        if status.lineage is not None and status.round is not None:
+            self._costs.reach(status.lineage, status.round)
         for record in status.records:
             self._take_record(record)
         for chunk in status.logs:

@@ -109,7 +109,9 @@ def _take_down(state: ControllerState, inputs: Inputs, now_s: float) -> Turned |
     plan = state.plan
     if late := membership.not_halted(state, plan):
         halts: tuple[Action, ...] = tuple(HaltWorker(i, plan.id) for i in late)
-        return state, (SupersedeGroup(plan.generation), *halts)
+        # Replacements start meanwhile: a survivor may be deep in a long step of the user's code.
+        filled, starts = (state, ()) if state.ending else resize.fill(state, resize.wanted(state, inputs), now_s)
+        return filled, (SupersedeGroup(plan.generation), *halts, *starts)
     return ending.carry_out(state, inputs, now_s) or regroup.regroup(state, inputs, now_s)
 
 
