@@ -1,9 +1,11 @@
-"""Samples a second of a whole training session over those of a bare torch DDP loop, on two gloo ranks.
+"""Samples a second of a training session over those of a bare torch DDP loop, on two gloo ranks.
 
-Both run in the same two processes, in turns: a block of DDP, a block of a session (polled as a
-controller polls), and so on; each pair of blocks gives one ratio. Same model, optimizer, data, batch.
+Both train in the same two processes, one step each in turns, so that whatever else the machine does
+hits both alike. Same model, optimizer (torch's plain AdamW), data and batch. A session's step is all
+of it: the trainer's loop, records, agreement; polls come from the main thread meanwhile. The ratio
+of a block is that of the medians of its steps; printed are the median and the range over blocks.
 
-    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt ...] [--pairs N]
+    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt ...] [--blocks N]
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,9 +33,10 @@ from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.recipes import chargpt, digits
 from workers.spec import JobSpec
-from workers.status import Acknowledged, Phase
+from workers.status import Acknowledged, Phase, RoundRecord
 from workers.task import TrainingTask
 from workers.training import worker as worker_module
+from workers.training.round import Rounds
 from workers.training.session import Session
 from workers.training.setup import equip
 
@@ -43,11 +47,11 @@ WARM_UP_STEPS = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe at a batch size; ``steps`` are those of one block."""
+    """A recipe at a batch size; ``block`` is how many steps give one ratio."""
 
     build: Callable[[], TrainingTask]
     global_batch: int
-    steps: int
+    block: int
 
 
 def _adamw(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -62,7 +66,7 @@ def _chargpt() -> TrainingTask:
     return chargpt.build({})
 
 
-CASES = {"digits": Case(_digits, 128, 400), "chargpt": Case(_chargpt, 32, 40)}
+CASES = {"digits": Case(_digits, 128, 100), "chargpt": Case(_chargpt, 32, 10)}
 
 
 class TcpCalls:
@@ -85,56 +89,81 @@ class TcpCalls:
         return self._store.check([f"{group}/{key}" for key in keys])
 
 
-def ddp_seconds(case: Case, rank: int) -> float:
-    """Seconds a step of the loop in torch's own DDP tutorial."""
-    torch.manual_seed(0)
-    task = case.build()
-    model = DistributedDataParallel(task.model)
-    optimizer = _adamw(model.parameters(), 1e-3)
-    sampler: DistributedSampler[object] = DistributedSampler(task.train_data, NUM_RANKS, rank)  # type: ignore[arg-type]  # map-style
-    loader = DataLoader(task.train_data, case.global_batch // NUM_RANKS, sampler=sampler, drop_last=True)  # type: ignore[arg-type,var-annotated]  # map-style
-    step, started_s = 0, 0.0
-    while step < case.steps:
-        for batch in loader:
-            if step == WARM_UP_STEPS:
-                started_s = time.perf_counter()
-            optimizer.zero_grad()
-            loss = task.loss(model, batch)
-            assert isinstance(loss, torch.Tensor)
-            loss.backward()
-            optimizer.step()
-            step += 1
-            if step == case.steps:
-                break
-    return (time.perf_counter() - started_s) / (case.steps - WARM_UP_STEPS)
+class DdpLoop:
+    """The loop of torch's own DDP tutorial, a step a call."""
+
+    def __init__(self, case: Case, rank: int) -> None:
+        torch.manual_seed(0)
+        task = case.build()
+        self._loss = task.loss
+        self._model = DistributedDataParallel(task.model)
+        self._optimizer = _adamw(self._model.parameters(), 1e-3)
+        data: Any = task.train_data
+        sampler: DistributedSampler[Any] = DistributedSampler(data, NUM_RANKS, rank)
+        self._loader = DataLoader(data, case.global_batch // NUM_RANKS, sampler=sampler, drop_last=True)
+        self._batches = iter(self._loader)
+
+    def step(self) -> None:
+        """Draw, compute, exchange, update."""
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = iter(self._loader)
+            batch = next(self._batches)
+        self._optimizer.zero_grad()
+        loss = self._loss(self._model, batch)
+        assert isinstance(loss, torch.Tensor)
+        loss.backward()
+        self._optimizer.step()
 
 
-def session_seconds(name: str, case: Case, rank: int, store: dist.TCPStore, number: int) -> float:
-    """Seconds a step of a job, from commit to commit, after as many steps of warm-up."""
+class Turns:
+    """Puts a step of DDP before each round of a trainer, and times both."""
+
+    def __init__(self, ddp: DdpLoop) -> None:
+        self._ddp = ddp
+        self._resumed_s: float | None = None
+        self.theirs_s: list[float] = []
+        self.ours_s: list[float] = []
+
+    def around(self, run: Callable[[Rounds, Plan], RoundRecord | None]) -> Callable[[Rounds, Plan], RoundRecord | None]:
+        """``run`` with a step of the rival before it; what the trainer does between two rounds counts as its own."""
+
+        def in_turns(rounds: Rounds, plan: Plan) -> RoundRecord | None:
+            started_s = time.perf_counter()
+            if self._resumed_s is not None:
+                self.ours_s.append(started_s - self._resumed_s)
+            self._ddp.step()
+            self._resumed_s = time.perf_counter()
+            self.theirs_s.append(self._resumed_s - started_s)
+            return run(rounds, plan)
+
+        return in_turns
+
+
+def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int) -> None:
+    """A whole job by a session, polled as a controller polls."""
     with tempfile.TemporaryDirectory() as folder:
         spec = JobSpec.model_validate(
             {
                 "name": name,
                 "entrypoint": f"workers.recipes.{name}:build",
-                "steps": case.steps,
+                "steps": num_steps,
                 "batch": {"global_size": case.global_batch},
-                "eval_every_steps": 10 * case.steps,
-                "checkpoint": {"every_steps": 10 * case.steps},
+                "eval_every_steps": 10 * num_steps,
+                "checkpoint": {"every_steps": 10 * num_steps},
             }
         )
         session = Session(_assignment(spec, rank, Path(folder)), TcpCalls(store), None)
         session.start()
-        plan = _plan(spec, number)
-        status = session.poll(1, plan, Acknowledged(), True)
+        status = session.poll(1, _plan(spec), Acknowledged(), True)
         while status.phase not in (Phase.DONE, Phase.FAILED):
             if status.stop is not None:
                 sys.exit(f"rank {rank} stopped: {status.stop}")
             time.sleep(POLL_S)
-            status = session.poll(1, None, Acknowledged(), rank == 0)
-        records = session.poll(1, None, Acknowledged(), True).records
+            acked = Acknowledged(rounds=max((r.key for r in status.records), default=(0, 0)))
+            status = session.poll(1, None, acked, rank == 0)
         session.stop(1, save=False)
         session.wait_ended(10)
-    return (records[-1].time - records[WARM_UP_STEPS - 1].time) / (case.steps - WARM_UP_STEPS)
 
 
 def _assignment(spec: JobSpec, rank: int, folder: Path) -> Assignment:
@@ -148,11 +177,11 @@ def _assignment(spec: JobSpec, rank: int, folder: Path) -> Assignment:
     )
 
 
-def _plan(spec: JobSpec, number: int) -> Plan:
+def _plan(spec: JobSpec) -> Plan:
     return Plan(
         id=PlanId(1, 1),
         switch=Switch.NOW,
-        generation=number,
+        generation=1,
         lineage=1,
         source=FreshSource(),
         members=tuple(Member(worker_id=f"1.{rank}", rank=rank) for rank in range(NUM_RANKS)),
@@ -162,29 +191,33 @@ def _plan(spec: JobSpec, number: int) -> Plan:
     )
 
 
-def run(rank: int, name: str, num_pairs: int, port: int) -> None:
-    """One rank's blocks, in turns; rank 0 prints."""
+def run(rank: int, name: str, num_blocks: int, port: int) -> None:
+    """One rank's steps, in turns; rank 0 prints."""
     torch.set_num_threads(1)
     case = CASES[name]
     store = dist.TCPStore("127.0.0.1", port, NUM_RANKS, rank == 0)
     dist.init_process_group("gloo", store=dist.PrefixStore("ddp", store), rank=rank, world_size=NUM_RANKS)
     _with_plain_adamw()
-    ratios = []
-    for number in range(num_pairs + 1):
-        dist.barrier()
-        theirs_s = ddp_seconds(case, rank)
-        dist.barrier()
-        ours_s = session_seconds(name, case, rank, store, number + 1)
-        if rank == 0 and number:  # the first pair warms both up
-            ratios.append(theirs_s / ours_s)
-            print(
-                f"{name}: DDP {theirs_s * 1e3:.2f} ms a step, session {ours_s * 1e3:.2f} ms, ratio {ratios[-1]:.3f}",
-                flush=True,
-            )
+    turns = Turns(DdpLoop(case, rank))
+    Rounds.run = turns.around(Rounds.run)  # type: ignore[method-assign]  # the one place between two rounds
+    train(name, case, rank, store, WARM_UP_STEPS + num_blocks * case.block + 1)
     if rank == 0:
-        low, median, high = min(ratios), statistics.median(ratios), max(ratios)
-        print(f"{name}: samples/s over bare DDP: median {median:.3f} (from {low:.3f} to {high:.3f}, n={len(ratios)})")
+        _print(name, case, turns)
     dist.destroy_process_group()
+
+
+def _print(name: str, case: Case, turns: Turns) -> None:
+    ratios = []
+    for begin in range(WARM_UP_STEPS, len(turns.ours_s), case.block):
+        theirs, ours = (statistics.median(s[begin : begin + case.block]) for s in (turns.theirs_s, turns.ours_s))
+        ratios.append(theirs / ours)
+        print(f"{name}: DDP {theirs * 1e3:.2f} ms a step, session {ours * 1e3:.2f} ms, ratio {ratios[-1]:.3f}")
+    low, high = min(ratios), max(ratios)
+    whole = statistics.median(turns.theirs_s[WARM_UP_STEPS:]) / statistics.median(turns.ours_s[WARM_UP_STEPS:])
+    print(
+        f"{name}: samples/s of a session over bare DDP: median of blocks {statistics.median(ratios):.3f} "
+        f"({low:.3f} to {high:.3f}, {len(ratios)} blocks of {case.block} steps), all steps {whole:.3f}"
+    )
 
 
 def _with_plain_adamw() -> None:
@@ -202,10 +235,10 @@ def _with_plain_adamw() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE")
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--blocks", type=int, default=12)
     given = parser.parse_args()
     for number, name in enumerate(given.cases):
-        mp.spawn(run, (name, given.pairs, 29750 + number), NUM_RANKS)
+        mp.spawn(run, (name, given.blocks, 29750 + number), NUM_RANKS)
 
 
 if __name__ == "__main__":

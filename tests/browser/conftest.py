@@ -31,8 +31,9 @@ HISTORY_S = 300.0
 COOKIE = "concertina_session"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """Ends with this folder's tests: while Playwright runs, no other test could run an event loop."""
     path = next(found for name in CHROMIUM_NAMES if (found := shutil.which(name)))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))

@@ -130,7 +130,8 @@ def test_axis_and_range_stand_in_the_address(shared: Filled, view: Open) -> None
     page.get_by_role("link", name="By clock").click()
     expect(page).to_have_url(re.compile(r"x=clock"))
     page.get_by_role("link", name="By step").click()
-    plot = page.locator("[data-lane=loss] .u-over").bounding_box()
+    expect(page).not_to_have_url(re.compile(r"x=clock"))
+    plot = charts(page).locator("[data-lane=loss] .u-over").bounding_box()
     assert plot is not None
     page.mouse.move(plot["x"] + plot["width"] * 0.5, plot["y"] + 40)
     page.mouse.down()

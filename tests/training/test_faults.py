@@ -158,7 +158,7 @@ class Wide(nn.Module):
 
     def __init__(self, fails: Callable[[], bool]) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(5, 400), nn.Linear(400, 400)
+        self.first, self.last = nn.Linear(5, 800), nn.Linear(800, 800)
         self.fails = fails
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -206,7 +206,7 @@ def test_a_loss_that_is_not_finite_is_passed_over_and_told() -> None:
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         calls[0] += 1
-        return mse(model, batch) * (float("nan") if once(calls[0] == 5) else 1.0)
+        return mse(model, batch) * (float("nan") if once(calls[0] >= 5) else 1.0)
 
     with job(Script(task=task_with(loss, models))) as group:
         workers = group.start(2)
@@ -243,7 +243,7 @@ def test_an_error_in_the_optimizer_step_ends_that_worker() -> None:
     class Fragile(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             calls[0] += 1
-            if once(calls[0] == 7):
+            if once(calls[0] >= 7):
                 raise RuntimeError("no room for the momentum")
             return super().step(closure)
 
