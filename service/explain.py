@@ -22,7 +22,8 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.DIVERGED: "Lower `optimizer.lr`, set `optimizer.clip_norm`, or lengthen `lr_schedule.warmup_fraction`.",
     Reason.BUNDLE_INVALID: "Make the archive anew and submit again.",
     Reason.DEPENDENCY_FAILED: "Correct `dependencies` (the installer's last lines are in the log) and submit again.",
-    Reason.NO_CAPACITY: "Lower `workers.min` or `resources`, or add machines to the cluster; then retry.",
+    Reason.NO_CAPACITY: "Add machines to the cluster and retry, or submit it anew with lower `workers.min` or "
+    "`resources`.",
     Reason.NODE_LOST: "Retry: it goes on from the last checkpoint.",
     Reason.CLUSTER_LOST: "Nothing to do: it goes on from the last checkpoint once the cluster is back.",
     Reason.PREEMPTED: "Nothing to do: it goes on from its checkpoint when there is room.",
@@ -113,8 +114,11 @@ def _room(job: JobRow) -> str | None:
     pinned = job.scale.pinned
     if pinned is not None and pinned > job.scale.min:
         return f"Wish for fewer workers (now {pinned}, at least {job.scale.min}), or free the size with `auto`."
-    if job.scale.min > 1:
-        return f"Lower `workers.min` (now {job.scale.min}) to start with less."
+    least = job.spec.workers.min
+    if job.scale.min > least:
+        return f"Wish for a range that begins lower (now at {job.scale.min}, at least {least}) to start with less."
+    if least > 1:
+        return f"To start with less, cancel it and submit it anew with a lower `workers.min` (now {least})."
     return None
 
 
@@ -152,7 +156,7 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     detail = str(job.observed.get("detail") or "")
     if job.num_current >= wanted and job.state is JobState.RUNNING:
         return job.explanation or Explanation(
-            summary=f"It runs with {job.num_current} of at most {job.scale.max} workers."
+            summary=f"It runs with {job.num_current} of at most {job.most_workers} workers."
         )
     pending = int(job.observed.get("num_pending") or 0)
     summary = (

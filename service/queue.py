@@ -50,7 +50,7 @@ class Grant:
 def waiting(job: JobRow) -> Waiting:
     """A queued row, for ``admit``."""
     scale = job.scale
-    return Waiting(job_id=job.id, need=_need(job.spec.resources), min=scale.min, max=scale.max, pinned=scale.pinned)
+    return Waiting(job_id=job.id, need=_need(job.spec.resources), min=scale.min, max=job.most_workers, pinned=scale.pinned)
 
 
 def running(job: JobRow, placed: Mapping[str, int]) -> Running:
@@ -59,7 +59,7 @@ def running(job: JobRow, placed: Mapping[str, int]) -> Running:
         job_id=job.id,
         need=_need(job.spec.resources),
         num_workers=max(job.num_desired, sum(placed.values())),
-        max=job.scale.max,
+        max=job.most_workers,
         is_pinned=job.scale.pinned is not None,
         placed=placed,
     )
@@ -109,7 +109,7 @@ def explain(job: Waiting, nodes: Sequence[NodeView]) -> Explanation | None:
     return Explanation(
         summary=f"It can never start on this cluster: of at least {job.min} workers with {need} each, {fits} fit.",
         details=has,
-        remedy="Lower `resources` or `workers.min`, or add machines to the cluster.",
+        remedy="Add machines to the cluster, or submit it anew with lower `resources` or `workers.min`.",
     )
 
 

@@ -97,6 +97,11 @@ class JobRow:
         return value
 
     @property
+    def most_workers(self) -> int:
+        """What the job can make use of: each worker takes a part of the batch, which is at least one sample."""
+        return min(self.scale.max, self.spec.batch.global_size)
+
+    @property
     def is_ended(self) -> bool:
         return self.state in ENDED_STATES
 

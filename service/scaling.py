@@ -17,8 +17,8 @@ _KEYS = ("workers", "reason")
 def read_scale(document: object, job: JobRow) -> Scale:
     """``{workers: 3 | {min, max} | "auto", reason}`` as a Scale.
 
-    A number pins the size within the range in force; a range replaces that and frees the size;
-    ``auto`` frees it and brings back the range of the spec. Raises InvalidError.
+    A number pins the size within the range in force; a range within the spec's replaces that and frees
+    the size; ``auto`` frees it and brings back the range of the spec. Raises InvalidError.
     """
     if not isinstance(document, Mapping):
         raise _refused("", f"an object with `workers` is needed, this is a {type(document).__name__}")
@@ -47,12 +47,18 @@ def read_scale(document: object, job: JobRow) -> Scale:
 def _pin(number: int, job: JobRow, reason: str) -> Scale:
     low, high = job.scale.min, job.scale.max
     if not low <= number <= high:
-        raise _refused(
-            "/workers",
-            f"{number} is outside the job's range {low} to {high}; choose a number in it, or first set another "
-            "range: {workers: {min, max}}",
-        )
+        raise _refused("/workers", f"{number} is outside the job's range {low} to {high}; {_way_out(number, job)}")
+    batch = job.spec.batch.global_size
+    if number > batch:
+        raise _refused("/workers", f"{number} workers cannot share a batch of {batch} samples; use at most {batch}")
     return Scale(min=low, max=high, pinned=number, actor="user", reason=reason)
+
+
+def _way_out(number: int, job: JobRow) -> str:
+    allowed = job.spec.workers
+    if allowed.min <= number <= allowed.max:
+        return "choose a number in it, or first free the spec's range by `auto`"
+    return "choose a number in it, or submit the job anew with another `workers`"
 
 
 def _range(given: Mapping[object, object], job: JobRow, reason: str) -> Scale:
@@ -62,6 +68,14 @@ def _range(given: Mapping[object, object], job: JobRow, reason: str) -> Scale:
     low, high = _bound(given, "min"), _bound(given, "max")
     if low > high:
         raise _refused("/workers/min", f"min={low} is above max={high}; lower min or raise max")
+    allowed = job.spec.workers
+    for key, value in (("min", low), ("max", high)):
+        if not allowed.min <= value <= allowed.max:
+            raise _refused(
+                f"/workers/{key}",
+                f"{key}={value} is outside the range {allowed.min} to {allowed.max} that the job was submitted with; "
+                "stay in it, or submit the job anew with another `workers`",
+            )
     batch = job.spec.batch.global_size
     if low > batch:
         raise _refused(

@@ -31,7 +31,14 @@ NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 ENTRYPOINT_PATTERN = r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$"
 ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 RESERVED_ENV = frozenset(
-    {"CONCERTINA_OUTPUT", "CONCERTINA_TOKEN", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"}
+    (
+        "CONCERTINA_OUTPUT",
+        "CONCERTINA_TOKEN",
+        "CUDA_VISIBLE_DEVICES",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+    )
 )
 
 MAX_SAMPLES = 2**53
@@ -139,10 +146,10 @@ class BatchSpec(_Part):
 
 
 class OptimizerSpec(_Part):
-    """``lr`` is meant at ``base_batch`` samples (null: at ``batch.global_size``)."""
+    """``lr`` is meant at ``base_batch`` samples."""
 
     lr: Annotated[float, Field(gt=0), NUMBER] = 1.0e-3
-    base_batch: Positive | None = None
+    base_batch: Positive = 128
     clip_norm: Annotated[float, Field(gt=0), NUMBER] | None = None
 
 
@@ -239,7 +246,7 @@ class JobSpec(_Part):
     @property
     def base_batch(self) -> int:
         """The global batch at which ``optimizer.lr`` is meant, in samples."""
-        return self.optimizer.base_batch or self.batch.global_size
+        return self.optimizer.base_batch
 
     def total_samples(self, num_train: int) -> int:
         """How many samples the job draws in all, over a dataset of ``num_train`` samples."""
@@ -370,6 +377,7 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
             "false, or torch.utils.checkpoint in the model",
         ),
         (spec.compile, "/compile", "true", "false, or torch.compile in your entrypoint"),
+        (spec.resources.gpus not in (0, 1), "/resources/gpus", spec.resources.gpus, "0 or 1, and more workers"),
         (spec.queue != "default", "/queue", spec.queue, "default"),
         (spec.priority != 0, "/priority", spec.priority, "0"),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -18,6 +19,8 @@ from service.cli.news import tell
 from service.cli.output import complain, say
 from service.client import Client, ClientError
 from service.settings import environment
+from service.states import ENDED_STATES
+from service.store.opening import open_store
 from service.supervise.home import Home
 from service.supervise.lock import Holder, current_holder
 from service.supervise.processes import Identity
@@ -49,12 +52,16 @@ def stop_service(home: Path | None) -> int:
 
 
 def purge_home(home: Path | None, *, is_sure: bool) -> int:
-    """Remove everything of a home, after asking; gives the exit code. Raises HomeError for a foreign folder."""
+    """Remove everything of a home, after asking; gives the exit code.
+
+    Raises HomeError for a foreign folder, CommandError while jobs may run on a Ray that is not ours.
+    """
     place = home_of(home)
     belongings = place.belongings()
     if not belongings:
         say(f"there is nothing of Concertina's at {escape(str(place.path))}")
         return 0
+    _check_foreign_ray(place)
     is_running = current_holder(place.lock_file) is not None or has_own_ray(place)
     for path in belongings:
         say(f"  {escape(str(path))}")
@@ -68,6 +75,30 @@ def purge_home(home: Path | None, *, is_sure: bool) -> int:
     place.remove()
     say("removed")
     return 0
+
+
+def _check_foreign_ray(place: Home) -> None:
+    """On somebody else's Ray jobs go on without the service: with their rows gone, nobody could end them."""
+    settings = last_settings(place)
+    if settings.ray_address is None or settings.database_file is None or not settings.database_file.is_file():
+        return
+    left = asyncio.run(_num_left(settings.database_url))
+    if left:
+        jobs = "1 job is" if left == 1 else f"{left} jobs are"
+        raise CommandError(
+            f"{jobs} not ended, and may run on the Ray at {settings.ray_address}; cancel each by `concertina cancel` "
+            "while `concertina serve` runs, then purge again",
+            FAILED,
+        )
+
+
+async def _num_left(database_url: str) -> int:
+    store = open_store(database_url)
+    try:
+        counts = await store.jobs.count_by_state()
+    finally:
+        await store.close()
+    return sum(number for state, number in counts.items() if state not in ENDED_STATES)
 
 
 def has_own_ray(place: Home) -> bool:

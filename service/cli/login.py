@@ -1,4 +1,4 @@
-"""Makes the links that log a browser in once. The one place of the command line that opens the database."""
+"""Makes the links that log a browser in once: in the database, which only this and `purge` open."""
 
 from __future__ import annotations
 

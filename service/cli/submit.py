@@ -69,7 +69,7 @@ def _send_code(client: Client, spec: dict[str, Any], folder: Path) -> None:
     bundle = pack(folder)
     _list_files(bundle, folder)
     spec["bundle"] = client.upload(bundle.data)["id"]
-    if not spec.get("dependencies") and bundle.dependencies:
+    if spec.get("dependencies") is None and bundle.dependencies:
         spec["dependencies"] = list(bundle.dependencies)
         _note(f"dependencies from requirements.txt: {', '.join(bundle.dependencies)}")
 

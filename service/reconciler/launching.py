@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+
+import structlog
 
 from service.folders import bundle_path, checkpoints_folder, output_folder
 from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
 from workers.assignment import Storage
+from workers.checkpoints import list_checkpoints, read_info
 from workers.control.decisions import ControlSettings
 from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
 from workers.spec import InitFrom, JobSpec, Secret
+
+log = structlog.get_logger("concertina.reconciler")
 
 
 class Launching:
@@ -39,7 +45,7 @@ class Launching:
             storage=Storage(
                 checkpoints=str(checkpoints_folder(storage, job.id)),
                 output=str(output_folder(storage, job.id)),
-                init_from=await self._init_from(spec.init_from) if spec.init_from else None,
+                init_from=await self._init_from(job),
             ),
             scratch=str(self._scratch),
             env=_filled(spec),
@@ -50,7 +56,25 @@ class Launching:
             settings=ControlSettings(liveness_s=self._settings.liveness_s, hold_s=self._settings.hold_s),
         )
 
-    async def _init_from(self, wish: InitFrom) -> str:
+    async def _init_from(self, job: JobRow) -> str | None:
+        """The folder to start from, None where the job does not need it (any more)."""
+        wish = job.spec.init_from
+        if wish is None or await asyncio.to_thread(self._has_own_checkpoint, job):
+            return None
+        try:
+            return await self._source(wish)
+        except UserCodeError as error:
+            # A controller that succeeds another adopts workers which have read it already.
+            if job.term > 1:
+                log.warning("init_from is gone", job=job.id, term=job.term, why=error.message)
+                return None
+            raise
+
+    def _has_own_checkpoint(self, job: JobRow) -> bool:
+        found = list_checkpoints(checkpoints_folder(self._settings.storage_folder, job.id))
+        return any(info.attempt > job.restart_after for info in found)
+
+    async def _source(self, wish: InitFrom) -> str:
         found = await self._store.checkpoints(wish.job)
         chosen = [info for info in found if wish.step in ("latest", info.step)]
         if not chosen:
@@ -58,7 +82,13 @@ class Launching:
             raise UserCodeError(
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
-        return str(checkpoints_folder(self._settings.storage_folder, wish.job) / chosen[-1].path)
+        folder = checkpoints_folder(self._settings.storage_folder, wish.job) / chosen[-1].path
+        if await asyncio.to_thread(read_info, folder) is None:
+            raise UserCodeError(
+                f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({folder}); "
+                "choose another step of it, or leave `init_from` out"
+            )
+        return str(folder)
 
 
 def _filled(spec: JobSpec) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
+import psutil
 import structlog
 
 from service.cluster import Cluster
@@ -20,6 +21,7 @@ from service.ports import ClusterLostError, ClusterPort
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import BRISK_S, Reconciler
+from service.reconciler.shared_storage import refusal
 from service.records import ClusterView, Transition
 from service.settings import Settings
 from service.states import JobState
@@ -33,6 +35,7 @@ log = structlog.get_logger("concertina.reconciler")
 SAVE_S = 30.0
 FIND_S = 0.5
 FAULT_S = 1.0
+REFUSED_S = 5.0
 
 MakeCluster = Callable[[str, str], ClusterPort]
 
@@ -137,6 +140,8 @@ class Process:
         )
         reconciler = Reconciler(office, scratch)
         try:
+            if not record.is_own:
+                await self._until_storage_is_seen(cluster, record)
             await reconciler.begin()
             await self._ticks(reconciler, cluster, record)
             if record.is_own:
@@ -144,6 +149,21 @@ class Process:
             return Exit.DONE
         finally:
             await cluster.close()
+
+    async def _until_storage_is_seen(self, cluster: ClusterPort, record: RayRecord) -> None:
+        """Nothing is started on machines that would not see the storage; whoever changes the cluster ends the wait."""
+        storage = self._settings.storage_folder
+        file_system = await asyncio.to_thread(_file_system_of, storage)
+        told = None
+        while not self._stop.is_set() and (why := refusal(await cluster.view(), storage, file_system)):
+            self._check_fence()
+            if not self._is_current(record):
+                raise ClusterLostError(f"Ray at {record.address} is gone")
+            if why != told:
+                log.error("refused", why=why)
+                told = why
+            await self._tell_down(why)
+            await self._pause(REFUSED_S)
 
     async def _connect(self, cluster: ClusterPort, record: RayRecord) -> None:
         """Ray announces itself before it accepts everybody."""
@@ -208,3 +228,11 @@ class Process:
     async def _pause(self, seconds: float) -> None:
         if not self._stop.is_set():
             await self._listener.wait(seconds)
+
+
+def _file_system_of(folder: Path) -> str:
+    """The type of what is mounted where the folder lies or will lie."""
+    place = folder.resolve()
+    mounted = [part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)]
+    # Of two mounts at one place the later one covers the other.
+    return max(enumerate(mounted), key=lambda item: (len(item[1].mountpoint), item[0]))[1].fstype if mounted else ""

@@ -78,12 +78,7 @@ class JobStore:
         async with self._database.writing() as write:
             if key is not None and (earlier := await _earlier(write, key)) is not None:
                 return Submitted(earlier, is_new=False)
-            if spec.bundle is not None:
-                found = await write.conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
-                if found.one_or_none() is None:
-                    raise UnknownBundleError(spec.bundle)
-            if spec.init_from is not None and await fetch_job(write.conn, spec.init_from.job) is None:
-                raise UnknownJobError(spec.init_from.job)
+            await _check_references(write.conn, spec)
             job_id = self._ids.job_id(write.now_s)
             job = await _insert(write, job_id, spec)
             if key is not None:
@@ -98,6 +93,11 @@ class JobStore:
                     )
                 )
         return Submitted(job, is_new=True)
+
+    async def check_references(self, spec: JobSpec) -> None:
+        """Raises UnknownBundleError, UnknownJobError, as ``submit`` would now."""
+        async with self._database.reading() as conn:
+            await _check_references(conn, spec)
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""

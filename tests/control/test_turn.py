@@ -292,6 +292,24 @@ def test_a_newcomer_that_cannot_start_does_not_harm_the_others() -> None:
     assert desk.state.phase is RunPhase.RUNNING
 
 
+def test_a_newcomer_without_enough_memory_does_not_end_the_job() -> None:
+    desk = Desk()
+    desk.started(1)
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    desk.say("1.2", Phase.FAILED, failure=replace(FAILURE, reason=Reason.OUT_OF_MEMORY))
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.of(StopWorker) == [StopWorker("1.2")]
+
+
+def test_no_more_workers_are_asked_for_than_a_step_has_samples() -> None:
+    desk = Desk(high=16, want=16)
+    desk.turn()
+    desk.turn()
+    assert len(desk.of(StartWorker)) == desk.state.spec.batch.global_size == 8
+
+
 def test_below_the_minimum_survivors_hold_and_then_give_their_place_back() -> None:
     desk = Desk(low=2)
     desk.started(2)

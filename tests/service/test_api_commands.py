@@ -69,8 +69,8 @@ async def test_a_number_pins_the_size_until_a_range_or_auto_frees_it(client: htt
         return found
 
     assert await workers(3) == {"min": 1, "max": 4, "current": 0, "desired": 3}
-    assert await workers({"min": 2, "max": 8}) == {"min": 2, "max": 8, "current": 0, "desired": 2}
-    assert await workers(8) == {"min": 2, "max": 8, "current": 0, "desired": 8}
+    assert await workers({"min": 2, "max": 3}) == {"min": 2, "max": 3, "current": 0, "desired": 2}
+    assert await workers(3) == {"min": 2, "max": 3, "current": 0, "desired": 3}
     assert await workers("auto") == {"min": 1, "max": 4, "current": 0, "desired": 1}
 
 
@@ -83,6 +83,7 @@ BAD_SIZES = [
     ({"workers": None}, "/workers"),
     ({"workers": {"min": 3, "max": 2}}, "/workers/min"),
     ({"workers": {"min": 1}}, "/workers/max"),
+    ({"workers": {"min": 2, "max": 5}}, "/workers/max"),
     ({"workers": {"min": 33, "max": 64}}, "/workers/min"),
     ({"workers": {"min": 1, "max": 2, "mx": 3}}, "/workers/mx"),
     ({"worker": 2}, "/worker"),
@@ -100,6 +101,24 @@ async def test_a_bad_size_is_refused_and_changes_nothing(subtests: pytest.Subtes
             answer = await client.put(f"{JOBS}/{job['id']}/scale", json=body)
             assert assert_problem(answer, 422, "INVALID")["errors"][0]["pointer"] == pointer
             assert (await client.get(f"{JOBS}/{job['id']}")).json() == job
+
+
+async def test_a_size_that_the_batch_cannot_feed_is_refused(client: httpx2.AsyncClient) -> None:
+    job = await submitted(client, batch={"global_size": 4}, workers={"min": 1, "max": 8})
+    for wish, pointer in ((5, "/workers"), ({"min": 5, "max": 8}, "/workers/min")):
+        answer = await client.put(f"{JOBS}/{job['id']}/scale", json={"workers": wish})
+        [problem] = assert_problem(answer, 422, "INVALID")["errors"]
+        assert problem["pointer"] == pointer
+        assert "5 workers cannot share a batch of 4 samples; use at most 4" in problem["detail"]
+
+
+async def test_a_range_outside_the_specs_is_refused_with_what_is_allowed(client: httpx2.AsyncClient) -> None:
+    job = await submitted(client, workers={"min": 2, "max": 4})
+    for wish, pointer in (({"min": 1, "max": 4}, "/workers/min"), ({"min": 2, "max": 9}, "/workers/max")):
+        answer = await client.put(f"{JOBS}/{job['id']}/scale", json={"workers": wish})
+        [problem] = assert_problem(answer, 422, "INVALID")["errors"]
+        assert problem["pointer"] == pointer
+        assert "outside the range 2 to 4" in problem["detail"]
 
 
 async def test_wishing_for_the_same_again_changes_nothing(client: httpx2.AsyncClient) -> None:

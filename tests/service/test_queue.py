@@ -1,7 +1,11 @@
 from __future__ import annotations
 
-from service.queue import Grant, Running, Waiting, admit, explain, grow
+import pytest
+
+from service.queue import Grant, Running, Waiting, admit, explain, grow, running, waiting
 from service.records import NodeView
+from service.store.opening import Store
+from tests.service.given import spec
 
 ONE_CPU = {"cpus": 1.0, "gpus": 0.0, "memory_bytes": 0.0}
 
@@ -80,6 +84,13 @@ def test_dead_nodes_hold_nothing() -> None:
 def test_running_jobs_grow_into_what_is_free() -> None:
     jobs = [placed("a", 1, on={"n": 1}), placed("b", 1, on={"n": 1})]
     assert grow(jobs, [node("n", 6, free=4)]) == [Grant("a", 4), Grant("b", 2)]
+
+
+@pytest.mark.anyio
+async def test_no_job_gets_more_workers_than_its_batch_has_samples(store: Store) -> None:
+    job = (await store.jobs.submit(spec(batch={"global_size": 3}, workers={"min": 1, "max": 8}))).job
+    assert admit([waiting(job)], [], [node("n", 8)]) == [Grant(job.id, 3)]
+    assert grow([running(job, {"n": 1})], [node("n", 8, free=7)]) == [Grant(job.id, 3)]
 
 
 def test_pinned_jobs_do_not_grow() -> None:

@@ -267,6 +267,29 @@ async def test_init_from_finds_the_checkpoint_in_storage(scene: Scene) -> None:
     assert scene.cluster.launches[-1][2].storage.init_from == str(folder)
 
 
+async def test_a_source_that_is_gone_from_storage_fails_a_new_job_with_the_remedy(scene: Scene) -> None:
+    job = await submit_from_lost_source(scene)
+    row = await scene.until_state(job, JobState.FAILED)
+    assert row.failure is not None
+    assert "is not in storage" in row.failure.message
+    assert "leave `init_from` out" in row.failure.message
+
+
+async def test_a_job_with_checkpoints_of_its_own_needs_no_source(scene: Scene) -> None:
+    job = await submit_from_lost_source(scene)
+    save_checkpoint(scene, job, step=7)
+    launching = Launching(scene.settings, scene.store.reconciler, scene.settings.home)
+    assert (await launching.launch(job)).storage.init_from is None
+    with pytest.raises(UserCodeError, match="not in storage"):
+        await launching.launch(dataclasses.replace(job, restart_after=1))
+
+
+async def test_a_succeeding_controller_needs_no_source(scene: Scene) -> None:
+    job = await submit_from_lost_source(scene)
+    launching = Launching(scene.settings, scene.store.reconciler, scene.settings.home)
+    assert (await launching.launch(dataclasses.replace(job, term=2))).storage.init_from is None
+
+
 async def test_a_fenced_out_reconciler_stops_acting(endless: Scene) -> None:
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)
@@ -310,6 +333,14 @@ def checkpoint(step: int) -> CheckpointInfo:
         is_final=False,
         created_at=0.0,
     )
+
+
+async def submit_from_lost_source(scene: Scene) -> JobRow:
+    """A job that starts from a checkpoint which the store knows and storage has lost."""
+    source = await scene.submit(steps=20)
+    await scene.until_state(source, JobState.SUCCEEDED)
+    await scene.store.reconciler.register_checkpoints(source.id, [checkpoint(5)], scene.fence)
+    return await scene.submit(name="second", steps=20, init_from={"job": source.id, "step": 5})
 
 
 def save_checkpoint(scene: Scene, job: JobRow, step: int) -> None:

@@ -71,7 +71,7 @@ def _failed(state: ControllerState) -> Ending | None:
         if status.phase is not Phase.FAILED or failure is None:
             continue
         is_start_up = status.round is None and not trains and not state.has_trained
-        if is_start_up or failure.reason in _FATAL:
+        if is_start_up or (failure.reason in _FATAL and status.round is not None):
             return Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=failure.message)
     return None
 

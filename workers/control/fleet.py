@@ -28,6 +28,7 @@ from workers.control.launch import Launch
 from workers.control.names import highest_term, worker_ids, worker_name
 from workers.errors import StaleTermError
 from workers.plan import Plan, PlanId
+from workers.secrets import secrets_of
 from workers.status import Acknowledged, WorkerStatus
 
 POLL_S = 3.0
@@ -174,7 +175,10 @@ class RayFleet:
             if link.is_up and link.worker_id != worker_id:
                 with contextlib.suppress(RayError, TimeoutError):
                     found = await asyncio.wait_for(link.actor.tail.remote(self._term, path, offset), CALL_S)
-        return found
+        if found is None:
+            return None
+        begin, data = found
+        return begin, secrets_of(self._launch.spec, self._launch.env).data(data)
 
     def leave(self) -> None:
         os._exit(0)

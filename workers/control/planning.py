@@ -159,8 +159,22 @@ def _row(state: ControllerState, inputs: Inputs, plan: Plan, base: Plan | None) 
         actor=plan.cause.actor,
         reason=plan.cause.reason,
         before={"workers": old.num_members if old and state.has_trained else 0, **_lost(state)},
-        after={"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage},
+        after={
+            "workers": plan.num_members,
+            "generation": plan.generation,
+            "lineage": plan.lineage,
+            **(_choices(plan) if base is None else {}),
+        },
     )
+
+
+def _choices(plan: Plan) -> dict[str, object]:
+    """What the spec's ``auto`` became, and why."""
+    precision, exchange = plan.precision, plan.exchange
+    return {
+        "precision": {"format": precision.format.value, "why": precision.why},
+        "communication": {"scheme": exchange.scheme, "why": exchange.why},
+    }
 
 
 def _lost(state: ControllerState) -> dict[str, object]:

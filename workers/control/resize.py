@@ -17,8 +17,9 @@ MAX_START_FAILURES = 3
 
 
 def wanted(state: ControllerState, inputs: Inputs) -> int:
-    """The size to reach, within the spec's range."""
-    return max(state.spec.workers.min, min(inputs.direction.num_workers, state.spec.workers.max))
+    """The size to reach, within the spec's range; more workers than samples a step would have nothing to do."""
+    largest = min(state.spec.workers.max, state.plan.global_batch if state.plan else state.spec.batch.global_size)
+    return max(state.spec.workers.min, min(inputs.direction.num_workers, largest))
 
 
 def fill(state: ControllerState, want: int, now_s: float) -> Turned:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from workers.control.costs import Costs
-from workers.plan import MemberSource, Plan
+from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import Acknowledged, CheckpointInfo, LogChunk, RoundRecord, TimelineRow, WorkerStatus
 
 MAX_RECORDS = 10_000
@@ -74,7 +74,25 @@ class Telemetry:
         for info in status.checkpoints:
             if info.path not in self._acked.checkpoints:
                 self._checkpoints[info.path] = info
+                self._note_checkpoint(info)
         self._price(self._rows.values())
+
+    def _note_checkpoint(self, info: CheckpointInfo) -> None:
+        key = f"checkpoint/{info.path}"
+        if key in self._rows or key in self._acked.timeline:
+            return
+        metric = {} if info.metric is None else {"metric": info.metric}
+        self._rows[key] = TimelineRow(
+            key=key,
+            kind=TimelineKind.CHECKPOINT,
+            time=info.created_at,
+            step=info.step,
+            actor="controller",
+            reason="the final checkpoint" if info.is_final else "as the spec asks for",
+            after={"size_bytes": info.size_bytes, "is_final": info.is_final, **metric},
+            cost_s=info.held_s,
+            steps_lost=0,
+        )
 
     def note(self, row: TimelineRow) -> None:
         """Keep a row, or complete one that is kept."""

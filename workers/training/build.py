@@ -18,7 +18,7 @@ from workers.assignment import Assignment
 from workers.bundle import extract_bundle
 from workers.entrypoint import build_from, enter_bundle, load_entrypoint
 from workers.errors import BundleError, DependencyError, EntrypointError, OutOfMemoryError
-from workers.spec import Secret
+from workers.secrets import secrets_of
 from workers.task import TrainingTask
 from workers.training.dependencies import install_dependencies
 from workers.training.memory import is_out_of_memory
@@ -79,23 +79,12 @@ def _set_environment(assignment: Assignment) -> None:
 
 def _without_secrets(assignment: Assignment, report: Report) -> Report:
     """``report``, with the values of secrets blotted out."""
-    secrets = _secret_values(assignment)
+    secrets = secrets_of(assignment.spec, assignment.env)
 
     def told(text: str) -> None:
-        report(_blotted(text, secrets))
+        report(secrets.text(text))
 
     return told
-
-
-def _secret_values(assignment: Assignment) -> list[str]:
-    names = [name for name, value in assignment.spec.env.items() if isinstance(value, Secret)]
-    return [value for name in names if (value := assignment.env.get(name, ""))]
-
-
-def _blotted(text: str, secrets: list[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
 
 
 def _install(assignment: Assignment, report: Report) -> None:
@@ -107,7 +96,7 @@ def _install(assignment: Assignment, report: Report) -> None:
         if install_dependencies(requirements, Path(assignment.scratch), report) is None:
             report("dependencies: all of them are among the service's own packages")
     except DependencyError as error:
-        raise DependencyError(_blotted(error.message, _secret_values(assignment))) from None
+        raise DependencyError(secrets_of(assignment.spec, assignment.env).text(error.message)) from None
 
 
 def _bundle_folder(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None, report: Report) -> Path | None:

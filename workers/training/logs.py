@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from workers.secrets import Secrets
 from workers.status import LogChunk
 
 _replaced: list[TextIO] = []  # kept, as collecting an old stream would close the descriptor that the new one uses
@@ -36,14 +37,16 @@ def redirect_output(path: Path) -> None:
 class LogReader:
     """Reads a log file that another stream of this process writes. May be called from any thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Secrets | None = None) -> None:
         self.path = path
+        self._secrets = secrets or Secrets()
 
     def chunks(self, after_offset: int, rank: int | None, worker_id: str, max_bytes: int) -> tuple[LogChunk, ...]:
         """What was written from byte ``after_offset`` on: at most ``max_bytes``, as one chunk or none.
 
         A chunk that does not reach the end of the file ends with a whole line where it holds one,
-        and never within a UTF-8 character. ``time`` is when the file was last written to.
+        and never within a UTF-8 character. ``time`` is when the file was last written to. Values of
+        secrets are blotted out; one that is half written waits for the rest of it.
         """
         try:
             with self.path.open("rb") as file:
@@ -54,6 +57,7 @@ class LogReader:
             return ()
         if len(data) > max_bytes:
             data = data[: _cut(data, max_bytes)]
+        data = self._secrets.piece(data)
         if not data:
             return ()
         return (LogChunk(worker_id=worker_id, offset=after_offset, rank=rank, time=written_at, data=data),)

@@ -347,6 +347,8 @@ class Rounds:
         }
         if outcome.is_finite:
             values["loss"], values["grad_norm"] = sums.mean_loss, outcome.grad_norm
+        if self._gauges.gpu_utilisation is not None:
+            values["gpu_utilisation"] = self._gauges.gpu_utilisation
         if applied.loss_scale is not None:
             values["loss_scale"] = applied.loss_scale
         for name, value in sums.user.items():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.plan import Plan, PlanId
+from workers.secrets import secrets_of
 from workers.status import Acknowledged, WorkerStatus
 from workers.training.calls import StoreCalls
 from workers.training.logs import LogReader
@@ -32,7 +34,8 @@ class Session:
         self._calls = calls
         self._fetch_bundle = fetch_bundle
         self._mailbox = Mailbox(assignment.worker_id)
-        self._logs = LogReader(log_path(assignment))
+        self._secrets = secrets_of(assignment.spec, assignment.env)
+        self._logs = LogReader(log_path(assignment), self._secrets)
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._ended = threading.Event()
 
@@ -51,7 +54,14 @@ class Session:
         worker_id = self._assignment.worker_id
         offset = acked.log_offsets.get(worker_id, 0)
         logs = self._logs.chunks(offset, self._mailbox.rank, worker_id, MAX_LOG_BYTES)
-        return self._mailbox.status(acked, logs, wants_records=wants_records)
+        status = self._mailbox.status(acked, logs, wants_records=wants_records)
+        return status if status.stop is None and status.failure is None else self._without_secrets(status)
+
+    def _without_secrets(self, status: WorkerStatus) -> WorkerStatus:
+        stop = status.stop
+        if stop is not None:
+            stop = replace(stop, failure=self._secrets.failure(stop.failure))
+        return replace(status, stop=stop, failure=self._secrets.failure(status.failure))
 
     def halt(self, term: int, plan_id: PlanId) -> None:
         """Leave the group of any plan up to this id now, and never enter such a plan again.

@@ -73,6 +73,11 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
     state = TrainingState(task.model, _optimizer(task, spec.optimizer.lr), spec.optimizer.lr)
     fixed = spec.batch.micro_size
     has_eval = task.eval_data is not None and task.evaluate is not None
+    if not has_eval and (spec.checkpoint.metric or "").startswith("eval."):
+        raise EntrypointError(
+            f"checkpoint.metric={spec.checkpoint.metric!r} needs an evaluation, and the task has none; "
+            "return eval_data and evaluate, or leave the metric out"
+        )
     return Setup(
         assignment=assignment,
         task=task,

@@ -46,7 +46,7 @@ class CheckpointHeader:
     """What a checkpoint says of itself besides the state.
 
     ``step`` is progress in optimizer steps at ``batch.global_size``; ``metric`` the value of
-    ``checkpoint.metric`` last seen, or None. ``held_s`` is how long training waited for the staged
+    ``checkpoint.metric`` of this very state, or None. ``held_s`` is how long training waited for the staged
     copy. ``plan_sections`` holds JSON values of the plan in force, for whoever reads it later.
     """
 

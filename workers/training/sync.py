@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from workers.errors import JobError, UserCodeError
+from workers.errors import CheckpointError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
 from workers.training import checkpoint, transfer
 from workers.training.setup import Setup
@@ -107,9 +107,12 @@ def _restore(state: TrainingState, folder: Path) -> None:
 
 
 def _initialise(state: TrainingState, folder: Path, *, takes_all: bool) -> None:
-    if takes_all:
-        _restore(state, folder)
-        return
-    weights = checkpoint.load_weights(folder)
-    checkpoint.check_fits(state.model.state_dict(), weights, folder)
+    try:
+        if takes_all:
+            _restore(state, folder)
+            return
+        weights = checkpoint.load_weights(folder)
+        checkpoint.check_fits(state.model.state_dict(), weights, folder)
+    except CheckpointError as error:
+        raise UserCodeError(f"init_from: {error.message}") from error
     state.load_weights(weights)

@@ -8,7 +8,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, failure_of
+from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, UserCodeError, failure_of
 from workers.plan import Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.training.calls import StoreCalls
@@ -144,8 +144,8 @@ class Trainer:
         setup, state = self._setup, self._state
         after = state.cursor
         spec = setup.spec
-        if spec.checkpoint.metric is not None:
-            state.metric = record.values.get(spec.checkpoint.metric, state.metric)
+        # A metric belongs to the state that it was measured on: no later checkpoint may bear it.
+        state.metric = record.values.get(spec.checkpoint.metric) if spec.checkpoint.metric else None
         is_last = after >= setup.total_samples
         if setup.evaluation is not None and (is_last or setup.has_crossed(before, after, spec.eval_every_steps)):
             state.is_eval_due = True
@@ -158,7 +158,12 @@ class Trainer:
         values = {f"eval.{name}": value for name, value in evaluate(self._setup, self._mailbox, world, plan).items()}
         self._state.is_eval_due = False
         metric = self._setup.spec.checkpoint.metric
-        if metric is not None and metric in values:
+        if metric is not None and metric.startswith("eval."):
+            if metric not in values:
+                raise UserCodeError(
+                    f"checkpoint.metric={metric!r} is not what `evaluate` returns (it returns: "
+                    f"{', '.join(sorted(values)) or 'nothing'}); name one of these"
+                )
             self._state.metric = values[metric]
         if self._held is not None:
             self._held = replace(self._held, values={**self._held.values, **values})
