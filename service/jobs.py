@@ -79,11 +79,8 @@ class Jobs:
         spec = _parsed(document)
         try:
             submitted = await self._store.submit(spec, checked)
-        except UnknownBundleError:
-            raise InvalidError("the spec is refused", [_unknown_bundle(spec)]) from None
-        except UnknownJobError as error:
-            problem = FieldProblem("/init_from/job", f"there is no job {str(error)[:80]!r}; give a job's whole id")
-            raise InvalidError("the spec is refused", [problem]) from None
+        except (UnknownBundleError, UnknownJobError) as error:
+            raise InvalidError("the spec is refused", [_unknown(error)]) from None
         except KeyReusedError:
             raise InvalidError(
                 f"Idempotency-Key {key!r} was used with another body; repeat that body, or take a new key",
@@ -97,7 +94,12 @@ class Jobs:
 
     async def validate(self, document: object) -> Document:
         """The resolved spec with every default; nothing is stored. Raises InvalidError."""
-        resolved: Document = json.loads(_parsed(document).model_dump_json())
+        spec = _parsed(document)
+        try:
+            await self._store.check_references(spec)
+        except (UnknownBundleError, UnknownJobError) as error:
+            raise InvalidError("the spec is refused", [_unknown(error)]) from None
+        resolved: Document = json.loads(spec.model_dump_json())
         return resolved
 
     async def get(self, job_id: str) -> JobRow:
@@ -204,8 +206,11 @@ def _parsed(document: object) -> JobSpec:
         raise InvalidError("the spec is refused", error.problems, code=error.code) from None
 
 
-def _unknown_bundle(spec: JobSpec) -> FieldProblem:
-    return FieldProblem("/bundle", f"there is no bundle {spec.bundle!r}; upload it with POST /api/v1/bundles first")
+def _unknown(error: UnknownBundleError | UnknownJobError) -> FieldProblem:
+    name = str(error)[:80]
+    if isinstance(error, UnknownBundleError):
+        return FieldProblem("/bundle", f"there is no bundle {name!r}; upload it with POST /api/v1/bundles first")
+    return FieldProblem("/init_from/job", f"there is no job {name!r}; give a job's whole id")
 
 
 def _idempotency(key: str, document: object) -> IdempotencyKey:

@@ -50,7 +50,9 @@ class Grant:
 def waiting(job: JobRow) -> Waiting:
     """A queued row, for ``admit``."""
     scale = job.scale
-    return Waiting(job_id=job.id, need=_need(job.spec.resources), min=scale.min, max=job.most_workers, pinned=scale.pinned)
+    return Waiting(
+        job_id=job.id, need=_need(job.spec.resources), min=scale.min, max=job.most_workers, pinned=scale.pinned
+    )
 
 
 def running(job: JobRow, placed: Mapping[str, int]) -> Running:

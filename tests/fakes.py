@@ -24,6 +24,7 @@ class FakeCluster:
     def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
         self.num_cpus, self.total = num_cpus, total
         self.is_up = True
+        self.machines: tuple[str, ...] = ("n",)
         self.workers: dict[JobKey, dict[str, FakeWorker]] = {}
         self.fleets: dict[JobKey, FakeFleet] = {}
         self.controllers: dict[str, JobController] = {}
@@ -80,8 +81,9 @@ class FakeCluster:
         self._check()
         used = sum(len(alive) for alive in self.workers.values())
         total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
-        node = NodeView(node_id="n", name="n", is_alive=True, total=total, free={**total, "cpus": self.num_cpus - used})
-        return ClusterView(is_up=True, address="fake", ray_version="0", nodes=(node,))
+        free = {**total, "cpus": self.num_cpus - used}
+        nodes = tuple(NodeView(node_id=n, name=n, is_alive=True, total=total, free=free) for n in self.machines)
+        return ClusterView(is_up=True, address="fake", ray_version="0", nodes=nodes)
 
     async def lose_controller(self, name: str) -> None:
         """A controller's process ends; its workers go on."""

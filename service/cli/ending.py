@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -17,10 +16,9 @@ from service.cli.connection import connect, home_of
 from service.cli.failures import FAILED, SERVER_ERROR, CommandError
 from service.cli.news import tell
 from service.cli.output import complain, say
+from service.cli.unended import num_unended
 from service.client import Client, ClientError
 from service.settings import environment
-from service.states import ENDED_STATES
-from service.store.opening import open_store
 from service.supervise.home import Home
 from service.supervise.lock import Holder, current_holder
 from service.supervise.processes import Identity
@@ -82,7 +80,7 @@ def _check_foreign_ray(place: Home) -> None:
     settings = last_settings(place)
     if settings.ray_address is None or settings.database_file is None or not settings.database_file.is_file():
         return
-    left = asyncio.run(_num_left(settings.database_url))
+    left = num_unended(settings.database_url)
     if left:
         jobs = "1 job is" if left == 1 else f"{left} jobs are"
         raise CommandError(
@@ -90,15 +88,6 @@ def _check_foreign_ray(place: Home) -> None:
             "while `concertina serve` runs, then purge again",
             FAILED,
         )
-
-
-async def _num_left(database_url: str) -> int:
-    store = open_store(database_url)
-    try:
-        counts = await store.jobs.count_by_state()
-    finally:
-        await store.close()
-    return sum(number for state, number in counts.items() if state not in ENDED_STATES)
 
 
 def has_own_ray(place: Home) -> bool:

@@ -1,4 +1,4 @@
-"""Makes the links that log a browser in once: in the database, which only this and `purge` open."""
+"""Makes the links that log a browser in once: in the database, which only this and `unended` open."""
 
 from __future__ import annotations
 

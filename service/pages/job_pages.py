@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 
 from service.documents import Document
 from service.errors import NotFoundError
@@ -67,6 +67,17 @@ class JobPages:
             **await self._tabs[tab](job, request),
         }
         return html("job.html", context)
+
+    async def log_file(self, job_id: str, request: Request) -> StreamingResponse:
+        """The whole log, of one rank or of all, as a file."""
+        job = await self._source.job(job_id)
+        parts = self._source.whole_log(job_id, _rank(request.query_params.get("rank", "")))
+        # A job's name is a DNS label and its id is ours, so that neither needs quoting.
+        headers = {
+            "Content-Disposition": f'attachment; filename="{job["name"]}-{job_id}.log"',
+            "Cache-Control": "no-cache",
+        }
+        return StreamingResponse(parts, media_type="text/plain", headers=headers)
 
     async def live_part(self, job_id: str, name: str, request: Request) -> HTMLResponse:
         """One part of the page, as it is now."""

@@ -113,6 +113,7 @@ def build_pages(services: Services) -> APIRouter:
     router.add_api_route("/jobs", lists.jobs, methods=["GET"])
     router.add_api_route("/jobs/bulk", actions.bulk, methods=["POST"])
     router.add_api_route("/jobs/{job_id}", job.page, methods=["GET"])
+    router.add_api_route("/jobs/{job_id}/log", job.log_file, methods=["GET"])
     router.add_api_route("/jobs/{job_id}/parts/{name}", job.live_part, methods=["GET"])
     router.add_api_route("/jobs/{job_id}/actions/{verb}", actions.command, methods=["POST"])
     router.add_api_route("/jobs/{job_id}/scale", actions.scale, methods=["POST"])

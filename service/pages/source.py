@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.cost import Prices
@@ -62,6 +62,15 @@ class PageSource:
     async def logs(self, job_id: str, rank: int | None, num_lines: int) -> LogText:
         """The newest lines, of one rank or of all."""
         return await self.telemetry.logs(job_id, LogQuery(rank=rank, tail=num_lines))
+
+    async def whole_log(self, job_id: str, rank: int | None) -> AsyncIterator[str]:
+        """The log from its beginning to where it ends now, in parts."""
+        offset = -1
+        part = LogText(text="", next_offset=0)
+        while part.next_offset > offset:
+            offset = part.next_offset
+            part = await self.telemetry.logs(job_id, LogQuery(rank=rank, offset=offset))
+            yield part.text
 
     async def compare(self, job_ids: Sequence[str], keys: Sequence[str]) -> Document:
         """``{keys, differences, series}``; a page needs no point of the series, the charts fetch them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import Select, delete, func, insert, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale
@@ -174,6 +175,15 @@ class JobStore:
         statement = select(events).where(events.c.job_id == job_id, events.c.seq > after)
         async with self._database.reading() as conn:
             return [event_of(row) for row in await conn.execute(statement.order_by(events.c.seq).limit(limit))]
+
+
+async def _check_references(conn: AsyncConnection, spec: JobSpec) -> None:
+    if spec.bundle is not None:
+        found = await conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
+        if found.one_or_none() is None:
+            raise UnknownBundleError(spec.bundle)
+    if spec.init_from is not None and await fetch_job(conn, spec.init_from.job) is None:
+        raise UnknownJobError(spec.init_from.job)
 
 
 async def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:

@@ -232,6 +232,17 @@ async def test_validation_resolves_and_stores_nothing(client: httpx2.AsyncClient
     assert (await client.get(JOBS)).json() == {"jobs": [], "next_page_token": None}
 
 
+async def test_validation_refuses_what_submission_would(subtests: pytest.Subtests, client: httpx2.AsyncClient) -> None:
+    for changes, pointer in (({"bundle": "bun_0"}, "/bundle"), ({"init_from": {"job": "job_0"}}, "/init_from/job")):
+        with subtests.test(pointer=pointer):
+            validated, submission = [
+                assert_problem(await client.post(path, json=spec_document(**changes)), 422, "INVALID")["errors"]
+                for path in (f"{JOBS}/validate", JOBS)
+            ]
+            assert validated == submission
+            assert validated[0]["pointer"] == pointer
+
+
 async def test_lists_are_cut_into_pages(client: httpx2.AsyncClient) -> None:
     ids = [(await submitted(client, name=f"job-{n}"))["id"] for n in range(5)]
     seen: list[str] = []

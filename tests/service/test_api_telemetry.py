@@ -132,6 +132,9 @@ async def test_a_long_log_comes_in_parts_that_join(
         text, offset = text + part, answer.headers["x-next-offset"]
     assert text.encode() == whole
     assert (await client.get(path_of(job, "logs"), params={"tail": 1, "rank": 0})).text == "line 199999\n"
+    saved = await client.get(f"/jobs/{job.id}/log", params={"rank": 0})
+    assert saved.text == "".join(f"line {n}\n" for n in range(200000))
+    assert saved.headers["content-disposition"] == f'attachment; filename="{job.name}-{job.id}.log"'
 
 
 async def test_a_waiting_job_is_explained(

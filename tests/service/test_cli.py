@@ -246,6 +246,8 @@ def test_a_folder_of_code_is_sent_along_and_its_requirements_become_dependencies
     again = call("submit", str(file), "--set", "dependencies=[einops==0.8.1]", "-o", "json")
     assert json.loads(again.stdout)["spec"]["dependencies"] == ["einops==0.8.1"]
     assert json.loads(again.stdout)["spec"]["bundle"] == spec["bundle"]
+    none = call("submit", str(file), "--set", "dependencies=[]", "-o", "json")
+    assert json.loads(none.stdout)["spec"]["dependencies"] == []
 
 
 def test_code_that_cannot_travel_is_refused_before_anything_is_sent(call: Run, tmp_path: Path) -> None:

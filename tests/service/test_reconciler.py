@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.fakes import FakeCluster
 from tests.service.given import leader, spec
 from workers.assignment import JobKey
 from workers.checkpoints import MANIFEST, manifest_text
-from workers.errors import Reason
+from workers.errors import Reason, UserCodeError
 from workers.status import CheckpointInfo
 
 pytestmark = pytest.mark.anyio

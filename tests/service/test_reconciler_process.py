@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from service.reconciler.process import Exit, Process
-from service.records import JobRow
+from service.reconciler.shared_storage import refusal
+from service.records import ClusterView, JobRow, NodeView
 from service.settings import Settings
 from service.states import JobState
 from service.store.opening import Store, open_store
@@ -47,6 +48,15 @@ class Scene:
     async def running_job(self) -> JobRow:
         job = (await self.store.jobs.submit(spec())).job
         return await self.until(job, lambda row: row.state is JobState.RUNNING)
+
+    async def told_error(self) -> str:
+        """What the store is first told of a cluster that cannot be used."""
+        for _ in range(1500):
+            stored = await self.store.telemetry.cluster()
+            if stored is not None and stored.view.error:
+                return stored.view.error
+            await asyncio.sleep(0.01)
+        raise AssertionError("nothing was told")
 
     async def until(self, job: JobRow, holds: Callable[[JobRow], bool]) -> JobRow:
         for _ in range(1500):
@@ -92,6 +102,36 @@ async def test_with_somebody_elses_ray_jobs_go_on_without_the_service(scene: Sce
     assert await scene.cluster.names() != []
 
 
+async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_them_sees(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.reconciler.process.REFUSED_S", 0.05)
+    monkeypatch.setattr("service.reconciler.process._file_system_of", lambda folder: "ext4")
+    scene.cluster.machines = ("n", "m")
+    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False))
+    scene.start()
+    job = (await scene.store.jobs.submit(spec())).job
+    error = await scene.told_error()
+    assert "2 machines (m, n)" in error
+    assert "--storage" in error
+    assert (await scene.until(job, lambda row: True)).state is JobState.QUEUED
+    assert scene.cluster.launches == []
+    scene.cluster.machines = ("n",)
+    await scene.until(job, lambda row: row.state is JobState.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("machines", "file_system", "is_refused"),
+    [("nm", "ext4", True), ("nm", "nfs4", False), ("n", "ext4", False), ("nn", "ext4", False)],
+)
+def test_only_a_local_file_system_under_several_machines_is_refused(
+    machines: str, file_system: str, is_refused: bool
+) -> None:
+    nodes = tuple(NodeView(node_id=str(i), name=n, is_alive=True, total={}, free={}) for i, n in enumerate(machines))
+    told = refusal(ClusterView(is_up=True, nodes=nodes), Path("/data"), file_system)
+    assert (told is not None) == is_refused
+
+
 async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:
     _, end = scene.start()
     job = await scene.running_job()
@@ -119,13 +159,7 @@ async def test_without_a_ray_it_waits_and_beats(scene: Scene) -> None:
     Home(scene.settings.home).ray_file.unlink()
     scene.start()
     job = (await scene.store.jobs.submit(spec())).job
-    for _ in range(200):
-        stored = await scene.store.telemetry.cluster()
-        if stored is not None:
-            break
-        await asyncio.sleep(0.01)
-    assert stored is not None
-    assert stored.view.error == "Ray is being started"
+    assert await scene.told_error() == "Ray is being started"
     scene.announce(OWN)
     await scene.until(job, lambda row: row.state is JobState.RUNNING)
 

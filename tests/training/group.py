@@ -126,7 +126,7 @@ class Group:
             "global_batch": self.spec.batch.global_size,
             "lr": LrPlan(
                 lr=self.spec.optimizer.lr,
-                base_batch=self.spec.base_batch,
+                base_batch=self.spec.batch.global_size,  # the plain loops that runs are compared with know no scaling
                 rule=LrRule(self.spec.batch.lr_rule),
                 warmup_fraction=self.spec.lr_schedule.warmup_fraction,
                 decay=Decay(self.spec.lr_schedule.decay),

@@ -1,0 +1,22 @@
+"""Counts the jobs that have not ended, in the database itself: no service may run that could be asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+from service.states import ENDED_STATES
+from service.store.opening import open_store
+
+
+def num_unended(database_url: str) -> int:
+    """How many jobs have not ended. Not for callers inside an event loop."""
+    return asyncio.run(_count(database_url))
+
+
+async def _count(database_url: str) -> int:
+    store = open_store(database_url)
+    try:
+        counts = await store.jobs.count_by_state()
+    finally:
+        await store.close()
+    return sum(number for state, number in counts.items() if state not in ENDED_STATES)
