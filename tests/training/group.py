@@ -179,6 +179,19 @@ class Group:
                     self.records[record.key] = record
         return statuses
 
+    def await_break(self, worker_ids: Sequence[str]) -> dict[str, WorkerStatus]:
+        """Wait until one of these has left its group for good, then halt the others as a controller does.
+
+        Peers learn of it by themselves, but not always: gloo now and then loses the error of a send.
+        """
+        for _ in range(int(WAIT_S / 0.005)):
+            statuses = self.poll()
+            if any(statuses[i].phase in (Phase.STOPPED, Phase.FAILED) for i in worker_ids):
+                break
+            self._tick.wait(0.005)
+        self.halt(worker_ids)
+        return self.await_all(lambda s: s.phase in (Phase.STOPPED, Phase.FAILED), worker_ids)
+
     def await_all(
         self, condition: Callable[[WorkerStatus], bool], worker_ids: Sequence[str]
     ) -> dict[str, WorkerStatus]:

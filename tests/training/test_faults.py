@@ -80,15 +80,15 @@ def test_an_exception_of_the_users_code_is_told_and_the_round_is_tried_again() -
     with job(Script(task=task_with(loss, models))) as group:
         workers = group.start(2)
         group.train(workers)
-        statuses = group.await_all(stopped, workers)
+        statuses = group.await_break(workers)
         failures = [s.stop.failure for s in statuses.values() if s.stop and s.stop.cause is StopCause.USER]
-        assert sorted(causes(statuses).values()) == [StopCause.PEER, StopCause.USER]
+        assert StopCause.USER in causes(statuses).values()
+        assert set(causes(statuses).values()) & {StopCause.PEER, StopCause.ABORTED}
         assert [f.message for f in failures if f] == ["a bug of the user's"]
         assert failures[0] is not None
         assert failures[0].reason is Reason.USER_ERROR
         assert failures[0].round == (statuses[workers[0]].round or 0) + 1
         assert 'raise ValueError("a bug' in failures[0].traceback
-        group.halt(workers)
         group.train(workers)
         group.await_done(workers)
         losses = group.losses()
@@ -188,9 +188,9 @@ def test_memory_that_runs_out_after_gradients_have_left_ends_the_round_for_all()
     with job(Script(task=task)) as group:
         workers = group.start(2)
         group.train(workers)
-        statuses = group.await_all(stopped, workers)
-        assert sorted(causes(statuses).values()) == [StopCause.MEMORY, StopCause.PEER]
-        group.halt(workers)
+        statuses = group.await_break(workers)
+        assert StopCause.MEMORY in causes(statuses).values()
+        assert set(causes(statuses).values()) & {StopCause.PEER, StopCause.ABORTED}
         group.train(workers)
         statuses = group.await_done(workers)
         assert sorted(s.micro_size or 0 for s in statuses.values()) == [3, 6]
@@ -253,14 +253,13 @@ def test_an_error_in_the_optimizer_step_ends_that_worker() -> None:
     with job(Script(task=task_with(mse, models, optimizer=fragile))) as group:
         workers = group.start(2)
         group.train(workers)
-        statuses = group.await_all(lambda s: s.phase in (Phase.FAILED, Phase.STOPPED), workers)
+        statuses = group.await_break(workers)
         failed = [i for i, s in statuses.items() if s.phase is Phase.FAILED]
         assert len(failed) == 1
         failure = statuses[failed[0]].failure
         assert failure is not None
         assert failure.message == "no room for the momentum"
         survivor = next(i for i in workers if i not in failed)
-        group.halt([survivor])
         group.train([survivor, *group.start(1)])
         group.await_done([survivor])
         losses = group.losses()

@@ -29,15 +29,14 @@ def listening() -> dict[int, Address]:
     return found
 
 
-def shut_down(addresses: Collection[Address]) -> int:
-    """Break every connection to or from one of these listeners; returns how many there were."""
+def shut_down(own: Collection[Address], peers: Collection[Address]) -> int:
+    """Break every connection that one of our ``own`` listeners took, or that leads to a peer's; returns how many."""
     num_broken = 0
     for _, duplicate in _stream_sockets():
         if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             continue
         with suppress(OSError):  # not connected (any more)
-            ends = {_address(duplicate.getsockname()), _address(duplicate.getpeername())}
-            if not ends.isdisjoint(addresses):
+            if _address(duplicate.getsockname()) in own or _address(duplicate.getpeername()) in peers:
                 duplicate.shutdown(socket.SHUT_RDWR)
                 num_broken += 1
     return num_broken

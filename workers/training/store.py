@@ -30,7 +30,8 @@ class CallbackStore(dist.Store):  # type: ignore[name-defined,misc]  # it is the
         self._timeout_s = timeout_s
         self._label = _MARK + " ".join(f"{host}|{port}" for host, port in listening).encode() + _MARK
         self._waited: dict[str, bytes] = {}
-        self.addresses: set[Address] = set(listening)
+        self.own = frozenset(listening)
+        self.peers: set[Address] = set()
         self.error: Exception | None = None
 
     def set(self, key: str, value: bytes | str) -> None:
@@ -77,5 +78,5 @@ class CallbackStore(dist.Store):  # type: ignore[name-defined,misc]  # it is the
         label, _, value = data[1:].partition(_MARK)
         for address in label.decode().split():
             host, _, port = address.rpartition("|")
-            self.addresses.add((host, int(port)))
+            self.peers.add((host, int(port)))
         return value

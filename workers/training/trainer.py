@@ -159,12 +159,12 @@ class Trainer:
         self._state.is_eval_due = False
         metric = self._setup.spec.checkpoint.metric
         if metric is not None and metric.startswith("eval."):
-            if metric not in values:
+            if values and metric not in values:
                 raise UserCodeError(
                     f"checkpoint.metric={metric!r} is not what `evaluate` returns (it returns: "
                     f"{', '.join(sorted(values)) or 'nothing'}); name one of these"
                 )
-            self._state.metric = values[metric]
+            self._state.metric = values.get(metric)  # a rank without a sample of its own knows no names
         if self._held is not None:
             self._held = replace(self._held, values={**self._held.values, **values})
         self._rounds.restart_clock()
