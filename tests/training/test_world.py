@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.training.fake_store import FakeStore
-from workers.training.world import Seat, World, WorldError, await_released
+from workers.training.world import Seat, Transfer, World, WorldError, await_released
 
 CPU = torch.device("cpu")
 WAIT_S = 20.0
@@ -172,3 +172,24 @@ def test_a_world_is_of_no_use_after_it_was_destroyed() -> None:
         return "no error"
 
     assert in_threads(2, work) == ["group 1/1 was aborted"] * 2
+
+
+class EndsWhileTimingOut:
+    """An operation that completes just as a slice of waiting for it runs out."""
+
+    def __init__(self) -> None:
+        self.num_waits = 0
+
+    def is_completed(self) -> bool:
+        return self.num_waits > 0
+
+    def wait(self, timeout: object) -> None:
+        self.num_waits += 1
+        if self.num_waits == 1:
+            raise RuntimeError("Operation timed out!")
+
+
+def test_an_operation_that_ends_as_a_slice_runs_out_has_not_failed() -> None:
+    work = EndsWhileTimingOut()
+    Transfer(World(seat(0, 2, "1/1"), FakeStore()), work).wait()  # type: ignore[arg-type]  # the part of Work it uses
+    assert work.num_waits == 2

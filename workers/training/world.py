@@ -65,10 +65,12 @@ class Transfer:
         breaks). One that even an abort does not reach is left behind to the thread that releases the group.
         """
         while True:
+            # Asked before waiting: work that ends between a slice's time-out and the question has not failed.
+            has_ended = self._work.is_completed()
             try:
                 self._work.wait(_SLICE) if self._world.is_gloo else self._work.wait()
             except RuntimeError as error:
-                if self._work.is_completed() or self._world.is_aborted:
+                if has_ended or self._world.is_aborted or not self._world.is_gloo:
                     raise self._world.broken(error) from error
             else:
                 return
