@@ -35,7 +35,7 @@ async function load(isWhole = true) {
     const isBare = !sets.some((s) => s.points.length);
     root.classList.toggle("is-bare", isBare);
     say(isBare ? "No point yet. The charts begin with the first optimizer step." : "");
-    if (!isBare) draw(isWhole || !charts.length);
+    if (!isBare) draw(!charts.length);
   } catch (error) {
     say(`The points cannot be fetched (${error.message}). The rest of the page works; they are asked for again in 5 s.`);
     setTimeout(load, RETRY_MS);
