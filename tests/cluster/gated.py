@@ -137,7 +137,8 @@ class Gated:
 
     def assert_every_point_told(self) -> None:
         """One metric point a step, none missing and none double."""
-        assert [point["step"] for point in self.points()] == list(range(1, self.steps + 1))
+        told = [point["step"] for point in self.points()]
+        assert told == list(range(1, self.steps + 1)), f"told: {told}"
 
     def seconds_without_a_step(self, kind: str) -> float:
         """What the timeline says that a change cost."""
