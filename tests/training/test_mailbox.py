@@ -174,6 +174,16 @@ def test_a_record_of_the_same_round_replaces_the_older() -> None:
     assert [r.values["loss"] for r in buffer.oldest()] == [2.0]
 
 
+def test_records_of_another_member_are_told_in_their_order() -> None:
+    buffer = RecordBuffer()
+    buffer.keep(record(3, loss=3.0))
+    buffer.merge([record(1, loss=1.0), record(2, loss=2.0), record(3, loss=3.5)])
+    buffer.keep(record(4, loss=4.0))
+    assert [r.values["loss"] for r in buffer.all()] == [1.0, 2.0, 3.5, 4.0]
+    buffer.forget((1, 2))
+    assert [r.round for r in buffer.all()] == [3, 4]
+
+
 def test_records_that_nobody_fetches_are_thinned_in_their_older_half() -> None:
     buffer = RecordBuffer(max_records=8)
     thinned = [buffer.keep(record(round)) for round in range(1, 10)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -22,9 +23,9 @@ def test_importing_the_session_loads_neither_torch_nor_ray() -> None:
     assert seen.stdout.strip() == "[]"
 
 
-def gated() -> Script:
+def gated(**more: Any) -> Script:
     script = Script(gate=Gate())
-    script.task = lambda: TrainingTask(model=mlp(), train_data=Regression(20, torch.float32, script), loss=mse)
+    script.task = lambda: TrainingTask(model=mlp(), train_data=Regression(20, torch.float32, script), loss=mse, **more)
     return script
 
 
@@ -107,6 +108,22 @@ def test_a_newcomer_waits_in_the_rendezvous_until_the_others_reach_their_boundar
         script.gate.open()
         statuses = group.await_done([first, newcomer])
         assert {s.round for s in statuses.values()} == {6}
+
+
+def test_a_newcomer_can_tell_of_the_rounds_before_it() -> None:
+    script = gated(eval_data=Regression(20, torch.float32), evaluate=lambda model, batch: {"mse": mse(model, batch)})
+    assert script.gate is not None
+    with Group(script, steps=6, batch={"global_size": 4}, eval_every_steps=2) as group:
+        first, newcomer = group.start(2)
+        script.gate.close_at(6)  # in round 2, after which an evaluation is due
+        group.train([first])
+        script.gate.await_waiting(1)
+        group.agree([first, newcomer])
+        script.gate.open()
+        statuses = group.await_done([first, newcomer])
+    told = {i: [(r.round, "eval.mse" in r.values) for r in s.records] for i, s in statuses.items()}
+    assert told[newcomer] == [(1, False), (2, True), (3, False), (4, True), (5, False), (6, True)]
+    assert told[newcomer] == told[first]
 
 
 def test_a_newcomer_leaves_a_rendezvous_that_is_halted() -> None:

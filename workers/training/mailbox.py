@@ -268,6 +268,16 @@ class Mailbox:
         with self._lock:
             return self._records.keep(record)
 
+    def untold(self) -> tuple[RoundRecord, ...]:
+        """The records that the store has not acknowledged here, oldest first."""
+        with self._lock:
+            return self._records.all()
+
+    def take_over(self, records: tuple[RoundRecord, ...]) -> None:
+        """Have these records to tell as well."""
+        with self._lock:
+            self._records.merge(records)
+
     def watch_checkpoints(self, finished: Callable[[], list[CheckpointInfo]]) -> None:
         """Ask ``finished`` at every poll which checkpoints became complete since it was asked last."""
         self._finished_checkpoints = finished

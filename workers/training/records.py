@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from workers.status import RoundRecord
 
 MAX_RECORDS = 20_000
 MAX_PER_ANSWER = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """What the store has not yet, as it travels with the state to members that did not see those rounds.
+
+    ``held`` is the record that waits for its evaluation.
+    """
+
+    records: tuple[RoundRecord, ...]
+    held: RoundRecord | None
 
 
 class RecordBuffer:
@@ -22,6 +36,18 @@ class RecordBuffer:
         """Take a record; one with the same key is replaced. Returns how many were thinned out to stay in bounds."""
         self._records[record.key] = record
         return self._thin() if len(self._records) > self._max_records else 0
+
+    def merge(self, records: Iterable[RoundRecord]) -> None:
+        """Take what another member has to tell; of two records with one key the higher generation's stays."""
+        for record in records:
+            known = self._records.get(record.key)
+            if known is None or record.generation >= known.generation:
+                self._records[record.key] = record
+        self._records = dict(sorted(self._records.items()))
+
+    def all(self) -> tuple[RoundRecord, ...]:
+        """Every record, oldest first."""
+        return tuple(self._records.values())
 
     def forget(self, upto: tuple[int, int]) -> None:
         """Drop what the store has: every record up to this (lineage, round)."""

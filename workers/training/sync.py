@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from workers.errors import CheckpointError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
 from workers.training import checkpoint, transfer
+from workers.training.records import Untold
 from workers.training.setup import Setup
 from workers.training.state import TrainingState
 from workers.training.world import World, WorldError
@@ -15,10 +17,12 @@ from workers.training.world import World, WorldError
 _NO_LINEAGE = -1
 
 
-def synchronise(setup: Setup, world: World, plan: Plan) -> None:
+def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Untold]) -> Untold | None:
     """Give every member of the world the state of the plan's source; all of them call it.
 
-    Members that hold the same state already keep it, and nothing but a few numbers travels.
+    Members that hold the same state already keep it, and nothing but a few numbers travels. With a
+    state goes what its holder has to tell, so that every member can tell all that the store has not;
+    the answer is what came here, None where nothing did.
 
     Raises WorldError, also rather than lose a commit that a member has and the source has not;
     CheckpointError where a checkpoint cannot be read or does not fit; UserCodeError where members
@@ -38,12 +42,14 @@ def synchronise(setup: Setup, world: World, plan: Plan) -> None:
     origin = rows[source]
     if not begins:
         _check_order(rows, source, plan)
+    came: Untold | None = None
     if begins or any(row[:3] != origin[:3] for row in rows):
-        _take(state, world, source)
+        came = _take(state, world, source, untold)
         state.is_eval_due |= any(row[3] for row in rows if row[:2] == origin[:2])
     else:
         state.is_eval_due = any(row[3] for row in rows)
     state.generation = plan.generation
+    return came
 
 
 def fingerprint(setup: Setup) -> int:
@@ -79,11 +85,16 @@ def _check_order(rows: list[list[int]], source: int, plan: Plan) -> None:
         raise WorldError(f"rank {ahead[0]} has committed rounds after {round}, which the source of {plan.id} has not")
 
 
-def _take(state: TrainingState, world: World, source: int) -> None:
+def _take(state: TrainingState, world: World, source: int, untold: Callable[[], Untold]) -> Untold | None:
+    if world.size == 1:
+        return None
     if world.rank == source:
-        transfer.send(world, state.export())
-    elif world.size > 1:
-        state.adopt(transfer.receive(world, source))
+        transfer.send(world, {"state": state.export(), "untold": untold()})
+        return None
+    received = transfer.receive(world, source)
+    state.adopt(received["state"])
+    came: Untold = received["untold"]
+    return came
 
 
 def _begin(setup: Setup, plan: Plan) -> None:

@@ -16,6 +16,7 @@ from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
 from workers.training.evaluate import evaluate
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
+from workers.training.records import Untold
 from workers.training.round import BrokenCommitError, MemoryInExchangeError, Rounds
 from workers.training.saving import header_for
 from workers.training.setup import Setup
@@ -104,7 +105,10 @@ class Trainer:
             self._mailbox.join(plan.generation, world.abort)
             world.connect()
             self._mailbox.set_phase(Phase.SYNC)
-            synchronise(self._setup, world, plan)
+            came = synchronise(self._setup, world, plan, self._untold)
+            if came is not None:
+                self._mailbox.take_over(came.records)
+                self._held = came.held
             self._synchronised(plan)
             self._rounds.join(world, plan)
             following = self._rounds_in(world, plan)
@@ -168,6 +172,9 @@ class Trainer:
         if self._held is not None:
             self._held = replace(self._held, values={**self._held.values, **values})
         self._rounds.restart_clock()
+
+    def _untold(self) -> Untold:
+        return Untold(self._mailbox.untold(), self._held)
 
     def _synchronised(self, plan: Plan) -> None:
         """Tell where the state is now; a record that waits for an evaluation of another state waits no longer."""
