@@ -159,7 +159,7 @@ class FakeFleet:
         self._statuses, self._lost = {}, {}
         return heard
 
-    def start(self, worker_id: str) -> None:
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
         self.workers[worker_id] = FakeWorker(worker_id, self._total)
         self.news.set()
 
