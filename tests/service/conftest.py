@@ -31,7 +31,7 @@ def anyio_backend() -> str:
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite database at the newest migration, to be copied."""
     file = tmp_path_factory.mktemp("migrated") / "template.db"
-    upgrade(f"sqlite+aiosqlite:///{file}")
+    upgrade(f"sqlite:///{file}")
     return file
 
 
@@ -46,7 +46,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: 
     """The URL of an empty database at the newest migration."""
     assert request.param == "sqlite"
     shutil.copy(migrated_file, tmp_path / "concertina.db")
-    return f"sqlite+aiosqlite:///{tmp_path / 'concertina.db'}"
+    return f"sqlite:///{tmp_path / 'concertina.db'}"
 
 
 @pytest.fixture
