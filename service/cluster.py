@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import ray
-from ray._private.state import available_resources_per_node
+from ray._private.state import available_resources_per_node, state
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 # Ray's functions without types, given theirs.
 _nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
+_leaving: Callable[[], dict[str, int]] = state.get_draining_nodes
 _free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
 
 _RESOURCES = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
@@ -123,11 +124,12 @@ class Cluster:
     async def view(self) -> ClusterView:
         nodes = await self._blocking(_nodes)
         free = await self._blocking(_free_by_node)
+        leaving = await self._blocking(_leaving)
         return ClusterView(
             is_up=True,
             address=self._address,
             ray_version=ray.__version__,
-            nodes=tuple(_node(node, free.get(node["NodeID"], {})) for node in nodes),
+            nodes=tuple(_node(node, free.get(node["NodeID"], {}), leaving.get(node["NodeID"])) for node in nodes),
         )
 
     async def _find(self, name: str) -> Any:
@@ -160,7 +162,7 @@ class Cluster:
             raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
 
 
-def _node(node: Mapping[str, Any], free: Mapping[str, float]) -> NodeView:
+def _node(node: Mapping[str, Any], free: Mapping[str, float], deadline_ms: int | None) -> NodeView:
     total = node.get("Resources", {})
     return NodeView(
         node_id=node["NodeID"],
@@ -168,4 +170,6 @@ def _node(node: Mapping[str, Any], free: Mapping[str, float]) -> NodeView:
         is_alive=bool(node["Alive"]),
         total={ours: float(total.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
         free={ours: float(free.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
+        is_leaving=deadline_ms is not None,
+        goes_at=deadline_ms / 1000.0 if deadline_ms else None,
     )
