@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 import ray
 from ray._private.state import available_resources_per_node, state
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
 from service.records import ClusterView, NodeView
@@ -25,6 +27,7 @@ CONNECT_S = 60.0
 CALL_S = 10.0
 PROBE_S = 2.0
 PREPARE_S = 30.0
+SEE_S = 30.0
 
 T = TypeVar("T")
 
@@ -120,6 +123,22 @@ class Cluster:
                 actor = await self._find(name)
                 await self._blocking(partial(ray.kill, actor))
             self._controllers.pop(name, None)
+
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        look: Any = ray.remote(num_cpus=0, max_retries=0)(os.path.isfile)
+
+        async def ask(node_id: str) -> bool:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            task = look.options(scheduling_strategy=place).remote(path)
+            try:
+                async with asyncio.timeout(SEE_S):
+                    return bool(await task)
+            except (TimeoutError, RayError):
+                ray.cancel(task, force=True)
+                return False
+
+        answers = await asyncio.gather(*(ask(node_id) for node_id in node_ids))
+        return frozenset(node_id for node_id, sees in zip(node_ids, answers, strict=True) if sees)
 
     async def view(self) -> ClusterView:
         nodes = await self._blocking(_nodes)

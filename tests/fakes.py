@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from service.ports import ClusterLostError, ControllerLostError, ControllerSilentError
 from service.records import ClusterView, NodeView
@@ -26,6 +27,7 @@ class FakeCluster:
         self.is_up = True
         self.machines: tuple[str, ...] = ("n",)
         self.leaving: set[str] = set()
+        self.blind: set[str] = set()
         self.workers: dict[JobKey, dict[str, FakeWorker]] = {}
         self.fleets: dict[JobKey, FakeFleet] = {}
         self.controllers: dict[str, JobController] = {}
@@ -78,6 +80,11 @@ class FakeCluster:
             self.strays.discard(name)
             await self.lose_controller(name)
 
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        self._check()
+        assert Path(path).is_file()
+        return frozenset(node_id for node_id in node_ids if node_id not in self.blind)
+
     async def view(self) -> ClusterView:
         self._check()
         nodes = tuple(self._node(name) for name in self.machines)
@@ -112,7 +119,7 @@ class FakeCluster:
     def _fleet(self, key: JobKey, term: int) -> FakeFleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
-        self.fleets[key] = FakeFleet(term, total=self.total, workers=alive, machines=self.machines)
+        self.fleets[key] = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
         return self.fleets[key]
 
     def _check(self) -> None:

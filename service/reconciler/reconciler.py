@@ -17,6 +17,7 @@ from service.folders import jobs_folder
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.reconciler.pursuit import Office, Pursuit, wanted_workers
+from service.reconciler.sight import StorageSight
 from service.records import ClusterView, Duty, JobRow, NodeMark
 from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
@@ -32,10 +33,13 @@ BRISK_S = 0.1
 
 
 class Reconciler:
-    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once."""
+    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once.
 
-    def __init__(self, office: Office, scratch: Path) -> None:
-        self._office, self._scratch = office, scratch
+    With ``sight`` only nodes that see the storage take workers.
+    """
+
+    def __init__(self, office: Office, scratch: Path, sight: StorageSight | None = None) -> None:
+        self._office, self._scratch, self._sight = office, scratch, sight
         self._pursuits: dict[str, Pursuit] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._view: ClusterView | None = None
@@ -131,7 +135,10 @@ class Reconciler:
             self._view = view
             await self._watch_nodes(view)
         self._marks = await self._office.store.node_marks()
-        self._avoid = avoided(self._view.nodes if self._view else (), self._marks)
+        nodes = self._view.nodes if self._view else ()
+        self._avoid = avoided(nodes, self._marks)
+        if self._sight is not None:
+            self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
 
     async def _watch_nodes(self, view: ClusterView) -> None:
         """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,17 +139,17 @@ class FakeWorker:
 
 
 class FakeFleet:
-    """``workers`` are those alive, on ``machines``; tests look at, and kill, what they like."""
+    """``workers`` are those alive, on ``machines()``; tests look at, and kill, what they like."""
 
     def __init__(
         self,
         term: int,
         total: int = 20,
         workers: dict[str, FakeWorker] | None = None,
-        machines: tuple[str, ...] = ("n",),
+        machines: Callable[[], tuple[str, ...]] = lambda: ("n",),
     ) -> None:
         self.news = asyncio.Event()
-        self.machines = machines
+        self._machines = machines
         self.workers = workers if workers is not None else {}
         self.asked_for_records: list[str] = []
         self.has_left = False
@@ -168,7 +169,7 @@ class FakeFleet:
         return heard
 
     def start(self, worker_id: str, avoids: frozenset[str]) -> None:
-        allowed = [name for name in self.machines if name not in avoids]
+        allowed = [name for name in self._machines() if name not in avoids]
         if allowed:  # else it waits for a place
             place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))
             self.workers[worker_id] = FakeWorker(worker_id, self._total, place)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import Reconciler
+from service.reconciler.sight import StorageSight
 from service.records import JobRow
 from service.settings import Settings
 from service.states import Already, Illegal, JobState, Verb, command
@@ -26,8 +27,14 @@ class Scene:
     settings: Settings
     fence: int
     cluster: FakeCluster = field(default_factory=FakeCluster)
+    sight: StorageSight | None = None
 
     def __post_init__(self) -> None:
+        self.reconciler = self._reconciler()
+
+    def sees_storage(self) -> None:
+        """The cluster is somebody else's: its nodes must show that they see the storage."""
+        self.sight = StorageSight(self.cluster, self.settings.storage_folder)
         self.reconciler = self._reconciler()
 
     def _reconciler(self) -> Reconciler:
@@ -40,7 +47,7 @@ class Scene:
             storage=self.settings.storage_folder,
             liveness_s=1.0,
         )
-        return Reconciler(office, scratch)
+        return Reconciler(office, scratch, self.sight)
 
     async def restart(self) -> None:
         """Another process takes over."""

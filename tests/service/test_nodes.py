@@ -171,3 +171,18 @@ async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_
             break
     assert "there is no other to use" in text
     assert list(await endless.store.nodes.node_marks()) == ["a"]
+
+
+async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.reconciler.sight.TRY_S", 0.0)
+    endless.sees_storage()
+    job = await endless.submit(workers={"min": 1, "max": 8})
+    await endless.until(job, lambda row: row.num_current == 4)
+    endless.cluster.machines, endless.cluster.blind = ("n", "late"), {"late"}
+    for _ in range(20):
+        await endless.reconciler.tick()
+    assert places(endless) == {"n"}
+    endless.cluster.blind = set()
+    await endless.until(job, lambda row: row.num_current == 8 and places(endless) == {"n", "late"})
