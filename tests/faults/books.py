@@ -43,18 +43,21 @@ def _against_row(job: Job, last: Event) -> Iterator[str]:
 
 
 def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iterator[Finding]:
-    """One point a step along the newest lineages, none missing before the last, none of an older group."""
+    """One point a step along the newest lineages, none missing before the last, none of an older group.
+
+    What nobody had told when all workers died, or were stopped by a cancel, is told by nobody: storage may
+    hold a checkpoint of a later step than the store's last point.
+    """
     visible = visible_points(job.points)
-    steps = [point.step for point in visible]
-    expected = list(range(1, job.steps + 1 if job.state == JobState.SUCCEEDED else len(set(steps)) + 1))
-    told = Counter(steps)
-    if many := [step for step, count in told.items() if count > 1]:
+    many = [step for step, count in Counter(point.step for point in visible).items() if count > 1]
+    if many:
         yield Finding(Kind.POINT, job.id, f"steps {many[:10]} have several points")
-    missing = sorted(set(expected) - set(steps))
-    # What nobody had told when all died is told by nobody: the store may have been behind the checkpoint.
-    if missing and not has_lost_all:
-        last = max(steps, default=0)
-        yield Finding(Kind.POINT, job.id, f"steps {missing[:10]} have no point, the last told is {last}")
+    places = [(0, 0), *((point.attempt, point.step) for point in visible)]
+    for before, after in pairwise(places):
+        if after[1] > before[1] + 1 and not has_lost_all and not _was_cancelled(job, before[0], after[0]):
+            yield Finding(Kind.POINT, job.id, f"steps {before[1] + 1} to {after[1] - 1} have no point")
+    if job.state == JobState.SUCCEEDED and places[-1][1] != job.steps:
+        yield Finding(Kind.POINT, job.id, f"the last point is of step {places[-1][1]} of {job.steps}")
     for life, noted in lives_of(notes).items():
         generations = final_generations(noted)
         for point in visible:
@@ -62,6 +65,12 @@ def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iter
             if (point.attempt, point.lineage) == life and known is not None and known != point.generation:
                 detail = f"the point of step {point.step} is of generation {point.generation}, it was done by {known}"
                 yield Finding(Kind.POINT, job.id, detail)
+
+
+def _was_cancelled(job: Job, first: int, following: int) -> bool:
+    """Whether one of the attempts from ``first`` on, before ``following``, was stopped without saving or telling."""
+    ends = [job.end_of(attempt) for attempt in range(max(first, 1), following)]
+    return any(end is not None and end.target == JobState.CANCELLED for end in ends)
 
 
 def visible_points(points: Sequence[PointKey]) -> list[PointKey]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from service.folders import jobs_folder
 from service.settings import Settings
+from service.states import PLACED_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,11 @@ class Job:
     def steps(self) -> int:
         """How many optimizer steps the spec asks for."""
         return int(self.spec["steps"])
+
+    def end_of(self, attempt: int) -> Event | None:
+        """The transition by which an attempt was placed no longer, None while it is."""
+        ends = (e for e in self.events if e.source in PLACED_STATES and e.target not in PLACED_STATES)
+        return next((e for e in ends if e.attempt == attempt), None)
 
     @property
     def num_samples(self) -> int | None:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from service.states import PLACED_STATES
 from tests.faults.diary import Note
 from tests.faults.evidence import Job
 from tests.faults.findings import Finding, Kind
@@ -88,9 +87,8 @@ def _follows(job: Job, earlier: Life, later: Life, has_lost_all: bool) -> Iterat
 
 def _was_saved(job: Job, attempt: int) -> bool:
     """Whether an attempt ended by a pause, or to make room: then all that was done is saved."""
-    ends = [e for e in job.events if e.source in PLACED_STATES and e.target not in PLACED_STATES]
-    end = next(e for e in ends if e.attempt == attempt)
-    return end.target == "PAUSED" or (end.target == "QUEUED" and end.reason == "PREEMPTED")
+    end = job.end_of(attempt)
+    return end is not None and (end.target == "PAUSED" or (end.target == "QUEUED" and end.reason == "PREEMPTED"))
 
 
 def _within(job: Job, life: Life, has_lost_all: bool) -> Iterator[Finding]:

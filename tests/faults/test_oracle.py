@@ -166,6 +166,9 @@ def test_a_saved_attempt_must_not_repeat_and_a_cancelled_one_may() -> None:
     assert judge(case(paused, [*NOTES[:2], *again])) == []
     cancelled = tuple(replace(e, source=_c(e.source), target=str(_c(e.target))) for e in events)
     assert judge(case(replace(paused, events=cancelled), [*NOTES[:4], *again])) == []
+    untold = points[:1] + points[2:]
+    assert judge(case(replace(paused, events=cancelled, points=untold), [*NOTES[:4], *again])) == []
+    assert Kind.POINT in kinds(case(replace(paused, points=untold), [*NOTES[:2], *again]))
 
 
 def _c(state: str | None) -> str | None:
