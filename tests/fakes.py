@@ -10,6 +10,7 @@ from service.records import ClusterView, NodeView
 from tests.control.fake_fleet import FakeFleet, FakeWorker
 from workers.assignment import JobKey
 from workers.control.controller import JobController
+from workers.control.fleet import Fleet
 from workers.control.launch import Launch
 from workers.control.names import controller_name, worker_name
 from workers.status import Acknowledged, Direction, JobSnapshot
@@ -56,7 +57,9 @@ class FakeCluster:
         self.launches.append((key, term, launch))
         name = controller_name(key, term)
         if name not in self.controllers:
-            self.controllers[name] = JobController(key, term, "ns", make_fleet=lambda _: self._fleet(key, term))
+            self.controllers[name] = JobController(
+                key, term, "ns", make_fleet=lambda given: self._fleet(key, term, given)
+            )
         await self.controllers[name].prepare(term, launch)
 
     async def direct(
@@ -116,11 +119,11 @@ class FakeCluster:
         self.workers.clear()
         self.fleets.clear()
 
-    def _fleet(self, key: JobKey, term: int) -> FakeFleet:
+    def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
-        self.fleets[key] = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
-        return self.fleets[key]
+        self.fleets[key] = fleet = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
+        return fleet
 
     def _check(self) -> None:
         if not self.is_up:

@@ -42,8 +42,8 @@ class ControlSettings:
     that when all are silent). ``hold_s``: how long survivors below ``workers.min`` hold their state.
     ``place_s``: how long the first ``min`` workers may wait for a place. ``gather_s``: how long a
     start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
-    save-and-stop becomes a NOW plan. ``evacuate_s``: how long members on a node that is to be emptied train
-    on while others take their place.
+    save-and-stop becomes a NOW plan; also how long saved workers wait for the store to have their records.
+    ``evacuate_s``: how long members on a node that is to be emptied train on while others take their place.
     """
 
     liveness_s: float = 15.0
@@ -129,6 +129,7 @@ class ControllerState:
     ready_since_s: float | None = None
     short_since_s: float | None = None
     saving_since_s: float | None = None
+    saved_since_s: float | None = None
     has_trained: bool = False
     final_checkpoint: CheckpointInfo | None = None
     ending: Ending | None = None
