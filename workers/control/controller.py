@@ -231,7 +231,6 @@ class Course:
     async def _rest(self) -> None:
         """Until something happened, or the next poll is due."""
         with contextlib.suppress(TimeoutError):
-            # Not wait_for: on Python 3.11 it can swallow a cancellation.
             async with asyncio.timeout(self._pace.rest_s(self._state, time.monotonic())):
                 await self.fleet.news.wait()
         self.fleet.news.clear()

@@ -174,7 +174,8 @@ class RayFleet:
                 break
             if link.is_up and link.worker_id != worker_id:
                 with contextlib.suppress(RayError, TimeoutError):
-                    found = await asyncio.wait_for(link.actor.tail.remote(self._term, path, offset), CALL_S)
+                    async with asyncio.timeout(CALL_S):
+                        found = await link.actor.tail.remote(self._term, path, offset)
         if found is None:
             return None
         begin, data = found
@@ -251,7 +252,8 @@ class RayFleet:
 
     async def _answered(self, link: _Link, method: str, bound_s: float, args: tuple[object, ...]) -> None:
         try:
-            answer = await asyncio.wait_for(getattr(link.actor, method).remote(self._term, *args), bound_s)
+            async with asyncio.timeout(bound_s):
+                answer = await getattr(link.actor, method).remote(self._term, *args)
         except (TimeoutError, ActorUnavailableError):
             return  # silence is judged by the turn
         except RayError as error:
