@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.store.database import Write
-from service.store.rows import clean, dumps
+from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
 from service.store.visible import num_skipped_before
 from workers.status import (
@@ -33,6 +33,7 @@ MAX_LOG_BYTES = 256 * 2**20
 """Of one job's log; the oldest pieces go when there is more."""
 
 MAX_ACKNOWLEDGED_KEYS = 5000
+MAX_UNPRICED = 64
 
 
 async def store_records(write: Write, job_id: str, attempt: int, records: Sequence[RoundRecord]) -> None:
@@ -257,6 +258,7 @@ async def acknowledged(conn: AsyncConnection, job_id: str, attempt: int) -> Ackn
         .limit(1)
     )
     row = last.one_or_none()
+    rounds = (0, 0) if row is None else (row.lineage, row.last_round)
     paths = await conn.execute(select(checkpoints.c.path).where(checkpoints.c.job_id == job_id))
     keys = await conn.execute(
         select(timeline.c.key)
@@ -265,8 +267,26 @@ async def acknowledged(conn: AsyncConnection, job_id: str, attempt: int) -> Ackn
         .limit(MAX_ACKNOWLEDGED_KEYS)
     )
     return Acknowledged(
-        rounds=(0, 0) if row is None else (row.lineage, row.last_round),
+        rounds=rounds,
+        committed_at=await _committed_at(conn, (job_id, attempt, *rounds)),
         log_offsets=await _log_sizes(conn, job_id, attempt),
         checkpoints=frozenset(paths.scalars()),
         timeline=frozenset(keys.scalars()),
     )
+
+
+async def _committed_at(conn: AsyncConnection, key: tuple[str, int, int, int]) -> float | None:
+    columns = (points.c.job_id, points.c.attempt, points.c.lineage, points.c.round)
+    found = await conn.execute(select(points.c.time).where(*(c == v for c, v in zip(columns, key, strict=True))))
+    return found.scalar_one_or_none()
+
+
+async def unpriced(conn: AsyncConnection, job_id: str, attempt: int) -> tuple[TimelineRow, ...]:
+    """The newest rows of an attempt that are stored without their cost, oldest first."""
+    found = await conn.execute(
+        select(timeline)
+        .where(timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.cost_s.is_(None))
+        .order_by(timeline.c.seq.desc())
+        .limit(MAX_UNPRICED)
+    )
+    return tuple(reversed([timeline_row_of(row) for row in found]))

@@ -51,9 +51,11 @@ class Store:
     def acked(self) -> Acknowledged:
         return Acknowledged(
             rounds=max(self.records, default=(0, 0)),
+            committed_at=self.records[max(self.records)].time if self.records else None,
             log_offsets={worker: len(log) for worker, log in self.logs.items()},
             checkpoints=frozenset(self.checkpoints),
             timeline=frozenset(self.timeline),
+            unpriced=tuple(row for row in self.timeline.values() if row.cost_s is None),
         )
 
 
@@ -174,6 +176,28 @@ def test_a_new_term_adopts_the_workers_and_loses_no_record(tmp_path: Path) -> No
         assert sorted(second.store.records) == [(1, n) for n in range(1, 51)]
         assert second.store.timeline["term/2"].kind == "controller_lost"
         assert "2.1" not in second.store.logs
+
+    play(act)
+
+
+def test_a_loss_of_worker_and_controller_together_is_priced_by_the_successor(tmp_path: Path) -> None:
+    async def act() -> None:
+        first = Scene(tmp_path, fleet=FakeFleet(1, total=100))
+        await first.prepare()
+        await first.until(lambda s: s.num_current == 2 and s.cursor > 5 * BATCH)
+        await first.controller._course.cancel()  # type: ignore[union-attr]  # it runs
+        for worker in first.fleet.workers.values():
+            # The predecessor's last deed: everything that was told is stored.
+            for record in worker.records:
+                first.store.records[record.key] = record
+        first.fleet.lose("1.2", "killed")
+        fleet = FakeFleet(2, total=100, workers=first.fleet.workers)
+        second = Scene(tmp_path, term=2, fleet=fleet, store=first.store)
+        await second.prepare()
+        await second.until(lambda s: s.outcome is not None)
+        lost = [row for row in second.store.timeline.values() if row.kind == "worker_lost"]
+        assert [row.cost_s for row in lost] == [0.0]  # fake commits are one ordinary step apart
+        assert [row.key for row in second.store.timeline.values() if row.cost_s is None] == []
 
     play(act)
 
