@@ -82,6 +82,10 @@ class FakeWorker:
 
     def halt(self, plan_id: PlanId) -> None:
         self.halted = max(self.halted, plan_id)
+        self.leave_group()
+
+    def leave_group(self) -> None:
+        """Stop in mid-round, as for the loss of a peer."""
         if self.plan is not None and self.phase is Phase.COMPUTE:
             self.phase = Phase.STOPPED
             self.stop = StopReport(generation=self.plan.generation, cause=StopCause.ABORTED)

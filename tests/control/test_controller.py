@@ -191,6 +191,7 @@ def test_a_loss_of_worker_and_controller_together_is_priced_by_the_successor(tmp
             for record in worker.records:
                 first.store.records[record.key] = record
         first.fleet.lose("1.2", "killed")
+        first.fleet.workers["1.1"].leave_group()
         fleet = FakeFleet(2, total=100, workers=first.fleet.workers)
         second = Scene(tmp_path, term=2, fleet=fleet, store=first.store)
         await second.prepare()
