@@ -45,7 +45,7 @@ class FakeWorker:
         self.term, self.seq = term, self.seq + 1
         if self.phase is Phase.BUILD:
             self.phase = Phase.READY
-        elif plan is not None and plan.id > self.halted:
+        elif plan is not None and plan.id > self._left:
             self._obey(plan)
         self.records = [r for r in self.records if r.key > acked.rounds]
         offset = acked.log_offsets.get(self.worker_id, 0)
@@ -89,6 +89,13 @@ class FakeWorker:
         if self.plan is not None and self.phase is Phase.COMPUTE:
             self.phase = Phase.STOPPED
             self.stop = StopReport(generation=self.plan.generation, cause=StopCause.ABORTED)
+
+    @property
+    def _left(self) -> PlanId:
+        """The plan up to which this worker enters none."""
+        if self.phase is Phase.STOPPED and self.plan is not None:
+            return max(self.halted, self.plan.id)
+        return self.halted
 
     def _obey(self, plan: Plan) -> None:
         if plan.member(self.worker_id) is None:
