@@ -156,6 +156,9 @@ class FakeFleet:
         self.asked_for_records: list[str] = []
         self.has_left = False
         self.breaks_on_poll: Exception | None = None
+        self.breaks_on_start: Exception | None = None
+        self.lingers = False
+        self.told_to_save: set[str] = set()
         self._term, self._total = term, total
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
@@ -170,7 +173,13 @@ class FakeFleet:
         self._statuses, self._lost = {}, {}
         return heard
 
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(self.workers)
+
     def start(self, worker_id: str) -> None:
+        if self.breaks_on_start is not None:
+            raise self.breaks_on_start
         self.workers[worker_id] = FakeWorker(worker_id, self._total)
         self.news.set()
 
@@ -189,7 +198,9 @@ class FakeFleet:
         self.workers[worker_id].halt(plan_id)
 
     def stop(self, worker_id: str, save: bool) -> None:
-        if worker_id in self.workers:
+        if save:
+            self.told_to_save.add(worker_id)
+        if worker_id in self.workers and not self.lingers:
             self.lose(worker_id, "it ended")
 
     def kill(self, worker_id: str) -> None:

@@ -257,6 +257,37 @@ def test_a_crash_of_the_loop_is_told_and_frees_the_workers(tmp_path: Path) -> No
     play(act)
 
 
+def test_a_crash_is_told_once_the_workers_are_gone_and_their_last_rounds_are_known(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        scene.fleet.lingers = True
+        scene.fleet.breaks_on_start = KeyError("bug")
+        scene.fleet.lose("1.2", "killed")
+        told = await scene.until(lambda s: scene.fleet.told_to_save == {"1.1"})
+        assert (told.phase, told.outcome) == (RunPhase.STOPPING, None)
+        num_rounds = scene.fleet.workers["1.1"].round
+        await scene.until(lambda s: max(scene.store.records) == (1, num_rounds))
+        scene.fleet.lose("1.1", "it ended")
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert (last.outcome, last.reason) == (Outcome.FAILED, Reason.CONTROLLER_ERROR)
+
+    play(act)
+
+
+def test_a_controller_that_is_ended_early_ends_its_workers(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        await scene.controller._course.finish()  # type: ignore[union-attr]  # it runs
+        assert scene.fleet.workers == {}
+        assert scene.fleet.told_to_save == {"1.1", "1.2"}
+
+    play(act)
+
+
 def test_a_cancelled_job_ends_without_saving(tmp_path: Path) -> None:
     async def act() -> None:
         scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))

@@ -57,6 +57,11 @@ class Fleet(Protocol):
         """Set when something arrived that the controller should look at now."""
         ...
 
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        """Workers started or adopted that are not known to be gone."""
+        ...
+
     async def adopt(self) -> tuple[str, ...]:
         """Find this attempt's workers by name and watch over them."""
         ...
@@ -126,6 +131,10 @@ class RayFleet:
         self._bundle: list[Any] | None = None
         self._bundle_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(self._links)
 
     async def adopt(self) -> tuple[str, ...]:
         found = worker_ids(await self._names(), self._key)
