@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
@@ -11,7 +11,14 @@ from sqlalchemy import Connection, delete, select, update
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, JobState
 from service.store.database import Database, Write
-from service.store.folding import acknowledged, store_checkpoints, store_logs, store_records, store_timeline
+from service.store.folding import (
+    acknowledged,
+    store_checkpoints,
+    store_logs,
+    store_records,
+    store_timeline,
+    unpriced,
+)
 from service.store.moves import fetch_job, move
 from service.store.port import StaleRowError
 from service.store.progress import observed_columns
@@ -89,8 +96,13 @@ class ObservedStore:
             await self._database.write(work, fence)
 
     async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
-        """What of this attempt is stored."""
-        return await self._database.read(lambda conn: acknowledged(conn, job_id, attempt))
+        """What of this attempt is stored, with the rows that lack their cost."""
+
+        def work(conn: Connection) -> Acknowledged:
+            stored = acknowledged(conn, job_id, attempt)
+            return replace(stored, unpriced=unpriced(conn, job_id, attempt))
+
+        return await self._database.read(work)
 
     async def fold(self, snapshot: JobSnapshot, fence: int) -> Acknowledged:
         """Store all that is new in the snapshot. Raises StaleRowError, FencedOutError."""
