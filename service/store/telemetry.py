@@ -9,9 +9,11 @@ from typing import Any
 
 from sqlalchemy import Row, Table, func, select
 
+from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
 from service.store.database import Database
 from service.store.moves import fetch_job
+from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
 from service.store.visible import in_spans, visible_spans
@@ -153,6 +155,11 @@ class TelemetryStore:
                 end = await conn.execute(statement.order_by(table.c.changed).offset(limit).limit(1))
                 ends += [int(changed) for changed in end.scalars()]
         return min(ends)
+
+    async def rank_spans(self, job_id: str) -> list[AttemptSpan]:
+        """What rounds cost each rank, by growing time."""
+        async with self._database.reading() as conn:
+            return await spans_of(conn, job_id)
 
     async def cluster(self) -> StoredCluster | None:
         """The cluster as the reconciler saw it last; None before its first look."""
