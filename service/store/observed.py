@@ -22,6 +22,7 @@ from service.store.folding import (
 from service.store.moves import fetch_job, move
 from service.store.port import StaleRowError
 from service.store.progress import observed_columns
+from service.store.ranks import store_spans
 from service.store.rows import bundle_of, checkpoint_of, dumps, explanation_text, failure_text, job_of
 from service.store.schema import bundles, checkpoints, installation, jobs
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
@@ -117,6 +118,7 @@ class ObservedStore:
             store_logs(write, snapshot)
             store_timeline(write, job_id, attempt, snapshot.timeline)
             store_checkpoints(write, job_id, snapshot.checkpoints)
+            store_spans(write.conn, job_id, attempt, snapshot.spans)
             columns = observed_columns(job, snapshot, write.now_s)
             write.conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns, changed=write.change))
             return acknowledged(write.conn, job_id, attempt)
