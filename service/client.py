@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import httpx2
 
@@ -161,6 +162,10 @@ class Client:
         """Set the number of workers: a number, ``{"min": ..., "max": ...}`` or ``"auto"``."""
         body = {"workers": workers, **({"reason": reason} if reason else {})}
         return self._json("PUT", f"/jobs/{job_id}/scale", json=body)
+
+    def mark_node(self, node: str, verb: str, reason: str | None) -> Json:
+        """Say ``drain``, ``quarantine`` or ``uncordon`` of a node; the cluster after it."""
+        return self._json("POST", f"/cluster/nodes/{quote(node, safe='')}/{verb}", json={"reason": reason or ""})
 
     def timeline(self, job_id: str, after: int | None = None) -> list[Json]:
         """What changed while the job ran, oldest first; only rows after the given ``seq``."""

@@ -68,6 +68,15 @@ class Settings(BaseSettings):
     hold_s: Annotated[
         float, Field(ge=0, le=86400, description="Seconds that survivors below workers.min wait for others.")
     ] = 120.0
+    place_s: Annotated[
+        float, Field(gt=0, le=86400, description="Seconds that a start waits for a place for workers.min.")
+    ] = 120.0
+    gather_s: Annotated[
+        float, Field(ge=0, le=3600, description="Seconds that a start with workers.min ready waits for more.")
+    ] = 10.0
+    evacuate_s: Annotated[
+        float, Field(ge=0, le=86400, description="Seconds that workers on a drained node wait to be replaced.")
+    ] = 60.0
     lease_s: Annotated[
         float, Field(ge=10, le=86400, description="Seconds that a worker lives on without a controller's call.")
     ] = 600.0

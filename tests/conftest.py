@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,10 +29,18 @@ def _without_gpu() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no CUDA device on this machine"
 
 
+def _without_namespaces() -> str:
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return "network namespaces need root and the command `ip`"
+    tried = subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True, timeout=20)
+    return "" if tried.returncode == 0 else "this machine permits no network namespaces"
+
+
 LACKS: dict[str, Callable[[], str]] = {
     "cluster": _without_ray,
     "browser": _without_chromium,
     "gpu": _without_gpu,
+    "network": _without_namespaces,
 }
 
 

@@ -53,7 +53,13 @@ class Launching:
             bundle_sha256=bundle_sha256,
             lease_s=self._settings.lease_s,
             restart_after=job.restart_after,
-            settings=ControlSettings(liveness_s=self._settings.liveness_s, hold_s=self._settings.hold_s),
+            settings=ControlSettings(
+                liveness_s=self._settings.liveness_s,
+                hold_s=self._settings.hold_s,
+                place_s=self._settings.place_s,
+                gather_s=self._settings.gather_s,
+                evacuate_s=self._settings.evacuate_s,
+            ),
         )
 
     async def _init_from(self, job: JobRow) -> str | None:

@@ -1,0 +1,154 @@
+"""Two machines on one: a Ray of the test's own whose second node lives in a network namespace, behind a cable.
+
+The service attaches to it as to a company's Ray. Everything is named after the test's process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from service.settings import environment
+from service.supervise.ports import free_port
+from service.supervise.processes import belonging_to
+from tests.waiting import wait_for
+
+START_S = 60.0
+OBJECT_STORE_BYTES = 100 * 2**20
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=20)
+
+
+@dataclass
+class Machines:
+    """``here`` and ``there`` are the nodes' addresses; ``folder`` holds all of Ray's files."""
+
+    folder: Path
+    here: str
+    there: str
+    port: int
+    space: str
+    cable: str
+
+    @property
+    def address(self) -> str:
+        """Where Ray's head answers."""
+        return f"{self.here}:{self.port}"
+
+    def cut(self) -> None:
+        """Pull the cable: packets are lost from now on, and nobody is told."""
+        _run("ip", "link", "set", self.cable, "down")
+
+    def mend(self) -> None:
+        """Put the cable back."""
+        _run("ip", "link", "set", self.cable, "up")
+
+    def start_head(self, num_cpus: int) -> None:
+        """Ray's head, on this machine."""
+        self._start([], "head.log", "--head", f"--node-ip-address={self.here}", f"--port={self.port}", num_cpus)
+
+    def start_there(self, num_cpus: int) -> None:
+        """A node on the other machine."""
+        inside = ["ip", "netns", "exec", self.space]
+        self._start(inside, "there.log", f"--address={self.address}", f"--node-ip-address={self.there}", num_cpus)
+
+    def _start(self, inside: list[str], log: str, *flags: str | int) -> None:
+        *options, num_cpus = flags
+        command = [
+            *(*inside, sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", *map(str, options)),
+            *("--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"),
+            *("--disable-usage-stats", f"--num-cpus={num_cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}"),
+        ]
+        if "--head" in options:
+            command += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
+        told = self.folder.with_name(f"{self.folder.name}-{log}")
+        with told.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                env={**environment(), "RAY_TMPDIR": str(self.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+        def is_up() -> bool:
+            assert process.poll() is None, told.read_text()
+            return "Ray runtime started" in told.read_text()
+
+        wait_for(f"Ray ({log})", is_up, START_S)
+
+    def raylet_there(self) -> psutil.Process:
+        """The other node's raylet."""
+        found = [p for p in self._processes() if _is_raylet_at(p, self.there)]
+        assert len(found) == 1, found
+        return found[0]
+
+    def kill_there(self) -> None:
+        """The other machine loses its power: all of its processes end at once."""
+        pids = subprocess.run(
+            ["ip", "netns", "pids", self.space], check=True, capture_output=True, text=True, timeout=20
+        ).stdout
+        for pid in pids.split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    def pids_there(self) -> set[int]:
+        """Processes on the other machine."""
+        told = subprocess.run(["ip", "netns", "pids", self.space], check=True, capture_output=True, timeout=20)
+        return {int(pid) for pid in told.stdout.split()}
+
+    def _processes(self) -> list[psutil.Process]:
+        return belonging_to(self.folder)
+
+    def end(self) -> None:
+        """Everything that was started ends, and the cable and the other machine go."""
+        self.kill_there()
+        for process in self._processes():
+            process.kill()
+        psutil.wait_procs(self._processes(), timeout=10)
+        subprocess.run(["ip", "netns", "del", self.space], check=False, timeout=20)
+        subprocess.run(["ip", "link", "del", self.cable], check=False, timeout=20, capture_output=True)
+        for path in [self.folder, *self.folder.parent.glob(f"{self.folder.name}-*")]:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _is_raylet_at(process: psutil.Process, address: str) -> bool:
+    try:
+        return process.name() == "raylet" and f"--node_ip_address={address}" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+@contextmanager
+def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
+    """A Ray over both machines; all of it ends with the block."""
+    tag = os.getpid()
+    net = f"10.231.{tag % 250}"
+    folder = Path(tempfile.mkdtemp(prefix="ct-machines-"))
+    machines = Machines(
+        folder=folder, here=f"{net}.1", there=f"{net}.2", port=free_port(), space=f"ct{tag}", cable=f"ct{tag}a"
+    )
+    try:
+        _run("ip", "netns", "add", machines.space)
+        _run("ip", "link", "add", machines.cable, "type", "veth", "peer", "name", "eth0", "netns", machines.space)
+        _run("ip", "addr", "add", f"{machines.here}/24", "dev", machines.cable)
+        _run("ip", "link", "set", machines.cable, "up")
+        for command in (f"addr add {machines.there}/24 dev eth0", "link set eth0 up", "link set lo up"):
+            _run("ip", "-n", machines.space, *command.split())
+        machines.start_head(cpus_here)
+        machines.start_there(cpus_there)
+        yield machines
+    finally:
+        machines.end()
