@@ -178,6 +178,7 @@ class Process:
     async def _ticks(self, reconciler: Reconciler, cluster: ClusterPort, record: RayRecord) -> None:
         unreachable_since_s: float | None = None
         while not self._stop.is_set():
+            began_s = time.monotonic()
             self._check_fence()
             if await cluster.is_reachable() and self._is_current(record):
                 unreachable_since_s = None
@@ -189,6 +190,8 @@ class Process:
                 if time.monotonic() - unreachable_since_s >= patience_s:
                     raise ClusterLostError(f"Ray at {record.address} is gone")
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)
+            # After quiet a nudge is answered at once; a burst of them is one look.
+            await asyncio.sleep(max(0.0, began_s + BRISK_S - time.monotonic()))
 
     async def _tick(self, reconciler: Reconciler) -> int:
         """The number of placed jobs; 1 where it could not be found out."""
