@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, make_url, select, update
 
 from service.store.port import FencedOutError, StoreError
 from service.store.schema import installation
@@ -38,7 +38,7 @@ class Database:
     """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
-        self._transactions: Transactions = SqliteTransactions(url)
+        self._transactions = _transactions(url)
         self._clock = clock
 
     @property
@@ -73,6 +73,15 @@ class Database:
     async def close(self) -> None:
         """Let what has begun end, and close all connections."""
         await self._transactions.close()
+
+
+def _transactions(url: str) -> Transactions:
+    if make_url(url).get_backend_name() == "sqlite":
+        return SqliteTransactions(url)
+    # Imported here: its driver is installed only where it is used.
+    from service.store.postgres import PostgresTransactions
+
+    return PostgresTransactions(url)
 
 
 def _next_change(conn: Connection, fence: int | None) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.store.port import DatabaseAwayError
@@ -38,10 +38,25 @@ class Transactions(Protocol):
         ...
 
 
+_AWAY_STATES = ("08", "25006", "28", "3D", "40", "53", "55P03", "57", "58")
+"""SQLSTATEs, or their beginnings, of a PostgreSQL that may well serve the same transaction a little later."""
+
+
 @contextlib.contextmanager
 def away_told() -> Iterator[None]:
     """What only says that the database cannot be used now: locked for too long, gone, its disk full."""
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
-        raise DatabaseAwayError(f"the database does not answer: {error.__cause__ or error}") from error
+    except Exception as error:
+        if not _is_away(error):
+            raise
+        why = error.orig if isinstance(error, DBAPIError) else repr(error)
+        raise DatabaseAwayError(f"the database does not answer: {why}") from error
+
+
+def _is_away(error: Exception) -> bool:
+    # OSError and TimeoutError come from PostgreSQL's driver as they are.
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | OSError | TimeoutError):
+        return True
+    state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+    return isinstance(state, str) and state.startswith(_AWAY_STATES)

@@ -14,6 +14,9 @@ from service.store.schema import installation
 
 pytestmark = pytest.mark.anyio
 
+in_threads = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Where transactions run in threads one can be held in the middle; PostgreSQL runs them in the event loop."""
+
 
 class Held:
     """Work that has begun its transaction and ends it when told to."""
@@ -43,6 +46,7 @@ async def cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
+@in_threads
 async def test_a_transaction_whose_caller_is_cancelled_ends_whole_and_the_next_writer_goes_on(store: Store) -> None:
     database, held = store.database, Held()
     await cancelled(await begun(database, held))
@@ -52,6 +56,7 @@ async def test_a_transaction_whose_caller_is_cancelled_ends_whole_and_the_next_w
     assert await cluster(database) == "held"
 
 
+@in_threads
 async def test_a_writer_who_is_cancelled_in_the_queue_writes_nothing(store: Store) -> None:
     database, held = store.database, Held()
     first = await begun(database, held)
@@ -63,6 +68,7 @@ async def test_a_writer_who_is_cancelled_in_the_queue_writes_nothing(store: Stor
     assert await database.change() == 1
 
 
+@in_threads
 async def test_writers_take_turns_in_the_order_in_which_they_asked(store: Store) -> None:
     database, held = store.database, Held()
     first = await begun(database, held)
@@ -83,6 +89,7 @@ async def test_an_exception_takes_back_all_that_was_written(store: Store) -> Non
     assert await cluster(store.database) is None
 
 
+@in_threads
 async def test_closing_waits_for_what_has_begun(store: Store) -> None:
     database, held = store.database, Held()
     task = await begun(database, held)
