@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy import Connection, select, update
 
 from service.store.database import Database, Write
 from service.store.opening import Store
+from service.store.port import DatabaseAwayError
 from service.store.schema import installation
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +89,16 @@ async def test_an_exception_takes_back_all_that_was_written(store: Store) -> Non
     with pytest.raises(ValueError, match="on the way"):
         await store.database.write_quietly(work)
     assert await cluster(store.database) is None
+
+
+async def test_a_server_that_is_not_there_is_a_database_that_is_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    database = Database(f"postgresql+asyncpg://postgres@127.0.0.1:{port}/n")
+    with pytest.raises(DatabaseAwayError):
+        await database.change()
+    with pytest.raises(DatabaseAwayError):
+        await database.write(lambda write: write.change)
 
 
 @in_threads
