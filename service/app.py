@@ -22,6 +22,7 @@ from service.services import Services, build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store
 from service.store.schema import REVISION
+from service.store.transactions import News
 from service.version import service_version
 
 log = structlog.get_logger("concertina.api")
@@ -74,13 +75,16 @@ async def _running(use: Services) -> AsyncIterator[None]:
     installation = await use.store.leases.installation()
     use.page_tokens.use(installation.page_secret)
     use.listener.open()
-    watch = asyncio.create_task(use.feed.run(use.listener, use.settings.poll_s, _tell))
+    tasks = (
+        asyncio.create_task(use.feed.run(use.listener, use.settings.poll_s, _tell)),
+        asyncio.create_task(use.store.database.watch(tuple(News), use.listener.wake)),
+    )
     try:
         yield
     finally:
-        watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         use.listener.close()
         await use.store.close()
 

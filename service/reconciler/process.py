@@ -66,14 +66,15 @@ class Process:
         if not await self._take_lease():
             return Exit.DONE
         self._listener.open()
-        beat = asyncio.create_task(self._beat())
+        tasks = (asyncio.create_task(self._beat()), asyncio.create_task(self._store.watch_wishes(self._listener.wake)))
         try:
             return await self._work()
         except FencedOutError as error:
             log.warning("another reconciler leads now", why=str(error))
             return Exit.FENCED_OUT
         finally:
-            beat.cancel()
+            for task in tasks:
+                task.cancel()
             self._listener.close()
             with contextlib.suppress(FencedOutError):
                 await self._store.release_lease(self._fence)

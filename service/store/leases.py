@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, inspect, select, text, update
@@ -11,6 +12,7 @@ from service.store.database import Database
 from service.store.port import FencedOutError
 from service.store.rows import cluster_of
 from service.store.schema import REVISION, VERSION_TABLE, installation
+from service.store.transactions import News
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,10 @@ class LeaseStore:
             return found.scalar_one_or_none()
 
         return await self._database.read(work)
+
+    async def watch_wishes(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when users' wishes are committed, where the database tells so."""
+        await self._database.watch({News.WISHES}, wake)
 
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:
         """Become the leader; the fencing number, or None while another one is."""

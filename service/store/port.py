@@ -8,7 +8,7 @@ row has moved since (a user's command, say): read it again and decide again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
@@ -41,6 +41,13 @@ class ReconcilerStore(Protocol):
 
     async def installation_id(self) -> str:
         """The name of this installation: Ray's namespace, the same for ever."""
+        ...
+
+    async def watch_wishes(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when another process commits what users wish for, until cancelled; it may miss some.
+
+        Returns at once where the database tells nobody.
+        """
         ...
 
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -18,6 +19,13 @@ BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for its turn, and a writer for another process's; those take milliseconds."""
 
 
+class News(StrEnum):
+    """What a commit tells other processes: that users wish for something, or that the reconciler saw something."""
+
+    WISHES = "concertina_wishes"
+    OBSERVED = "concertina_observed"
+
+
 class Transactions(Protocol):
     """Runs ``work`` off the event loop's thread or interleaved with it; it must neither block nor touch the loop.
 
@@ -29,8 +37,15 @@ class Transactions(Protocol):
         """Give ``work`` one consistent view of the database."""
         ...
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Durable when this returns."""
+    async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
+        """Durable when this returns; those who ``watch`` are told the news where the database can."""
+        ...
+
+    async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
+        """Call ``wake`` when another process commits such news, until cancelled; it may miss some, and wake for none.
+
+        Returns at once where the database tells nobody.
+        """
         ...
 
     async def close(self) -> None:
