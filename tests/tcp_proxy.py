@@ -18,6 +18,7 @@ class TcpProxy:
         self._connect = connect
         self._writers: set[asyncio.StreamWriter] = set()
         self._is_refusing = False
+        self._has_refused = asyncio.Event()
         self.num_chunks = 0
         self._at_chunk: int | None = None
 
@@ -43,7 +44,12 @@ class TcpProxy:
     def refuse(self) -> None:
         """Cut, and break every new connection at once, until ``accept``."""
         self._is_refusing = True
+        self._has_refused.clear()
         self.cut()
+
+    async def has_refused(self) -> None:
+        """Wait until somebody came since ``refuse``."""
+        await self._has_refused.wait()
 
     def accept(self) -> None:
         """Pass connections on again."""
@@ -51,6 +57,7 @@ class TcpProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_refusing:
+            self._has_refused.set()
             writer.transport.abort()
             return
         try:

@@ -25,7 +25,7 @@ from service.reconciler.shared_storage import refusal
 from service.records import ClusterView, Transition
 from service.settings import Settings
 from service.states import JobState
-from service.store.port import FencedOutError, ReconcilerStore, StaleRowError, TransitionError
+from service.store.port import DatabaseAwayError, FencedOutError, ReconcilerStore, StaleRowError, TransitionError
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, read_ray_record
 from workers.errors import Reason
@@ -76,7 +76,7 @@ class Process:
             for task in tasks:
                 task.cancel()
             self._listener.close()
-            with contextlib.suppress(FencedOutError):
+            with contextlib.suppress(FencedOutError, DatabaseAwayError):
                 await self._store.release_lease(self._fence)
 
     def request_stop(self) -> None:
@@ -89,7 +89,9 @@ class Process:
         # runs there at a time, and the number fences off what a stopped one may still try.
         holder = f"{socket.gethostname()}:{self._settings.home}"
         while not self._stop.is_set():
-            fence = await self._store.take_lease(holder, self._settings.leader_lease_s)
+            fence = None
+            with contextlib.suppress(DatabaseAwayError):
+                fence = await self._store.take_lease(holder, self._settings.leader_lease_s)
             if fence is not None:
                 self._fence = fence
                 log.info("leading", fence=fence, process=os.getpid())
@@ -110,6 +112,16 @@ class Process:
                 log.exception("heartbeat failed")
 
     async def _work(self) -> Exit:
+        while not self._stop.is_set():
+            try:
+                return await self._find_and_lead()
+            except DatabaseAwayError as error:
+                # Not an end of the process: it would be started again later and later.
+                log.warning("the database is away", why=str(error))
+                await self._pause(FAULT_S)
+        return Exit.DONE
+
+    async def _find_and_lead(self) -> Exit:
         told = ""
         while not self._stop.is_set():
             self._check_fence()

@@ -12,15 +12,19 @@ import httpx2
 import pytest
 from sqlalchemy import make_url
 
+from service.reconciler.process import Exit
 from service.settings import Settings, load_settings
-from tests.service.given import spec_document
+from service.store.opening import open_store
+from tests.service.given import Clock, spec_document
 from tests.service.postgres import PostgresServer
+from tests.service.test_reconciler_process import Scene
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
 RunningApp: TypeAlias = Callable[[Settings], AbstractAsyncContextManager[httpx2.AsyncClient]]
 MAX_TRIES = 20
+BOUND_S = 30.0
 
 
 @pytest.fixture
@@ -30,9 +34,14 @@ async def proxy(postgres: PostgresServer) -> AsyncIterator[TcpProxy]:
 
 
 @pytest.fixture
-def behind_proxy(postgres: PostgresServer, proxy: TcpProxy, tmp_path: Path) -> Settings:
+def database(postgres: PostgresServer) -> str:
+    return postgres.migrated()
+
+
+@pytest.fixture
+def behind_proxy(database: str, proxy: TcpProxy, tmp_path: Path) -> Settings:
     """A service whose database is on the other side of the proxy."""
-    name = make_url(postgres.migrated()).database
+    name = make_url(database).database
     url = f"postgresql+asyncpg://postgres@127.0.0.1:{proxy.port}/{name}?ssl=disable"
     return load_settings({"home": tmp_path / "home", "database": url, "poll_s": 0.05}, {})
 
@@ -87,6 +96,59 @@ async def test_connections_cut_at_any_moment_of_a_submission_lose_nothing_and_ma
         listed = (await client.get("/api/v1/jobs", params={"page_size": 500})).json()["jobs"]
         assert {job["id"] for job in listed} > set(ids)
         assert len(listed) == num_moments + 2
+
+
+async def test_the_reconciler_outlives_a_database_that_is_away_and_goes_on_with_its_jobs(
+    behind_proxy: Settings, proxy: TcpProxy
+) -> None:
+    behind_proxy.home.mkdir()
+    store = open_store(behind_proxy.database_url)
+    scene = Scene(behind_proxy, store)
+    try:
+        proxy.refuse()
+        _, run = scene.start()
+        await asyncio.wait_for(proxy.has_refused(), BOUND_S)
+        proxy.accept()
+        job = await scene.running_job()
+        proxy.refuse()
+        await asyncio.wait_for(proxy.has_refused(), BOUND_S)
+        proxy.accept()
+        await scene.until(job, lambda row: row.samples > job.samples)
+        assert not run.done()
+    finally:
+        await scene.end()
+        await store.close()
+
+
+async def test_a_replica_that_was_cut_off_is_succeeded_and_does_no_harm_when_it_comes_back(
+    database: str, behind_proxy: Settings, proxy: TcpProxy, tmp_path: Path
+) -> None:
+    clock = Clock()
+    first = replica(tmp_path / "home", behind_proxy.database_url, clock)
+    second = replica(tmp_path / "other", database, clock)
+    second.cluster = first.cluster
+    try:
+        _, first_run = first.start()
+        job = await first.running_job()
+        _, second_run = second.start()
+        proxy.refuse()
+        clock.advance(1000)
+        seen = await second.until(job, lambda row: row.changed > job.changed + 1)
+        proxy.accept()
+        assert await asyncio.wait_for(first_run, BOUND_S) is Exit.FENCED_OUT
+        now = await second.until(job, lambda row: row.samples > seen.samples)
+        assert (now.state, now.attempt, now.term) == (job.state, job.attempt, job.term)
+        assert not second_run.done()
+    finally:
+        for scene in (first, second):
+            await scene.end()
+            await scene.store.close()
+
+
+def replica(home: Path, url: str, clock: Clock) -> Scene:
+    home.mkdir()
+    settings = load_settings({"home": home, "database": url, "poll_s": 0.05, "leader_lease_s": 1}, {})
+    return Scene(settings, open_store(url, clock))
 
 
 async def test_a_restarted_database_finds_every_accepted_job(
