@@ -10,11 +10,19 @@ from service.client import NoSuchJobError, RefusedError, UnreachableError
 from service.packing import PackingError
 from service.settings import SettingsError
 from service.supervise.home import HomeError
-from service.supervise.lock import AlreadyServedError
+from service.supervise.lock import AlreadyServedError, DatabaseServedError
 from service.supervise.ports import PortTakenError
 
 FAILED, USAGE, NOT_AUTHORISED, NOT_FOUND, SERVER_ERROR, INTERRUPTED = 1, 2, 3, 4, 5, 130
-_USAGE_ERRORS = (DocumentError, PackingError, SettingsError, HomeError, AlreadyServedError, PortTakenError)
+_USAGE_ERRORS = (
+    DocumentError,
+    PackingError,
+    SettingsError,
+    HomeError,
+    AlreadyServedError,
+    DatabaseServedError,
+    PortTakenError,
+)
 
 
 class CommandError(Exception):
