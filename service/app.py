@@ -18,6 +18,7 @@ from service.auth import ensure_admin_token
 from service.log import configure_log
 from service.pages.assets import Assets
 from service.pages.routes import build_pages
+from service.replica import check_storage
 from service.services import Services, build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store
@@ -73,6 +74,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
 async def _running(use: Services) -> AsyncIterator[None]:
     await prepare_store(use.store, use.settings)
     installation = await use.store.leases.installation()
+    check_storage(use.settings.storage_folder, use.settings.home, installation)
     use.page_tokens.use(installation.page_secret)
     use.listener.open()
     tasks = (

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -23,6 +22,7 @@ from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import BRISK_S, Reconciler
 from service.reconciler.shared_storage import refusal
 from service.records import ClusterView, Transition
+from service.replica import mark_storage, replica_name
 from service.settings import Settings
 from service.states import JobState
 from service.store.port import DatabaseAwayError, FencedOutError, ReconcilerStore, StaleRowError, TransitionError
@@ -85,9 +85,8 @@ class Process:
         self._listener.wake()
 
     async def _take_lease(self) -> bool:
-        # The same for every process of this home, so that one that died is succeeded at once: only one
-        # runs there at a time, and the number fences off what a stopped one may still try.
-        holder = f"{socket.gethostname()}:{self._settings.home}"
+        # Of a home only one process runs at a time, and the number fences off what a stopped one may still try.
+        holder = replica_name(self._settings.home)
         while not self._stop.is_set():
             fence = None
             with contextlib.suppress(DatabaseAwayError):
@@ -140,7 +139,9 @@ class Process:
         return Exit.DONE
 
     async def _lead(self, record: RayRecord) -> Exit:
-        cluster = self._make_cluster(record.address, await self._store.installation_id())
+        installation_id = await self._store.installation_id()
+        await asyncio.to_thread(mark_storage, self._settings.storage_folder, installation_id)
+        cluster = self._make_cluster(record.address, installation_id)
         await self._connect(cluster, record)
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
         office = Office(

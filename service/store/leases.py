@@ -17,13 +17,17 @@ from service.store.transactions import News
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """``page_secret`` signs page tokens; ``heartbeat_at`` is when a reconciler last renewed its lease."""
+    """``page_secret`` signs page tokens; ``heartbeat_at`` is when a reconciler last renewed its lease.
+
+    ``leader`` holds the lease now; None when nobody does.
+    """
 
     id: str
     page_secret: bytes
     created_at: float
     change: int
     heartbeat_at: float | None
+    leader: str | None
     cluster: StoredCluster | None
 
 
@@ -43,6 +47,7 @@ class LeaseStore:
             created_at=row.created_at,
             change=row.change,
             heartbeat_at=row.heartbeat_at,
+            leader=row.leader if row.lease_until > self._database.now_s else None,
             cluster=cluster_of(row),
         )
 
