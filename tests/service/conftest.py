@@ -17,8 +17,9 @@ from service.migrations.upgrade import upgrade
 from service.services import Services, build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store, open_store
-from tests.service.given import Clock
+from tests.service.given import Clock, leader
 from tests.service.postgres import CANNOT_RUN, PostgresServer, running_server
+from tests.service.scene import Scene
 
 BASE_URL = "http://127.0.0.1:8420"
 
@@ -121,3 +122,19 @@ def running_app() -> Callable[..., object]:
                 yield caller
 
     return run
+
+
+@pytest.fixture
+async def scene(store: Store, tmp_path: Path) -> AsyncIterator[Scene]:
+    settings = load_settings({"home": tmp_path / "home"}, {})
+    made = Scene(store, settings, await leader(store))
+    yield made
+    await made.reconciler.settle(5)
+    await made.cluster.lose_everything()
+
+
+@pytest.fixture
+async def endless(scene: Scene) -> Scene:
+    """Jobs here do not end by themselves."""
+    scene.cluster.total = 1_000_000
+    return scene
