@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from service.app import create_app
-from service.folders import storage_mark
+from service.auth import ensure_admin_token, sha256
+from service.folders import storage_mark, token_file
 from service.replica import StorageNotSharedError, mark_storage, replica_name
 from service.services import build_services
 from service.settings import Settings, load_settings
-from service.store.opening import Store
+from service.store.opening import Store, open_store
 from tests.service.given import Clock
 
 pytestmark = pytest.mark.anyio
@@ -56,3 +58,17 @@ async def test_storage_of_another_installation_is_not_taken_for_ours(
     await store.reconciler.take_lease("elsewhere:/home", LEASE_S)
     with pytest.raises(StorageNotSharedError):
         await start(settings, clock)
+
+
+async def test_replicas_that_start_at_once_agree_on_one_admin_token(database_url: str, tmp_path: Path) -> None:
+    homes = [tmp_path / name for name in ("one", "two", "three")]
+    stores = [open_store(database_url) for _ in homes]
+    try:
+        await asyncio.gather(
+            *(ensure_admin_token(store.access, home) for store, home in zip(stores, homes, strict=True))
+        )
+        left = [token_file(home).read_text().strip() for home in homes if token_file(home).exists()]
+        assert [await stores[0].access.kind_of(sha256(token)) for token in left] == ["admin"]
+    finally:
+        for store in stores:
+            await store.close()
