@@ -79,6 +79,20 @@ async def test_while_the_database_is_away_every_request_is_told_so_and_afterward
         assert (await client.get(f"/api/v1/jobs/{first}")).status_code == 200
 
 
+async def test_a_service_that_starts_while_its_database_is_away_waits_for_it(
+    running_app: RunningApp, behind_proxy: Settings, proxy: TcpProxy
+) -> None:
+    async def start_and_submit() -> int:
+        async with running_app(behind_proxy) as client:
+            return (await post(client, "first")).status_code
+
+    proxy.refuse()
+    started = asyncio.create_task(start_and_submit())
+    await asyncio.wait_for(proxy.has_refused(), BOUND_S)
+    proxy.accept()
+    assert await asyncio.wait_for(started, BOUND_S) == 201
+
+
 async def test_connections_cut_at_any_moment_of_a_submission_lose_nothing_and_make_nothing_twice(
     running_app: RunningApp, behind_proxy: Settings, proxy: TcpProxy
 ) -> None:
