@@ -9,10 +9,13 @@ import threading
 import pytest
 from sqlalchemy import Connection, select, update
 
+from service.records import JobFilter
+from service.states import JobState
 from service.store.database import Database, Write
 from service.store.opening import Store
 from service.store.port import DatabaseAwayError
 from service.store.schema import installation
+from tests.service.given import spec
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +92,20 @@ async def test_an_exception_takes_back_all_that_was_written(store: Store) -> Non
     with pytest.raises(ValueError, match="on the way"):
         await store.database.write_quietly(work)
     assert await cluster(store.database) is None
+
+
+async def test_callers_who_are_cancelled_at_any_moment_leave_whole_jobs_and_no_connection_behind(store: Store) -> None:
+    for num_turns in range(60):
+        task = asyncio.create_task(store.jobs.submit(spec()))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    last = (await store.jobs.submit(spec())).job
+    found = await store.jobs.page(JobFilter(), 100)
+    assert found[0] == last
+    for job in found:
+        assert [event.to for event in await store.jobs.events(job.id, 0, 10)] == [JobState.QUEUED]
 
 
 async def test_a_server_that_is_not_there_is_a_database_that_is_away() -> None:
