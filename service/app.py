@@ -18,15 +18,20 @@ from service.auth import ensure_admin_token
 from service.log import configure_log
 from service.pages.assets import Assets
 from service.pages.routes import build_pages
+from service.replica import check_storage
 from service.services import Services, build_services
 from service.settings import Settings, load_settings
+from service.store.leases import Installation
 from service.store.opening import Store
+from service.store.port import DatabaseAwayError
 from service.store.schema import REVISION
+from service.store.transactions import News
 from service.version import service_version
 
 log = structlog.get_logger("concertina.api")
 
 MIN_COMPRESSED_BYTES = 1000
+AWAY_S = 1.0
 
 
 def create_app(settings: Settings | None = None, services: Services | None = None) -> FastAPI:
@@ -70,25 +75,41 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
 
 @contextlib.asynccontextmanager
 async def _running(use: Services) -> AsyncIterator[None]:
-    await prepare_store(use.store, use.settings)
-    installation = await use.store.leases.installation()
+    installation = await _opened(use)
+    check_storage(use.settings.storage_folder, use.settings.home, installation)
     use.page_tokens.use(installation.page_secret)
     use.listener.open()
-    watch = asyncio.create_task(use.feed.run(use.listener, use.settings.poll_s, _tell))
+    tasks = (
+        asyncio.create_task(use.feed.run(use.listener, use.settings.poll_s, _tell)),
+        asyncio.create_task(use.store.database.watch(tuple(News), use.listener.wake)),
+    )
     try:
         yield
     finally:
-        watch.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watch
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         use.listener.close()
         await use.store.close()
+
+
+async def _opened(use: Services) -> Installation:
+    """A PostgreSQL that is away is waited for: processes that end are started again later and later."""
+    while True:
+        try:
+            await prepare_store(use.store, use.settings)
+            return await use.store.leases.installation()
+        except DatabaseAwayError as error:
+            if use.settings.database_file is not None:
+                raise
+            _tell(error)
+            await asyncio.sleep(AWAY_S)
 
 
 async def prepare_store(store: Store, settings: Settings) -> None:
     """Bring the database to the newest migration, and make the admin token at the first start.
 
-    Raises StoreError when a newer version of the service wrote the database.
+    Raises StoreError when a newer version of the service wrote the database, DatabaseAwayError.
     """
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     if settings.database_file is not None:
@@ -102,4 +123,4 @@ async def prepare_store(store: Store, settings: Settings) -> None:
 
 
 def _tell(error: Exception) -> None:
-    log.warning("the database cannot be watched for changes", error=str(error))
+    log.warning("the database is away", error=str(error))

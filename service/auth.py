@@ -62,12 +62,14 @@ class Access:
 async def ensure_admin_token(store: AccessStore, home: Path) -> None:
     """At the first start make the admin token: its hash in the database, itself in ``home/token`` (mode 0600).
 
-    A token file that is there already (from a start that was cut off, or another database) is taken.
+    A token file that is there already (from a start that was cut off, or another database) is taken. Where
+    another replica was first no file is left: it would open nothing.
     """
     if await store.has_admin():
         return
     token = _read_token(home) or _write_token(home)
-    await store.replace_admin(sha256(token))
+    if not await store.add_first_admin(sha256(token)):
+        token_file(home).unlink(missing_ok=True)
 
 
 async def make_login_link(store: AccessStore, base_url: str) -> str:

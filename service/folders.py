@@ -1,5 +1,6 @@
 """Where files lie in storage and in the home directory; paths only, nothing is touched.
 
+storage/installation                           its name, for other replicas to compare
 storage/bundles/<sha256>.zip
 storage/jobs/<job id>/checkpoints/<folder>/    as in workers.checkpoints
 storage/jobs/<job id>/output/                  $CONCERTINA_OUTPUT
@@ -10,6 +11,11 @@ home/token                                     the admin token, mode 0600
 from __future__ import annotations
 
 from pathlib import Path
+
+
+def storage_mark(storage: Path) -> Path:
+    """Holds the name of the installation that the storage belongs to."""
+    return storage / "installation"
 
 
 def bundles_folder(storage: Path) -> Path:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 
 from service.states import ENDED_STATES, JobState
@@ -112,9 +111,29 @@ class JobRow:
         return f'"v{self.version}.{self.changed}"'
 
 
-@lru_cache(maxsize=1024)
+_PARSED: dict[str, JobSpec] = {}
+MAX_PARSED = 1024
+
+
+def spec_text(spec: JobSpec) -> str:
+    """The text under which a spec is stored; what was parsed once is not parsed again to show the new job."""
+    text = spec.model_dump_json()
+    _remember(text, spec)
+    return text
+
+
 def _parsed(spec_json: str) -> JobSpec:
-    return JobSpec.model_validate_json(spec_json)
+    spec = _PARSED.get(spec_json)
+    if spec is None:
+        spec = JobSpec.model_validate_json(spec_json)
+        _remember(spec_json, spec)
+    return spec
+
+
+def _remember(text: str, spec: JobSpec) -> None:
+    if len(_PARSED) >= MAX_PARSED:
+        _PARSED.clear()
+    _PARSED[text] = spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

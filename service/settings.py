@@ -135,7 +135,9 @@ class Settings(BaseSettings):
             )
         if importlib.util.find_spec("asyncpg") is None:
             raise ValueError("NOT_AVAILABLE: PostgreSQL needs its driver; pip install 'concertina[postgres]'")
-        raise ValueError("NOT_AVAILABLE: PostgreSQL is not built yet; leave `database` out to use SQLite")
+        if not urlsplit(value).path.strip("/"):
+            raise ValueError("the URL names no database; use postgresql+asyncpg://USER:PASSWORD@HOST/NAME")
+        return value
 
     @model_validator(mode="after")
     def _closed_to_the_network(self) -> Settings:

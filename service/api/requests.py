@@ -15,8 +15,8 @@ MAX_DEPTH = 64
 MAX_INT = 2**53
 
 
-def services_of(request: Request) -> Services:
-    """The services of this application."""
+async def services_of(request: Request) -> Services:
+    """The services of this application; async, since a plain function would cost each request a hop to a thread."""
     services: Services = request.app.state.services
     return services
 

@@ -10,7 +10,7 @@ from service.client import AmbiguousJobError, NoSuchJobError, RefusedError, Unre
 from service.packing import PackingError
 from service.settings import SettingsError
 from service.supervise.home import HomeError
-from service.supervise.lock import AlreadyServedError
+from service.supervise.lock import AlreadyServedError, DatabaseServedError
 from service.supervise.ports import PortTakenError
 
 FAILED, USAGE, NOT_AUTHORISED, NOT_FOUND, SERVER_ERROR, INTERRUPTED = 1, 2, 3, 4, 5, 130
@@ -21,6 +21,7 @@ _USAGE_ERRORS = (
     SettingsError,
     HomeError,
     AlreadyServedError,
+    DatabaseServedError,
     PortTakenError,
 )
 

@@ -11,6 +11,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy.engine import make_url
 
 from service.store.port import StoreError
+from service.store.transactions import away_told
 
 FOLDER = Path(__file__).parent
 
@@ -18,13 +19,14 @@ FOLDER = Path(__file__).parent
 def upgrade(url: str) -> None:
     """Make or upgrade the tables; several processes may call it at once. Blocks; not from an event loop.
 
-    Raises StoreError when the database was written by a newer version of the service.
+    Raises StoreError when the database was written by a newer version of the service, DatabaseAwayError.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        command.upgrade(_config(url), "head")
+        with away_told():
+            command.upgrade(_config(url), "head")
     except CommandError as error:
         raise StoreError(
             f"the database was upgraded by a newer version of this service ({error}); "

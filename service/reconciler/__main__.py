@@ -11,17 +11,29 @@ from service.migrations.upgrade import upgrade
 from service.reconciler.process import Exit, Process
 from service.settings import load_settings
 from service.store.opening import open_store
+from service.store.port import DatabaseAwayError
+
+AWAY_S = 1.0
 
 
 async def _run() -> Exit:
     configure_log()
     settings = load_settings()
-    await asyncio.to_thread(upgrade, settings.database_url)
+    await _upgrade(settings.database_url)
     store = open_store(settings.database_url)
     try:
         return await Process(settings, store.reconciler).run()
     finally:
         await store.close()
+
+
+async def _upgrade(database_url: str) -> None:
+    """Wait for a database that is away; what cannot wait, a signal ends."""
+    while True:
+        try:
+            return await asyncio.to_thread(upgrade, database_url)
+        except DatabaseAwayError:
+            await asyncio.sleep(AWAY_S)
 
 
 def main() -> None:

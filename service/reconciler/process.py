@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from enum import IntEnum
@@ -22,9 +21,10 @@ from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import BRISK_S, Reconciler
 from service.reconciler.sight import StorageSight, refusal
 from service.records import ClusterView, Transition
+from service.replica import mark_storage, replica_name
 from service.settings import Settings
 from service.states import JobState
-from service.store.port import FencedOutError, ReconcilerStore, StaleRowError, TransitionError
+from service.store.port import DatabaseAwayError, FencedOutError, ReconcilerStore, StaleRowError, TransitionError
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, read_ray_record
 from workers.errors import Reason
@@ -65,16 +65,17 @@ class Process:
         if not await self._take_lease():
             return Exit.DONE
         self._listener.open()
-        beat = asyncio.create_task(self._beat())
+        tasks = (asyncio.create_task(self._beat()), asyncio.create_task(self._store.watch_wishes(self._listener.wake)))
         try:
             return await self._work()
         except FencedOutError as error:
             log.warning("another reconciler leads now", why=str(error))
             return Exit.FENCED_OUT
         finally:
-            beat.cancel()
+            for task in tasks:
+                task.cancel()
             self._listener.close()
-            with contextlib.suppress(FencedOutError):
+            with contextlib.suppress(FencedOutError, DatabaseAwayError):
                 await self._store.release_lease(self._fence)
 
     def request_stop(self) -> None:
@@ -83,11 +84,12 @@ class Process:
         self._listener.wake()
 
     async def _take_lease(self) -> bool:
-        # The same for every process of this home, so that one that died is succeeded at once: only one
-        # runs there at a time, and the number fences off what a stopped one may still try.
-        holder = f"{socket.gethostname()}:{self._settings.home}"
+        # Of a home only one process runs at a time, and the number fences off what a stopped one may still try.
+        holder = replica_name(self._settings.home)
         while not self._stop.is_set():
-            fence = await self._store.take_lease(holder, self._settings.leader_lease_s)
+            fence = None
+            with contextlib.suppress(DatabaseAwayError):
+                fence = await self._store.take_lease(holder, self._settings.leader_lease_s)
             if fence is not None:
                 self._fence = fence
                 log.info("leading", fence=fence, process=os.getpid())
@@ -108,6 +110,16 @@ class Process:
                 log.exception("heartbeat failed")
 
     async def _work(self) -> Exit:
+        while not self._stop.is_set():
+            try:
+                return await self._find_and_lead()
+            except DatabaseAwayError as error:
+                # Not an end of the process: it would be started again later and later.
+                log.warning("the database is away", why=str(error))
+                await self._pause(FAULT_S)
+        return Exit.DONE
+
+    async def _find_and_lead(self) -> Exit:
         told = ""
         while not self._stop.is_set():
             self._check_fence()
@@ -126,7 +138,9 @@ class Process:
         return Exit.DONE
 
     async def _lead(self, record: RayRecord) -> Exit:
-        cluster = self._make_cluster(record.address, await self._store.installation_id())
+        installation_id = await self._store.installation_id()
+        await asyncio.to_thread(mark_storage, self._settings.storage_folder, installation_id)
+        cluster = self._make_cluster(record.address, installation_id)
         await self._connect(cluster, record)
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
         office = Office(
@@ -178,6 +192,7 @@ class Process:
     async def _ticks(self, reconciler: Reconciler, cluster: ClusterPort, record: RayRecord) -> None:
         unreachable_since_s: float | None = None
         while not self._stop.is_set():
+            began_s = time.monotonic()
             self._check_fence()
             if await cluster.is_reachable() and self._is_current(record):
                 unreachable_since_s = None
@@ -189,6 +204,8 @@ class Process:
                 if time.monotonic() - unreachable_since_s >= patience_s:
                     raise ClusterLostError(f"Ray at {record.address} is gone")
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)
+            # After quiet a nudge is answered at once; a burst of them is one look.
+            await asyncio.sleep(max(0.0, began_s + BRISK_S - time.monotonic()))
 
     async def _tick(self, reconciler: Reconciler) -> int:
         """The number of placed jobs; 1 where it could not be found out."""

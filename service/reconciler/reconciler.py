@@ -30,6 +30,8 @@ VIEW_S = 2.0
 STORED_VIEW_S = 5.0
 REAP_S = 10.0
 BRISK_S = 0.1
+LINE = 100
+"""How many of the queue are looked at in one tick: those behind them are not placed before them."""
 
 
 class Reconciler:
@@ -47,6 +49,7 @@ class Reconciler:
         self._avoid: tuple[AvoidedNode, ...] = ()
         self._viewed_s = self._stored_view_s = self._reaped_s = float("-inf")
         self._suspects = Suspects()
+        self._max_queued = LINE
         self.is_leaving = False
         self.is_brisk = False
 
@@ -71,7 +74,8 @@ class Reconciler:
         """
         self._reraise()
         now_s = time.monotonic()
-        rows = await self._office.store.live_jobs()
+        # Those that can never start hold nobody up, so that many more are looked at.
+        rows = await self._office.store.live_jobs(self._max_queued)
         placed = [job for job in rows if job.state in PLACED_STATES]
         queued = [job for job in rows if job.state is JobState.QUEUED]
         self._forget_all_but(placed)
@@ -159,16 +163,19 @@ class Reconciler:
         running = [self._running(job) for job in placed]
         waiting = [queue.waiting(job) for job in queued]
         grants = {grant.job_id: grant.num_workers for grant in queue.admit(waiting, running, nodes)}
-        hopeless = 0
-        for job, waits in zip(queued, waiting, strict=True):
+        for job in queued:
             if job.id in grants:
                 await self._admit(job, grants[job.id])
-            else:
-                told = queue.explain(waits, nodes)
-                hopeless += told is not None
-                if told is not None or job.explanation is not None:
-                    await self._guarded(job.id, self._office.store.set_explanation(job, told, self._office.fence))
-        more = queue.grow(running, nodes) if hopeless == len(queued) else []
+        told = [
+            (job, queue.explain(waits, nodes))
+            for job, waits in zip(queued, waiting, strict=True)
+            if job.id not in grants
+        ]
+        await self._office.store.set_explanations(told, self._office.fence)
+        num_hopeless = sum(why is not None for _, why in told)
+        is_nobody_held_up = num_hopeless == len(queued) < self._max_queued
+        self._max_queued = LINE + num_hopeless
+        more = queue.grow(running, nodes) if is_nobody_held_up else []
         grown = {grant.job_id: grant.num_workers for grant in more}
         for job in placed:
             desired = grown.get(job.id, wanted_workers(job))

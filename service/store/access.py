@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from service.store.database import Database
+from service.store.database import Database, Write
 from service.store.schema import login_links, tokens
 
 ADMIN = "admin"
@@ -26,14 +26,19 @@ class AccessStore:
 
         return await self._database.read(work)
 
-    async def replace_admin(self, sha256: str) -> None:
-        """Make this the only admin token; sessions that came from the old one end."""
+    async def add_first_admin(self, sha256: str) -> bool:
+        """Make this the admin token unless there is another; whether it is the admin token now.
 
-        def work(conn: Connection) -> None:
-            conn.execute(delete(tokens))
-            conn.execute(insert(tokens).values(sha256=sha256, kind=ADMIN, created_at=self._database.now_s))
+        Replicas that start at once agree on one: numbered writes come one after another on any database.
+        """
 
-        await self._database.write_quietly(work)
+        def work(write: Write) -> bool:
+            known = write.conn.execute(select(tokens.c.sha256).where(tokens.c.kind == ADMIN)).scalars().all()
+            if not known:
+                write.conn.execute(insert(tokens).values(sha256=sha256, kind=ADMIN, created_at=write.now_s))
+            return not known or sha256 in known
+
+        return await self._database.write(work)
 
     async def add_session(self, sha256: str, lifetime_s: float) -> None:
         """Let a browser in for a while; what is over goes."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, make_url, select, update
 
 from service.store.port import FencedOutError, StoreError
 from service.store.schema import installation
 from service.store.sqlite import SqliteTransactions
-from service.store.transactions import Transactions
+from service.store.transactions import News, Transactions
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Database:
     """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
-        self._transactions: Transactions = SqliteTransactions(url)
+        self._transactions = _transactions(url)
         self._clock = clock
 
     @property
@@ -60,11 +60,18 @@ class Database:
         def numbered(conn: Connection) -> T:
             return work(Write(conn, _next_change(conn, fence), self._clock()))
 
-        return await self._transactions.write(numbered)
+        return await self._transactions.write(numbered, News.WISHES if fence is None else News.OBSERVED)
 
     async def write_quietly(self, work: Callable[[Connection], T]) -> T:
         """As ``write``, of what no page shows: the lease, tokens, links."""
         return await self._transactions.write(work)
+
+    async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
+        """Call ``wake`` when another process commits such news, until cancelled. Speed only: rows are truth.
+
+        Returns at once where the database tells nobody, as SQLite.
+        """
+        await self._transactions.watch(wanted, wake)
 
     async def change(self) -> int:
         """The number of the last committed change."""
@@ -73,6 +80,15 @@ class Database:
     async def close(self) -> None:
         """Let what has begun end, and close all connections."""
         await self._transactions.close()
+
+
+def _transactions(url: str) -> Transactions:
+    if make_url(url).get_backend_name() == "sqlite":
+        return SqliteTransactions(url)
+    # Imported here: its driver is installed only where it is used.
+    from service.store.postgres import PostgresTransactions
+
+    return PostgresTransactions(url)
 
 
 def _next_change(conn: Connection, fence: int | None) -> int:

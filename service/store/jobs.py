@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from sqlalchemy import Connection, Select, delete, func, insert, literal, select
 
 from service.ids import IdSource
-from service.records import EventRow, JobFilter, JobRow, Scale
+from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
 from service.states import JobState, Move
 from service.store.database import Database, Write
 from service.store.moves import add_event, fetch_job, move, update_guarded
@@ -20,6 +22,22 @@ from workers.status import RunGoal
 KEY_LIFETIME_S = 24 * 3600.0
 BUNDLE_GRACE_S = 3600.0
 """A bundle that no job names is kept this long after its last upload: its job may be on the way."""
+
+_INSERT_JOB = insert(jobs)
+_INSERT_LABELS = insert(job_labels)
+_NEW_JOB: Mapping[str, object] = {
+    **dict.fromkeys(jobs.c.keys()),
+    **dict.fromkeys(("restart_after", "attempt", "term", "num_current", "num_desired", "samples"), 0),
+    "state": JobState.QUEUED,
+    "goal": RunGoal.RUN,
+    "version": 1,
+    "scale_actor": "user",
+    "scale_reason": "",
+    "eval_values": "{}",
+    "observed": "{}",
+    "worker_s": 0.0,
+}
+"""All columns of a job that nothing has happened to yet."""
 
 
 class UnknownBundleError(StoreError):
@@ -215,30 +233,23 @@ def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
 
 
 def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
-    statement = insert(jobs).values(
-        id=job_id,
-        name=spec.name,
-        spec=spec.model_dump_json(),
-        bundle_id=spec.bundle,
-        state=JobState.QUEUED,
-        version=1,
-        changed=write.change,
-        goal=RunGoal.RUN,
-        min_workers=spec.workers.min,
-        max_workers=spec.workers.max,
-        scale_actor="user",
-        scale_reason="",
-        created_at=write.now_s,
-        queued_at=write.now_s,
-        eval_values="{}",
-        observed="{}",
-        worker_s=0.0,
-        **dict.fromkeys(("restart_after", "attempt", "term", "num_current", "num_desired", "samples"), 0),
-    )
-    job = job_of((write.conn.execute(statement.returning(jobs))).one())
+    columns = {
+        **_NEW_JOB,
+        "id": job_id,
+        "name": spec.name,
+        "spec": spec_text(spec),
+        "bundle_id": spec.bundle,
+        "changed": write.change,
+        "min_workers": spec.workers.min,
+        "max_workers": spec.workers.max,
+        "created_at": write.now_s,
+        "queued_at": write.now_s,
+    }
+    write.conn.execute(_INSERT_JOB, columns)
     if spec.labels:
         rows = [{"job_id": job_id, "key": key, "value": value} for key, value in spec.labels.items()]
-        write.conn.execute(insert(job_labels), rows)
+        write.conn.execute(_INSERT_LABELS, rows)
+    job = job_of(SimpleNamespace(**columns))
     add_event(write, job, None)
     return job
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, inspect, select, text, update
@@ -11,17 +12,22 @@ from service.store.database import Database
 from service.store.port import FencedOutError
 from service.store.rows import cluster_of
 from service.store.schema import REVISION, VERSION_TABLE, installation
+from service.store.transactions import News
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """``page_secret`` signs page tokens; ``heartbeat_at`` is when a reconciler last renewed its lease."""
+    """``page_secret`` signs page tokens; ``heartbeat_at`` is when a reconciler last renewed its lease.
+
+    ``leader`` holds the lease now; None when nobody does.
+    """
 
     id: str
     page_secret: bytes
     created_at: float
     change: int
     heartbeat_at: float | None
+    leader: str | None
     cluster: StoredCluster | None
 
 
@@ -41,6 +47,7 @@ class LeaseStore:
             created_at=row.created_at,
             change=row.change,
             heartbeat_at=row.heartbeat_at,
+            leader=row.leader if row.lease_until > self._database.now_s else None,
             cluster=cluster_of(row),
         )
 
@@ -65,6 +72,10 @@ class LeaseStore:
             return found.scalar_one_or_none()
 
         return await self._database.read(work)
+
+    async def watch_wishes(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when users' wishes are committed, where the database tells so."""
+        await self._database.watch({News.WISHES}, wake)
 
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:
         """Become the leader; the fencing number, or None while another one is."""

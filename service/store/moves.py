@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from service.records import JobRow
 from service.states import ENDED_STATES, PLACED_STATES, JobState, is_allowed
@@ -13,6 +13,14 @@ from service.store.port import StaleRowError, TransitionError
 from service.store.rows import job_of
 from service.store.schema import events, jobs
 from workers.errors import Reason
+
+# Built once: putting a statement together and finding its compiled form takes longer than SQLite does to run it.
+_FETCH_JOB = select(jobs).where(jobs.c.id == bindparam("wanted"))
+_NEXT_SEQ = select(func.coalesce(func.max(events.c.seq), 0) + 1).where(events.c.job_id == bindparam("of_job"))
+_APPEND_EVENT = insert(events).values(
+    seq=_NEXT_SEQ.scalar_subquery(),
+    **{name: bindparam(name) for name in ("job_id", "time", "attempt", "source", "target", "reason")},
+)
 
 
 def move(write: Write, job: JobRow, to: JobState, reason: Reason | None, values: dict[str, Any]) -> JobRow:
@@ -47,23 +55,21 @@ def update_guarded(write: Write, job: JobRow, columns: dict[str, Any]) -> JobRow
 
 def add_event(write: Write, job: JobRow, source: JobState | None) -> None:
     """Append the event of the move that led to ``job``."""
-    last = select(func.coalesce(func.max(events.c.seq), 0) + 1).where(events.c.job_id == job.id)
-    write.conn.execute(
-        insert(events).values(
-            job_id=job.id,
-            seq=last.scalar_subquery(),
-            time=write.now_s,
-            attempt=job.attempt,
-            source=source,
-            target=job.state,
-            reason=job.reason,
-        )
-    )
+    row = {
+        "job_id": job.id,
+        "of_job": job.id,
+        "time": write.now_s,
+        "attempt": job.attempt,
+        "source": source,
+        "target": job.state,
+        "reason": job.reason,
+    }
+    write.conn.execute(_APPEND_EVENT, row)
 
 
 def fetch_job(conn: Connection, job_id: str) -> JobRow | None:
     """The row as this transaction sees it."""
-    row = conn.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+    row = conn.execute(_FETCH_JOB, {"wanted": job_id}).one_or_none()
     return None if row is None else job_of(row)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, Select, delete, select, update
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, JobState
@@ -34,10 +35,15 @@ class ObservedStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def live_jobs(self) -> list[JobRow]:
-        """Jobs in LIVE_STATES, those that have waited longest first."""
-        statement = select(jobs).where(jobs.c.state.in_(sorted(LIVE_STATES))).order_by(jobs.c.queued_at, jobs.c.id)
-        return await self._database.read(lambda conn: [job_of(row) for row in conn.execute(statement)])
+    async def live_jobs(self, max_queued: int | None = None) -> list[JobRow]:
+        """Jobs in LIVE_STATES, those that have waited longest first; of the QUEUED ones the first ``max_queued``."""
+        queued = _in_line(JobState.QUEUED).limit(max_queued)
+        others = _in_line(*LIVE_STATES - {JobState.QUEUED})
+
+        def work(conn: Connection) -> list[JobRow]:
+            return [job_of(row) for statement in (queued, others) for row in conn.execute(statement)]
+
+        return sorted(await self._database.read(work), key=lambda job: (job.queued_at, job.id))
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""
@@ -86,15 +92,19 @@ class ObservedStore:
 
             await self._database.write(work, fence)
 
-    async def set_explanation(self, job: JobRow, explanation: Explanation | None, fence: int) -> None:
-        """Note why the job waits. Raises StaleRowError, FencedOutError."""
-        if job.explanation != explanation:
+    async def set_explanations(self, told: Sequence[tuple[JobRow, Explanation | None]], fence: int) -> None:
+        """Note why jobs wait. Raises FencedOutError."""
+        news = [(job, explanation) for job, explanation in told if job.explanation != explanation]
+        if not news:
+            return
 
-            def work(write: Write) -> None:
+        def work(write: Write) -> None:
+            for job, explanation in news:
                 columns = {"explanation": explanation_text(explanation)}
-                _update_attempt(write, job, columns, jobs.c.state == job.state)
+                with contextlib.suppress(StaleRowError):
+                    _update_attempt(write, job, columns, jobs.c.state == job.state)
 
-            await self._database.write(work, fence)
+        await self._database.write(work, fence)
 
     async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
         """What of this attempt is stored, with the rows that lack their cost."""
@@ -168,6 +178,10 @@ class ObservedStore:
             write.conn.execute(update(installation).values(**columns))
 
         await self._database.write(work, fence)
+
+
+def _in_line(*states: JobState) -> Select[tuple[object, ...]]:
+    return select(jobs).where(jobs.c.state.in_(sorted(states))).order_by(jobs.c.queued_at, jobs.c.id)
 
 
 def _update_attempt(write: Write, job: JobRow, columns: Mapping[str, Any], *guards: Any) -> JobRow:

@@ -8,7 +8,7 @@ row has moved since (a user's command, say): read it again and decide again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, NodeMark, Transition
@@ -43,6 +43,13 @@ class ReconcilerStore(Protocol):
         """The name of this installation: Ray's namespace, the same for ever."""
         ...
 
+    async def watch_wishes(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when another process commits what users wish for, until cancelled; it may miss some.
+
+        Returns at once where the database tells nobody.
+        """
+        ...
+
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:
         """Become the leader for ``ttl_s`` seconds; the fencing number, or None while another one is.
 
@@ -61,8 +68,11 @@ class ReconcilerStore(Protocol):
         """Let the next one take over at once; nothing happens if the lease is no longer held."""
         ...
 
-    async def live_jobs(self) -> list[JobRow]:
-        """All jobs in LIVE_STATES, those that have waited longest first (``queued_at``, then id)."""
+    async def live_jobs(self, max_queued: int | None = None) -> list[JobRow]:
+        """All jobs in LIVE_STATES, those that have waited longest first (``queued_at``, then id).
+
+        With ``max_queued`` only so many of the QUEUED ones, the first in line.
+        """
         ...
 
     async def job(self, job_id: str) -> JobRow | None:
@@ -101,8 +111,11 @@ class ReconcilerStore(Protocol):
         """Note the size that the service steers to; guarded by the attempt; no write when it is stored already."""
         ...
 
-    async def set_explanation(self, job: JobRow, explanation: Explanation | None, fence: int) -> None:
-        """Note why the job waits; guarded by the state; no write when it is stored already."""
+    async def set_explanations(self, told: Sequence[tuple[JobRow, Explanation | None]], fence: int) -> None:
+        """Note why jobs wait, in one transaction; no write when all of it is stored already.
+
+        A job that has left the attempt or the state it was seen in is passed over. Raises FencedOutError.
+        """
         ...
 
     async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Row
@@ -54,8 +55,8 @@ def clean(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def job_of(row: Row[Any]) -> JobRow:
-    """A row of ``jobs``."""
+def job_of(row: Row[Any] | SimpleNamespace) -> JobRow:
+    """A row of ``jobs``, read or about to be inserted."""
     return JobRow(
         id=row.id,
         name=row.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.store.port import DatabaseAwayError
-from service.store.transactions import BUSY_TIMEOUT_S, away_told
+from service.store.transactions import BUSY_TIMEOUT_S, News, away_told
 
 T = TypeVar("T")
 
@@ -46,14 +46,17 @@ class SqliteTransactions:
 
         return await _hop(self._reading, transaction)
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """See ``Transactions``."""
+    async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
+        """See ``Transactions``; nobody is told, since all who use a file are on one machine and nudge each other."""
 
         def transaction() -> T:
             with self._writer.begin() as conn:
                 return work(conn)
 
         return await _hop(self._writing, transaction)
+
+    async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
+        """See ``Transactions``; returns at once."""
 
     async def close(self) -> None:
         """Let what has begun end, then close all connections; a later transaction would open them anew."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.store.port import DatabaseAwayError
@@ -16,6 +17,13 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 10.0
 """How long a transaction waits for its turn, and a writer for another process's; those take milliseconds."""
+
+
+class News(StrEnum):
+    """What a commit tells other processes: that users wish for something, or that the reconciler saw something."""
+
+    WISHES = "concertina_wishes"
+    OBSERVED = "concertina_observed"
 
 
 class Transactions(Protocol):
@@ -29,8 +37,15 @@ class Transactions(Protocol):
         """Give ``work`` one consistent view of the database."""
         ...
 
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Durable when this returns."""
+    async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
+        """Durable when this returns; those who ``watch`` are told the news where the database can."""
+        ...
+
+    async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
+        """Call ``wake`` when another process commits such news, until cancelled; it may miss some, and wake for none.
+
+        Returns at once where the database tells nobody.
+        """
         ...
 
     async def close(self) -> None:
@@ -38,10 +53,25 @@ class Transactions(Protocol):
         ...
 
 
+_AWAY_STATES = ("08", "25006", "28", "3D", "40", "53", "55P03", "57", "58")
+"""SQLSTATEs, or their beginnings, of a PostgreSQL that may well serve the same transaction a little later."""
+
+
 @contextlib.contextmanager
 def away_told() -> Iterator[None]:
     """What only says that the database cannot be used now: locked for too long, gone, its disk full."""
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
-        raise DatabaseAwayError(f"the database does not answer: {error.__cause__ or error}") from error
+    except Exception as error:
+        if not _is_away(error):
+            raise
+        why = error.orig if isinstance(error, DBAPIError) else repr(error)
+        raise DatabaseAwayError(f"the database does not answer: {why}") from error
+
+
+def _is_away(error: Exception) -> bool:
+    # OSError and TimeoutError come from PostgreSQL's driver as they are.
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | OSError | TimeoutError):
+        return True
+    state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+    return isinstance(state, str) and state.startswith(_AWAY_STATES)

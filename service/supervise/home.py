@@ -12,7 +12,7 @@ from pathlib import Path
 
 MARKER = "concertina-home"
 CONFIG = "config.toml"
-STORAGE_FOLDERS = ("bundles", "jobs")  # service/folders.py
+STORAGE_PARTS = ("bundles", "jobs", "installation")  # service/folders.py
 # Ray's socket paths add about 65 characters to its folder, and a socket's path ends at 107.
 MAX_TEMP_CHARS = 40
 _MARKER_TEXT = "This folder belongs to Concertina. `concertina purge` removes it, with all that is in it.\n"
@@ -148,7 +148,7 @@ class Home:
 def _ours_in(outside: Path) -> list[Path]:
     """Of a storage folder only what the service makes in it; of a database its companions, too."""
     if outside.is_dir():
-        return [outside / name for name in STORAGE_FOLDERS]
+        return [outside / name for name in STORAGE_PARTS]
     return [outside.with_name(outside.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
 
 

@@ -1,10 +1,12 @@
-"""One `serve` a home: a lock that ends with the process that holds it, however that ends."""
+"""One `serve` a home and a database file: a lock that ends with the process that holds it, however that ends."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +28,34 @@ class AlreadyServedError(Exception):
             f"{home} is already served by {who}; use that one, end it by `concertina stop --home {home}`, "
             "or give --home another folder"
         )
+
+
+class DatabaseServedError(Exception):
+    """The service of another home uses this database file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(
+            f"{file} is served from another home already; end that service, give --database another file, "
+            "or move to PostgreSQL, which serves several replicas"
+        )
+
+
+@contextmanager
+def database_lock(file: Path) -> Iterator[None]:
+    """Held on a SQLite file by the one `serve` that uses it, whatever its home. Raises DatabaseServedError.
+
+    On the file itself, which is made where there is none: SQLite's own locks are of another kind.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DatabaseServedError(file) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class ServeLock:

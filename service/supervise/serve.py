@@ -6,14 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.settings import PREFIX, Settings, SettingsError, load_settings
 from service.supervise.child import Child, Program
 from service.supervise.home import Home, write_private
-from service.supervise.lock import ServeLock
+from service.supervise.lock import ServeLock, database_lock
 from service.supervise.ports import LOOPBACK, listen
 from service.supervise.ray_head import RayHead, ray_environment
 from service.supervise.ray_record import RayRecord, write_ray_record
@@ -40,11 +40,16 @@ def serve(
 ) -> int:
     """Run the service of one home until it is told to stop; gives the exit code. Main thread only.
 
-    Raises HomeError, AlreadyServedError and PortTakenError before anything is started.
+    Raises HomeError, AlreadyServedError, DatabaseServedError and PortTakenError before anything is started.
     """
     home = Home(settings.home)
     home.prepare()
-    with ServeLock(home.lock_file) as lock, _listening(settings) as (listener, actual), _lifeline() as lifeline:
+    with (
+        ServeLock(home.lock_file) as lock,
+        _sole_user(settings),
+        _listening(settings) as (listener, actual),
+        _lifeline() as lifeline,
+    ):
         home.remember_outside([p for p in (actual.storage_folder, actual.database_file) if p is not None])
         write_private(home.settings_file, json.dumps(actual.as_environment()))
         host = actual.host if actual.host not in ("0.0.0.0", "::") else LOOPBACK
@@ -120,6 +125,10 @@ def _attach(home: Home, address: str, settings: Settings, environment: Mapping[s
     RayHead(home, settings.num_cpus, environment).stop()
     write_ray_record(home.ray_file, RayRecord(address=address, is_own=False))
     say(Mark.OK, "Ray", f"attached to {address}")
+
+
+def _sole_user(settings: Settings) -> AbstractContextManager[None]:
+    return nullcontext() if settings.database_file is None else database_lock(settings.database_file)
 
 
 @contextmanager

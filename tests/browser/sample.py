@@ -415,7 +415,7 @@ async def fill(sample: Sample) -> dict[str, JobRow]:
         details=("digits holds 3 CPUs and is about to end.", "It is the first in the queue."),
         remedy="Lower workers.min to 3, or wait: digits frees its workers in about 20 s.",
     )
-    await sample.store.reconciler.set_explanation(waiting, explanation, sample.fence)
+    await sample.store.reconciler.set_explanations([(waiting, explanation)], sample.fence)
     return jobs
 
 

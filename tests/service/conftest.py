@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx2
@@ -18,6 +18,7 @@ from service.services import Services, build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store, open_store
 from tests.service.given import Clock, leader
+from tests.service.postgres import CANNOT_RUN, PostgresServer, running_server
 from tests.service.scene import Scene
 
 BASE_URL = "http://127.0.0.1:8420"
@@ -41,11 +42,26 @@ def clock() -> Clock:
     return Clock()
 
 
-# Another database is another parameter here: the tests of the store's contract run on each.
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL; tests that use it are marked ``postgres``."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_server())
+        except CANNOT_RUN as error:
+            pytest.skip(f"PostgreSQL cannot be started here: {error}")
+        yield server
+
+
+DATABASES = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
+
+
+@pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path) -> str:
-    """The URL of an empty database at the newest migration."""
-    assert request.param == "sqlite"
+    """The URL of an empty database at the newest migration: the tests of the store's contract run on each kind."""
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        return server.migrated()
     shutil.copy(migrated_file, tmp_path / "concertina.db")
     return f"sqlite:///{tmp_path / 'concertina.db'}"
 

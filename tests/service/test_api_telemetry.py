@@ -155,7 +155,7 @@ async def test_a_waiting_job_is_explained(
     assert "needs 2 workers with 1 CPU" in text
     assert "Free now: 1 CPU" in text
     told = Explanation(summary="It needs 2 CPU and 1 is free.", remedy="Add a machine.")
-    await services.store.reconciler.set_explanation(second, told, fence)
+    await services.store.reconciler.set_explanations([(second, told)], fence)
     now = (await client.get(path_of(second, "explain"))).json()
     assert (now["summary"], now["remedy"]) == ("It needs 2 CPU and 1 is free.", "Add a machine.")
     await services.store.reconciler.put_cluster(ClusterView(is_up=False, error="no route"), fence)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import Connection, create_engine, func, inspect, select, text
 
 from service.migrations.upgrade import head, upgrade
+from service.store.database import Database
 from service.store.port import StoreError
-from service.store.schema import REVISION, VERSION_TABLE, metadata
+from service.store.schema import REVISION, VERSION_TABLE, installation, metadata
+from tests.service.conftest import DATABASES
 
 
 def url_of(file: Path) -> str:
     return f"sqlite:///{file}"
 
 
-def test_a_fresh_upgrade_equals_the_schema(migrated_file: Path) -> None:
-    engine = create_engine(f"sqlite:///{migrated_file}")
-    with engine.connect() as connection:
+@pytest.mark.anyio
+async def test_a_fresh_upgrade_equals_the_schema(database_url: str) -> None:
+    def compare(connection: Connection) -> None:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
         assert compare_metadata(context, metadata) == []
         found = inspect(connection)
@@ -31,7 +34,10 @@ def test_a_fresh_upgrade_equals_the_schema(migrated_file: Path) -> None:
             assert {
                 fk["constrained_columns"][0]: fk["options"].get("ondelete") for fk in found.get_foreign_keys(table.name)
             } == {next(iter(fk.columns)).name: fk.ondelete for fk in table.foreign_key_constraints}
-    engine.dispose()
+
+    database = Database(database_url)
+    await database.read(compare)
+    await database.close()
 
 
 def test_the_code_expects_the_newest_migration(tmp_path: Path) -> None:
@@ -49,19 +55,27 @@ def test_upgrading_again_keeps_everything(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_processes_that_migrate_at_once_make_one_installation(tmp_path: Path) -> None:
-    file = tmp_path / "a.db"
+@pytest.mark.parametrize("kind", DATABASES)
+def test_processes_that_migrate_at_once_make_one_installation(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue("postgres").empty("raced") if kind == "postgres" else url_of(tmp_path / "a.db")
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=upgrade, args=(url_of(file),)) for _ in range(2)]
+    processes = [spawn.Process(target=upgrade, args=(url,)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
-    engine = create_engine(f"sqlite:///{file}")
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM installation")).scalar_one() == 1
-    engine.dispose()
+    assert asyncio.run(num_installations(url)) == 1
+
+
+async def num_installations(url: str) -> int:
+    database = Database(url)
+    count = select(func.count()).select_from(installation)
+    found = await database.read(lambda conn: conn.execute(count).scalar_one())
+    await database.close()
+    return found
 
 
 def test_a_database_of_a_newer_version_is_refused_untouched(tmp_path: Path) -> None:

@@ -66,16 +66,19 @@ class Scene:
             await asyncio.sleep(0.01)
         raise AssertionError(f"never came true; last: {row}")
 
+    async def end(self) -> None:
+        for run in self.runs:
+            run.cancel()
+        await asyncio.wait(self.runs)
+        await self.cluster.lose_everything()
+
 
 @pytest.fixture
 async def scene(settings: Settings) -> AsyncIterator[Scene]:
     store = open_store(settings.database_url)
     made = Scene(settings, store)
     yield made
-    for run in made.runs:
-        run.cancel()
-    await asyncio.wait(made.runs)
-    await made.cluster.lose_everything()
+    await made.end()
     await store.close()
 
 

@@ -48,7 +48,7 @@ def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
         ({"storage": "s3://bucket/x"}, {}, "", "NOT_AVAILABLE"),
         ({"storage": "file://elsewhere/x"}, {}, "", "NOT_AVAILABLE"),
         ({"database": "mysql://x"}, {}, "", "'mysql' is no database"),
-        ({"database": "postgresql+asyncpg://u:secret@h/n"}, {}, "", "NOT_AVAILABLE"),
+        ({"database": "postgresql+asyncpg://u:secret@h"}, {}, "", "names no database"),
         ({"port": 70000}, {}, "", "port"),
         ({"liveness_s": float("inf")}, {}, "", "liveness_s"),
         ({"liveness_s": 0}, {}, "", "liveness_s"),
@@ -79,6 +79,8 @@ def test_storage_and_database_are_in_home_or_where_they_are_said_to_be(tmp_path:
     )
     assert elsewhere.storage_folder == Path("/data/my files")
     assert elsewhere.database_file == Path("/data/a.db")
+    shared = load_settings({"home": tmp_path, "database": "postgresql+asyncpg://u:secret@h/n"}, {})
+    assert (shared.database_url, shared.database_file) == ("postgresql+asyncpg://u:secret@h/n", None)
 
 
 def test_clients_have_settings_of_their_own() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
-import tempfile
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, precondition, rule
@@ -17,7 +18,9 @@ from service.records import JobRow, Scale, Transition
 from service.states import ENDED_STATES, PLACED_STATES, JobState, Move, Verb, command, is_allowed
 from service.store.opening import Store, open_store
 from service.store.port import FencedOutError, StaleRowError
+from tests.service.conftest import DATABASES
 from tests.service.given import BATCH, Clock, log, record, row, snapshot, spec
+from tests.service.postgres import PostgresServer
 from workers.errors import Reason
 
 T = TypeVar("T")
@@ -27,17 +30,15 @@ PIECE = b"twelve bytes\n"
 class Machine(RuleBasedStateMachine):
     """A model beside the store: the state of each job, and which rounds its attempt has told."""
 
-    template: ClassVar[Path]
+    new_database: ClassVar[Callable[[], str]]
     rows = Bundle("rows")  # rows as somebody read them once, fresh or stale
     fences = Bundle("fences")
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.folder = tempfile.mkdtemp(prefix="concertina-machine-")
-        file = shutil.copy(self.template, self.folder)
         self.clock = Clock()
-        self.store: Store = open_store(f"sqlite:///{file}", self.clock)
+        self.store: Store = open_store(type(self).new_database(), self.clock)
         self.states: dict[str, JobState] = {}
         self.versions: dict[str, int] = {}
         self.rounds: dict[tuple[str, int], int] = {}
@@ -46,7 +47,6 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run(self.store.close())
         self.runner.close()
-        shutil.rmtree(self.folder)
 
     def run(self, work: Awaitable[T]) -> T:
         async def wait() -> T:
@@ -208,8 +208,17 @@ class Machine(RuleBasedStateMachine):
             assert job.samples in (0, *(BATCH * last for last in range(1, max(told, default=0) + 1)))
 
 
-def test_the_store_keeps_its_promises_in_every_order(migrated_file: Path) -> None:
-    Machine.template = migrated_file
+@pytest.mark.parametrize("kind", DATABASES)
+def test_the_store_keeps_its_promises_in_every_order(
+    kind: str, migrated_file: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: PostgresServer | None = request.getfixturevalue("postgres") if kind == "postgres" else None
+    numbers = itertools.count()
+
+    def new_database() -> str:
+        return server.migrated() if server else f"sqlite:///{shutil.copy(migrated_file, tmp_path / f'{next(numbers)}')}"
+
+    Machine.new_database = staticmethod(new_database)
     machine = Machine.TestCase
     machine.settings = settings(
         max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)

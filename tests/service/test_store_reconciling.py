@@ -131,7 +131,9 @@ async def test_live_jobs_come_first_in_first_out_and_rest_ones_are_left_out(stor
     assert isinstance(paused, Move)
     await store.jobs.command(second, paused)
     assert [job.id for job in await store.reconciler.live_jobs()] == [third.id, first.id]
-    assert await store.reconciler.job_ids() == {first.id, second.id, third.id}
+    fourth = await placed(store, fence)
+    assert [job.id for job in await store.reconciler.live_jobs(max_queued=1)] == [third.id, fourth.id]
+    assert await store.reconciler.job_ids() == {first.id, second.id, third.id, fourth.id}
 
 
 async def test_folding_a_snapshot_twice_stores_it_once(store: Store) -> None:
@@ -301,13 +303,22 @@ async def test_wishes_that_change_nothing_are_not_written(store: Store) -> None:
     job = await placed(store, fence)
     change = await store.telemetry.change()
     await store.reconciler.set_desired(job, job.num_desired, fence)
-    await store.reconciler.set_explanation(job, job.explanation, fence)
+    await store.reconciler.set_explanations([(job, job.explanation)], fence)
     assert await store.telemetry.change() == change
     await store.reconciler.set_desired(job, 4, fence)
-    await store.reconciler.set_explanation(job, Explanation(summary="waits", details=("a",)), fence)
+    await store.reconciler.set_explanations([(job, Explanation(summary="waits", details=("a",)))], fence)
     now = await fresh(store, job)
     assert (now.num_desired, now.explanation) == (4, Explanation(summary="waits", details=("a",)))
     assert now.version == job.version
+
+
+async def test_of_jobs_that_wait_those_that_have_moved_meanwhile_are_told_nothing(store: Store) -> None:
+    fence = await leader(store)
+    first, second = [(await store.jobs.submit(spec())).job for _ in range(2)]
+    await store.reconciler.admit(first, 1, fence)
+    why = Explanation(summary="too large")
+    await store.reconciler.set_explanations([(first, why), (second, why)], fence)
+    assert [(await fresh(store, job)).explanation for job in (first, second)] == [None, why]
 
 
 async def test_the_cluster_is_kept_as_it_was_seen(store: Store, clock: Clock) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 
 import pytest
 from sqlalchemy import Connection, select, update
 
+from service.records import JobFilter
+from service.states import JobState
 from service.store.database import Database, Write
 from service.store.opening import Store
+from service.store.port import DatabaseAwayError
 from service.store.schema import installation
+from tests.service.given import spec
 
 pytestmark = pytest.mark.anyio
+
+in_threads = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Where transactions run in threads one can be held in the middle; PostgreSQL runs them in the event loop."""
 
 
 class Held:
@@ -43,6 +51,7 @@ async def cancelled(task: asyncio.Task[None]) -> None:
         await task
 
 
+@in_threads
 async def test_a_transaction_whose_caller_is_cancelled_ends_whole_and_the_next_writer_goes_on(store: Store) -> None:
     database, held = store.database, Held()
     await cancelled(await begun(database, held))
@@ -52,6 +61,7 @@ async def test_a_transaction_whose_caller_is_cancelled_ends_whole_and_the_next_w
     assert await cluster(database) == "held"
 
 
+@in_threads
 async def test_a_writer_who_is_cancelled_in_the_queue_writes_nothing(store: Store) -> None:
     database, held = store.database, Held()
     first = await begun(database, held)
@@ -63,6 +73,7 @@ async def test_a_writer_who_is_cancelled_in_the_queue_writes_nothing(store: Stor
     assert await database.change() == 1
 
 
+@in_threads
 async def test_writers_take_turns_in_the_order_in_which_they_asked(store: Store) -> None:
     database, held = store.database, Held()
     first = await begun(database, held)
@@ -83,6 +94,31 @@ async def test_an_exception_takes_back_all_that_was_written(store: Store) -> Non
     assert await cluster(store.database) is None
 
 
+async def test_callers_who_are_cancelled_at_any_moment_leave_whole_jobs_and_no_connection_behind(store: Store) -> None:
+    for num_turns in range(60):
+        task = asyncio.create_task(store.jobs.submit(spec()))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+    last = (await store.jobs.submit(spec())).job
+    found = await store.jobs.page(JobFilter(), 100)
+    assert found[0] == last
+    for job in found:
+        assert [event.to for event in await store.jobs.events(job.id, 0, 10)] == [JobState.QUEUED]
+
+
+async def test_a_server_that_is_not_there_is_a_database_that_is_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    database = Database(f"postgresql+asyncpg://postgres@127.0.0.1:{port}/n")
+    with pytest.raises(DatabaseAwayError):
+        await database.change()
+    with pytest.raises(DatabaseAwayError):
+        await database.write(lambda write: write.change)
+
+
+@in_threads
 async def test_closing_waits_for_what_has_begun(store: Store) -> None:
     database, held = store.database, Held()
     task = await begun(database, held)

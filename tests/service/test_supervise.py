@@ -14,13 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.migrations.upgrade import upgrade
+from service.settings import load_settings
 from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, last_lines, open_log, pause_before_start_s
 from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
-from service.supervise.lock import AlreadyServedError, ServeLock, current_holder
+from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
 from service.supervise.ports import PortTakenError, answers, is_free, listen
 from service.supervise.processes import Identity, belonging_to, identity_of, terminate_leader
 from service.supervise.ray_head import ray_environment, without_secrets
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
+from service.supervise.serve import serve
 from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,6 +146,17 @@ def test_a_home_is_served_once(home: Path) -> None:
         holder = current_holder(home / "run" / "serve.lock")
         assert holder is not None
         assert holder.pid == served.process.pid
+
+
+def test_one_service_uses_a_database_file_whatever_its_home(tmp_path: Path) -> None:
+    file = tmp_path / "shared" / "a.db"
+    settings = load_settings({"home": tmp_path / "home", "port": 0, "database": f"sqlite:///{file}"}, {})
+    with database_lock(file):
+        upgrade(settings.database_url)  # SQLite itself is not locked out
+        with pytest.raises(DatabaseServedError, match=r"a\.db is served .* PostgreSQL"):
+            serve(settings, {}, lambda *_: None, lambda _: None)
+    with database_lock(file):
+        pass
 
 
 def test_a_lock_left_by_a_dead_process_holds_nobody(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""Transactions on PostgreSQL: the store's plain functions, run by SQLAlchemy over asyncpg in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from service.store.port import DatabaseAwayError
+from service.store.transactions import BUSY_TIMEOUT_S, News, away_told
+
+T = TypeVar("T")
+
+NUM_CONNECTIONS = 10
+CONNECT_TIMEOUT_S = 3.0
+LISTEN_AGAIN_S = 1.0
+LISTEN_PROBE_S = 30.0
+TRANSACTION_TIMEOUT_S = 30.0
+"""Of a transaction with all its waits: a network that swallows everything ends it, too."""
+
+
+class PostgresTransactions:
+    """Writers of this process take turns, so that those who wait for another replica's hold one connection only.
+
+    Whoever is cancelled has its transaction rolled back, unless its commit is on the way.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = postgres_engine(url)
+        self._listening = postgres_engine(url, is_pooled=False)
+        self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._turn = asyncio.Lock()
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """See ``Transactions``."""
+        async with _bounded(), self._reader.connect() as conn:
+            return await conn.run_sync(work)
+
+    async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
+        """See ``Transactions``."""
+        async with _bounded(), self._turn, self._engine.begin() as conn:
+            done = await conn.run_sync(work)
+            if news is not None:
+                await conn.exec_driver_sql(f"NOTIFY {news}")
+            return done
+
+    async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
+        """See ``Transactions``; listens on a connection of its own, and on another when that is lost."""
+        while True:
+            with contextlib.suppress(DatabaseAwayError), away_told():
+                await self._listen(wanted, wake)
+            await asyncio.sleep(LISTEN_AGAIN_S)
+
+    async def _listen(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
+        has_ended = asyncio.Event()
+        async with self._listening.connect() as conn:
+            driver = (await conn.get_raw_connection()).driver_connection
+            assert driver is not None
+            driver.add_termination_listener(lambda _: has_ended.set())
+            for news in wanted:
+                await driver.add_listener(news, lambda *_: wake())
+            wake()  # for what was committed while nobody listened
+            while not has_ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LISTEN_PROBE_S):
+                        await has_ended.wait()
+                # A connection that the network has forgotten says nothing by itself.
+                await conn.exec_driver_sql("SELECT 1")
+                await conn.rollback()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._engine.dispose()
+
+
+def postgres_engine(url: str, *, is_pooled: bool = True) -> AsyncEngine:
+    """Connections that are looked at before they are used, so that a restarted database costs no request."""
+    arguments = {
+        "timeout": CONNECT_TIMEOUT_S,
+        "command_timeout": TRANSACTION_TIMEOUT_S,
+        "server_settings": {
+            "application_name": "concertina",
+            "lock_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
+            # A replica that was stopped in the middle must not hold the others up for ever.
+            "idle_in_transaction_session_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
+        },
+    }
+    if not is_pooled:
+        return create_async_engine(url, connect_args=arguments, poolclass=NullPool)
+    return create_async_engine(
+        url,
+        connect_args=arguments,
+        pool_size=NUM_CONNECTIONS,
+        max_overflow=0,
+        pool_timeout=BUSY_TIMEOUT_S,
+        pool_pre_ping=True,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _bounded() -> AsyncIterator[None]:
+    with away_told():
+        async with asyncio.timeout(TRANSACTION_TIMEOUT_S):
+            yield

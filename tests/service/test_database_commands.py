@@ -1,0 +1,128 @@
+"""`concertina db`: a copy of a database in use, and the way from SQLite to PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from service.cli.database import back_up_to, move, upgrade_database
+from service.cli.failures import CommandError
+from service.records import JobRow
+from service.store.jobs import IdempotencyKey
+from service.store.opening import Store, open_store
+from service.supervise.lock import DatabaseServedError, database_lock
+from tests.service.given import checkpoint, leader, log, placed, record, row, snapshot, spec
+from tests.service.postgres import PostgresServer
+
+T = TypeVar("T")
+
+KEY = IdempotencyKey(principal="admin", scope="POST /jobs", key="k", body_sha256="b")
+
+
+@pytest.fixture
+def home(tmp_path: Path, migrated_file: Path) -> Path:
+    """A home whose database has a job with a bit of everything, and one that waits."""
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    shutil.copy(migrated_file, folder / "concertina.db")
+    within(url_of(folder / "concertina.db"), fill)
+    return folder
+
+
+def url_of(file: Path) -> str:
+    return f"sqlite:///{file}"
+
+
+def within(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    async def run() -> T:
+        store = open_store(url)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+async def fill(store: Store) -> None:
+    fence = await leader(store)
+    bundle, _ = await store.bundles.add("ab" * 32, 100, 1)
+    job = await placed(store, fence, labels={"team": "cv"}, entrypoint="train:build", bundle=bundle.id)
+    told = snapshot(
+        job,
+        [record(n, skipped=n == 3) for n in range(1, 40)],
+        logs=(log(b"a line\n\xff\xfe\n"),),
+        timeline=(row("resize"),),
+        checkpoints=(checkpoint(10),),
+    )
+    await store.reconciler.fold(told, fence)
+    await store.jobs.submit(spec(name="waits"), KEY)
+
+
+async def everything(store: Store) -> list[object]:
+    found: list[object] = [(await store.leases.installation()).id, await store.database.change()]
+    jobs: list[JobRow] = await store.reconciler.live_jobs()
+    for job in jobs:
+        found += [
+            job,
+            await store.jobs.events(job.id, 0, 100),
+            await store.telemetry.points(job.id),
+            await store.telemetry.timeline(job.id, 0, 100),
+            await store.telemetry.logs(job.id, None, 0, 10**6),
+            await store.reconciler.acknowledged(job.id, job.attempt),
+        ]
+    return [*found, len(jobs)]
+
+
+def test_a_backup_of_a_database_in_use_is_whole(home: Path, tmp_path: Path) -> None:
+    file, copy = home / "concertina.db", tmp_path / "backup.db"
+
+    async def back_up(store: Store) -> list[object]:
+        before = await everything(store)
+        await asyncio.to_thread(back_up_to, copy, home)
+        await store.jobs.submit(spec(name="later"))
+        return before
+
+    before = within(url_of(file), back_up)
+    assert within(url_of(copy), everything) == before
+    assert sorted(path.name for path in tmp_path.glob("backup*")) == ["backup.db"]
+    with pytest.raises(CommandError, match="not there yet"):
+        back_up_to(copy, home)
+
+
+def test_what_cannot_be_backed_up_leaves_nothing(tmp_path: Path) -> None:
+    empty = tmp_path / "home"
+    empty.mkdir()
+    with pytest.raises(CommandError, match=r"concertina\.db cannot be read"):
+        back_up_to(tmp_path / "backup.db", empty)
+    assert list(tmp_path.iterdir()) == [empty]
+    assert list(empty.iterdir()) == []
+
+
+@pytest.mark.postgres
+def test_everything_moves_to_postgres_and_only_to_an_unused_database(home: Path, postgres: PostgresServer) -> None:
+    file, url = home / "concertina.db", postgres.empty("moved")
+    before = within(url_of(file), everything)
+    with database_lock(file), pytest.raises(DatabaseServedError):
+        move(url, home)
+    move(url, home)
+    assert within(url, everything) == before
+    assert within(url, lambda store: store.jobs.submit(spec(name="waits"), KEY)).is_new is False
+    assert within(url, lambda store: store.reconciler.take_lease("new", 1)) is not None
+    with pytest.raises(CommandError, match="give an empty one"):
+        move(url, home)
+    assert within(url_of(file), everything) == before
+
+
+def test_a_database_can_be_made_ahead_of_the_first_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    upgrade_database(home, None)
+    assert "the newest" in capsys.readouterr().out
+    assert within(url_of(home / "concertina.db"), lambda store: store.database.change()) == 0
+    with pytest.raises(CommandError, match="is SQLite"):
+        move(url_of(tmp_path / "other.db"), home)
