@@ -1,7 +1,7 @@
 """Where files lie in storage and in the home directory; paths only, nothing is touched.
 
 storage/bundles/<sha256>.zip
-storage/jobs/<job id>/checkpoints/<folder>/    as in workers.checkpoints
+storage/jobs/<job id>/checkpoints/             as in workers.checkpoints
 storage/jobs/<job id>/output/                  $CONCERTINA_OUTPUT
 home/run/                                      sockets and process ids
 home/token                                     the admin token, mode 0600
@@ -33,7 +33,7 @@ def job_folder(storage: Path, job_id: str) -> Path:
 
 
 def checkpoints_folder(storage: Path, job_id: str) -> Path:
-    """One folder a checkpoint."""
+    """The checkpoints of one job, in the form of ``workers.checkpoints``."""
     return job_folder(storage, job_id) / "checkpoints"
 
 

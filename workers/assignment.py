@@ -18,10 +18,10 @@ class JobKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where a job's lasting files are: folders of this machine (or one that all workers share).
+    """Where a job's lasting files are: folders, or URLs of storage that all workers reach.
 
-    ``checkpoints`` holds one folder a checkpoint, ``output`` what the user's code wrote to
-    ``$CONCERTINA_OUTPUT``, ``init_from`` the checkpoint folder to start from, or None.
+    ``checkpoints`` is the root of ``workers.checkpoints``, ``output`` what the user's code wrote to
+    ``$CONCERTINA_OUTPUT``, ``init_from`` such a root, "/" and the name of the checkpoint to start from, or None.
     """
 
     checkpoints: str

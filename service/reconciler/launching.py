@@ -12,11 +12,12 @@ from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
 from workers.assignment import Storage
-from workers.checkpoints import list_checkpoints, read_info
+from workers.checkpoints import checkpoint_names, list_checkpoints
 from workers.control.decisions import ControlSettings
 from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
 from workers.spec import InitFrom, JobSpec, Secret
+from workers.storage import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -57,7 +58,7 @@ class Launching:
         )
 
     async def _init_from(self, job: JobRow) -> str | None:
-        """The folder to start from, None where the job does not need it (any more)."""
+        """The checkpoint to start from, None where the job does not need it (any more)."""
         wish = job.spec.init_from
         if wish is None or await asyncio.to_thread(self._has_own_checkpoint, job):
             return None
@@ -71,7 +72,7 @@ class Launching:
             raise
 
     def _has_own_checkpoint(self, job: JobRow) -> bool:
-        found = list_checkpoints(checkpoints_folder(self._settings.storage_folder, job.id))
+        found = list_checkpoints(open_storage(str(checkpoints_folder(self._settings.storage_folder, job.id))))
         return any(info.attempt > job.restart_after for info in found)
 
     async def _source(self, wish: InitFrom) -> str:
@@ -82,13 +83,13 @@ class Launching:
             raise UserCodeError(
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
-        folder = checkpoints_folder(self._settings.storage_folder, wish.job) / chosen[-1].path
-        if await asyncio.to_thread(read_info, folder) is None:
+        url, name = str(checkpoints_folder(self._settings.storage_folder, wish.job)), chosen[-1].path
+        if name not in await asyncio.to_thread(checkpoint_names, open_storage(url)):
             raise UserCodeError(
-                f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({folder}); "
+                f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({url}); "
                 "choose another step of it, or leave `init_from` out"
             )
-        return str(folder)
+        return join(url, name)
 
 
 def _filled(spec: JobSpec) -> dict[str, str]:

@@ -27,6 +27,7 @@ from workers.checkpoints import list_checkpoints
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
 from workers.status import Acknowledged, Direction, JobSnapshot, RunGoal, RunPhase
+from workers.storage import open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -105,8 +106,8 @@ class Pursuit:
 
     async def register_checkpoints(self) -> None:
         """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked."""
-        folder = checkpoints_folder(self._office.storage, self._key.job_id)
-        found = await asyncio.to_thread(list_checkpoints, folder)
+        storage = open_storage(str(checkpoints_folder(self._office.storage, self._key.job_id)))
+        found = await asyncio.to_thread(list_checkpoints, storage)
         await self._office.store.register_checkpoints(self._key.job_id, found, self._office.fence)
 
     async def _start(self, job: JobRow) -> None:

@@ -13,7 +13,7 @@ from service.folders import checkpoints_folder, output_folder
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.states import JobState, Move
 from service.store.opening import Store
-from workers.checkpoints import MANIFEST, WEIGHTS, manifest_text
+from tests.stored_checkpoint import store_checkpoint
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
@@ -30,6 +30,7 @@ from workers.status import (
     TimelineRow,
     WorkerView,
 )
+from workers.storage import open_storage
 
 WEIGHTS_BYTES = b"weights"
 NODES = ("5f1c0de2a7b94c31", "b82e66d10f4f4a07")
@@ -124,10 +125,8 @@ class Sample:
     async def _fold(self, snapshot: JobSnapshot) -> None:
         """Store what the snapshot tells; its newest two checkpoints are in storage, as a worker leaves them."""
         for info in snapshot.checkpoints[-2:]:
-            folder = checkpoints_folder(self.storage, snapshot.job_id) / info.path
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / WEIGHTS).write_bytes(WEIGHTS_BYTES)
-            (folder / MANIFEST).write_text(manifest_text(info, {}, {}))
+            place = open_storage(str(checkpoints_folder(self.storage, snapshot.job_id)))
+            store_checkpoint(place, info, {"w": WEIGHTS_BYTES})
         await self.store.reconciler.fold(snapshot, self.fence)
 
     async def log(self, job: JobRow, text: str) -> None:

@@ -20,10 +20,11 @@ from service.store.opening import Store
 from service.store.port import FencedOutError
 from tests.fakes import FakeCluster
 from tests.service.given import leader, spec
+from tests.stored_checkpoint import store_checkpoint
 from workers.assignment import JobKey
-from workers.checkpoints import MANIFEST, manifest_text
 from workers.errors import Reason, UserCodeError
 from workers.status import CheckpointInfo
+from workers.storage import open_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -346,6 +347,4 @@ async def submit_from_lost_source(scene: Scene) -> JobRow:
 
 def save_checkpoint(scene: Scene, job: JobRow, step: int) -> None:
     info = checkpoint(step)
-    folder = checkpoints_folder(scene.settings.storage_folder, job.id) / info.path
-    folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(manifest_text(info, {}, {}))
+    store_checkpoint(open_storage(str(checkpoints_folder(scene.settings.storage_folder, job.id))), info)

@@ -6,11 +6,11 @@ import sys
 import time
 import traceback
 from dataclasses import replace
-from pathlib import Path
 
 from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, UserCodeError, failure_of
-from workers.plan import Goal, MemberSource, Plan, Switch
+from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
+from workers.storage import open_storage
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
@@ -39,8 +39,9 @@ class Trainer:
         self._is_save_due = False
         self._has_saved_final = False
         spec = setup.spec.checkpoint
-        self._writer = CheckpointWriter(Path(setup.assignment.storage.checkpoints), spec.keep, spec.metric, spec.mode)
-        mailbox.watch_checkpoints(self._writer.finished)
+        storage = open_storage(setup.assignment.storage.checkpoints)
+        self._writer = CheckpointWriter(storage, spec.keep, spec.metric, spec.mode)
+        mailbox.watch_checkpoints(self._writer.finished, self._writer.failed)
 
     def run(self) -> None:
         """Train until stopped, or until this worker can train no more."""
@@ -187,6 +188,8 @@ class Trainer:
         if self._held is not None and self._held.key != (state.lineage, state.round):
             self._publish_held()
         self._is_save_due = False
+        if isinstance(plan.source, CheckpointSource):
+            self._writer.build_on(plan.source.path)
 
     def _finish(self, plan: Plan, rank: int) -> None:
         """After the last sample and its evaluation: the final checkpoint by rank 0, then wait to be stopped."""
@@ -210,9 +213,10 @@ class Trainer:
         self._is_save_due = False
         self._mailbox.set_phase(Phase.SAVE)
         started_s = time.perf_counter()
-        snapshot = self._state.snapshot()
+        staging = self._writer.staging()
+        snapshot = self._state.snapshot(staging)
         held_s = time.perf_counter() - started_s
-        self._writer.save(snapshot, header_for(self._setup, plan, held_s=held_s, is_final=is_final))
+        self._writer.save(snapshot, header_for(self._setup, plan, held_s=held_s, is_final=is_final), staging)
 
     def _publish_held(self) -> None:
         if self._held is not None:
