@@ -16,6 +16,7 @@ from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource
 from workers.status import Phase
 from workers.task import TrainingTask
+from workers.training import trainer
 from workers.training.loading import load_checkpoint
 
 BATCH, SAMPLES, STEPS, LR = 12, 40, 10, 0.02
@@ -184,6 +185,26 @@ def _started_from(place: str, state: str) -> list[float]:
         group.train(workers, source=FreshSource())
         group.await_done(workers)
         return group.losses()
+
+
+def test_storage_that_fails_costs_no_step_is_told_and_the_final_checkpoint_waits_for_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "FINAL_RETRIES_S", (0.01,) * 3000)
+    with job.group(checkpoint={"every_steps": 2, "keep": 2}) as group:
+        workers = group.start(2)
+        root = group.root / "checkpoints"
+        root.write_text("a file where the folder should be")
+        group.train(workers)
+        told = group.await_all(lambda s: any(f.step == STEPS for f in s.failed_saves), workers[:1])[workers[0]]
+        assert told.phase is not Phase.DONE
+        assert "cannot be written" in told.failed_saves[-1].message
+        root.unlink()
+        group.await_done(workers)
+        losses = group.losses()
+        [info] = list_checkpoints(LocalStorage(root))
+    assert (info.step, info.is_final) == (STEPS, True)
+    assert losses == pytest.approx(plain().losses, abs=1e-10)
 
 
 def test_a_checkpoint_of_another_model_is_refused(job: Job) -> None:

@@ -47,7 +47,7 @@ class CheckpointWriter:
         self._base: str | None = None
         self._spare: Staging | None = None
         self._done: list[CheckpointInfo] = []
-        self._failed: list[FailedSave] = []
+        self._failed: dict[str, FailedSave] = {}
         self._error: CheckpointError | None = None
 
     def build_on(self, name: str) -> None:
@@ -87,7 +87,7 @@ class CheckpointWriter:
     def failed(self) -> tuple[FailedSave, ...]:
         """The last saves that failed, oldest first; they stay, for whoever asks next."""
         with self._changed:
-            return tuple(self._failed)
+            return tuple(self._failed.values())
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything that was to be saved is on the disk.
@@ -149,10 +149,13 @@ class CheckpointWriter:
             f"the checkpoint of step {header.step} cannot be written to {self._storage.url}: {why}; "
             "free space or correct the storage (the checkpoints before it are kept)"
         )
+        error.__cause__ = fault
         print(error.message, flush=True)
         told = FailedSave(path=header.name, step=header.step, time=time.time(), message=error.message)
         with self._changed:
-            self._failed = [*self._failed, told][-MAX_FAILED:]
+            self._failed.setdefault(told.path, told)
+            if len(self._failed) > MAX_FAILED:
+                del self._failed[next(iter(self._failed))]
         return error
 
     def _tidy(self) -> None:

@@ -219,6 +219,12 @@ class Mailbox:
         if self._is_stopping or boundary.is_halted(self._agreement):
             raise GroupLeftError("the group was given up")
 
+    def idle(self, timeout_s: float) -> None:
+        """Wait. Raises GroupLeftError as soon as the plan in force is given up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or boundary.is_halted(self._agreement), timeout_s)
+            self.check()
+
     @property
     def stop_cause(self) -> StopCause:
         """Why a group broke, as far as this worker knows."""

@@ -7,7 +7,15 @@ import time
 import traceback
 from dataclasses import replace
 
-from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, UserCodeError, failure_of
+from workers.errors import (
+    BatchSplitError,
+    CheckpointError,
+    DivergedError,
+    Failure,
+    OutOfMemoryError,
+    UserCodeError,
+    failure_of,
+)
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.storage import open_storage
@@ -25,6 +33,7 @@ from workers.training.world import Seat, World, WorldError, await_released
 
 SAVE_TIMEOUT_S = 600.0
 LAST_SAVE_TIMEOUT_S = 25.0
+FINAL_RETRIES_S = (1.0, 5.0, 15.0, 30.0, 60.0, 60.0, 60.0)
 RELEASE_TIMEOUT_S = 1.0
 
 
@@ -194,10 +203,26 @@ class Trainer:
     def _finish(self, plan: Plan, rank: int) -> None:
         """After the last sample and its evaluation: the final checkpoint by rank 0, then wait to be stopped."""
         if rank == 0 and not self._has_saved_final:
-            self._save(plan, is_final=True)
-            self._writer.flush(SAVE_TIMEOUT_S)
+            self._save_final(plan)
             self._has_saved_final = True
         self._mailbox.rest(Phase.DONE)
+
+    def _save_final(self, plan: Plan) -> None:
+        """Storage that is full or away for some minutes must not cost a whole training: try again until it is written.
+
+        Raises CheckpointError in the end, GroupLeftError where this worker is to do something else.
+        """
+        for wait_s in FINAL_RETRIES_S:
+            try:
+                self._save(plan, is_final=True)
+                self._writer.flush(SAVE_TIMEOUT_S)
+                return
+            except CheckpointError as error:
+                if not isinstance(error.__cause__, OSError):
+                    raise
+            self._mailbox.idle(wait_s)
+        self._save(plan, is_final=True)
+        self._writer.flush(SAVE_TIMEOUT_S)
 
     def _rest(self, plan: Plan) -> None:
         """Goals without training: keep the state, and write it first where this worker is to."""
