@@ -11,7 +11,7 @@ from workers.local_storage import LocalStorage
 from workers.status import CheckpointInfo
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.loading import load_checkpoint
-from workers.training.staging import Staging
+from workers.training.staging import Staging, forms
 from workers.training.state import CheckpointHeader, StateSnapshot
 
 WAIT_S = 60.0
@@ -140,6 +140,9 @@ def test_staging_takes_its_memory_again_and_follows_changes_of_form() -> None:
     assert (first["model"]["name"], first["groups"]) == ("x", [{"lr": 0.1}])
     model["w"] += 1
     assert not torch.equal(first["model"]["w"], model["w"])
+    other_memory = Staging()
+    other_memory.prepare(forms({"model": model}))
+    assert torch.equal(other_memory.copy({"model": model})["model"]["w"], model["w"])
     second = staging.copy({"model": model})
     assert second["model"]["w"].data_ptr() == first["model"]["w"].data_ptr()
     assert torch.equal(second["model"]["w"], model["w"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from workers.retention import remove_superfluous
 from workers.status import CheckpointInfo, FailedSave
 from workers.storage import Storage
 from workers.training.pieces import Unwanted
-from workers.training.staging import Staging
+from workers.training.staging import Form, Place, Staging
 from workers.training.state import CheckpointHeader, StateSnapshot
 from workers.training.writing import Wish, write_checkpoint
 
@@ -44,6 +45,7 @@ class CheckpointWriter:
         self._waiting: _Save | None = None
         self._wish = Wish()
         self._is_writing = False
+        self._wanted: Mapping[Place, Form] | None = None
         self._base: str | None = None
         self._spare: Staging | None = None
         self._done: list[CheckpointInfo] = []
@@ -53,6 +55,12 @@ class CheckpointWriter:
     def build_on(self, name: str) -> None:
         """This state was read whole from a checkpoint here: what stays as it is need not be written again."""
         self._base = name
+
+    def prepare(self, wanted: Mapping[Place, Form]) -> None:
+        """Make memory for snapshots of these forms meanwhile; nothing is lost where there is none."""
+        with self._changed:
+            self._wanted = wanted
+            self._wake()
 
     def staging(self) -> Staging:
         """Memory for the next snapshot. While a save is being written one more may wait; a newer one takes its place.
@@ -74,9 +82,7 @@ class CheckpointWriter:
         """Take the snapshot with the memory that it lies in, and return at once."""
         with self._changed:
             self._waiting = _Save(snapshot, header, staging)
-            if not self._is_writing:
-                self._is_writing = True
-                threading.Thread(target=self._run, name="checkpoint-writer", daemon=True).start()
+            self._wake()
 
     def finished(self) -> list[CheckpointInfo]:
         """The checkpoints completed since the last call, oldest first."""
@@ -111,6 +117,11 @@ class CheckpointWriter:
             wish = self._wish
         wish.withdraw()
 
+    def _wake(self) -> None:
+        if not self._is_writing:
+            self._is_writing = True
+            threading.Thread(target=self._run, name="checkpoint-writer", daemon=True).start()
+
     def _run(self) -> None:
         with suppress(OSError):
             # Training has the processors first; this may take longer.
@@ -118,12 +129,26 @@ class CheckpointWriter:
         while True:
             with self._changed:
                 save, self._waiting = self._waiting, None
-                if save is None:
+                wanted, self._wanted = self._wanted, None
+                if save is None and wanted is None:
                     self._is_writing = False
                     self._changed.notify_all()
                     return
                 self._wish = wish = Wish()
-            self._attempt(save, wish)
+            if save is not None:
+                self._attempt(save, wish)
+            elif wanted is not None:
+                self._make(wanted)
+
+    def _make(self, wanted: Mapping[Place, Form]) -> None:
+        staging = Staging()
+        try:
+            staging.prepare(wanted)
+        except (RuntimeError, MemoryError) as error:
+            print(f"memory for checkpoints cannot be had ahead of the first: {error}", flush=True)
+            return
+        with self._changed:
+            self._spare = staging
 
     def _attempt(self, save: _Save, wish: Wish) -> None:
         info: CheckpointInfo | None = None

@@ -7,6 +7,7 @@ a fast copy from a GPU needs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +21,10 @@ class Staging:
     def __init__(self) -> None:
         self._buffers: dict[Place, torch.Tensor] = {}
 
+    def prepare(self, wanted: Mapping[Place, Form]) -> None:
+        """Take memory before it is needed, and touch all of it; slow, so not for the training thread."""
+        self._buffers = {place: form.buffer().zero_() for place, form in wanted.items()}
+
     def copy(self, value: Any) -> Any:
         """The same structure, with every tensor a copy on the CPU; returns when all are made.
 
@@ -31,6 +36,35 @@ class Staging:
         for device in copying.devices:
             torch.accelerator.synchronize(device)
         return copied
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a buffer must be like; one that is copied to from a GPU is pinned."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    is_pinned: bool
+
+    def buffer(self) -> torch.Tensor:
+        """Memory that nothing has been written to."""
+        return torch.empty(self.shape, dtype=self.dtype, pin_memory=self.is_pinned)
+
+
+def form_of(value: torch.Tensor) -> Form:
+    """The form of a copy of this tensor."""
+    return Form(value.shape, value.dtype, value.device.type == "cuda")
+
+
+def forms(value: Any, place: Place = ()) -> dict[Place, Form]:
+    """What a copy of this structure needs; reads no numbers."""
+    if isinstance(value, torch.Tensor):
+        return {place: form_of(value)} if value.layout is torch.strided else {}
+    if isinstance(value, Mapping):
+        return {at: form for key, item in value.items() for at, form in forms(item, (*place, key)).items()}
+    if isinstance(value, list | tuple):
+        return {at: form for i, item in enumerate(value) for at, form in forms(item, (*place, i)).items()}
+    return {}
 
 
 class _Copying:
@@ -56,8 +90,8 @@ class _Copying:
         if value.numel() and identity in self._seen:
             return self._seen[identity]
         buffer = self._buffers.get(place)
-        if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
-            buffer = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.device.type == "cuda")
+        if buffer is None or form_of(value) != Form(buffer.shape, buffer.dtype, buffer.is_pinned()):
+            buffer = form_of(value).buffer()
         buffer.copy_(value, non_blocking=True)
         if value.device.type != "cpu":
             self.devices.add(value.device)

@@ -13,7 +13,7 @@ from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError
 from workers.training.buffers import BufferState
 from workers.training.precision.scaler import LossScaler
-from workers.training.staging import Staging
+from workers.training.staging import Form, Place, Staging, forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class TrainingState:
 
     def snapshot(self, staging: Staging) -> StateSnapshot:
         """A copy in ``staging`` of what the last commit left; call it between rounds."""
-        copy = staging.copy({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()})
+        copy = staging.copy(self._content())
         return StateSnapshot(
             model=copy["model"],
             optimizer=copy["optimizer"],
@@ -134,6 +134,13 @@ class TrainingState:
             cursor=self.cursor,
             frozen=frozenset(name for name, p in self.model.named_parameters() if not p.requires_grad),
         )
+
+    def forms(self) -> dict[Place, Form]:
+        """What memory a snapshot takes; an optimizer has its state after the first step."""
+        return forms(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def restore(self, loaded: LoadedState) -> None:
         """Take all of a checkpoint. Raises CheckpointError where it does not fit."""

@@ -45,7 +45,7 @@ class Trainer:
         self._state = setup.state
         self._rounds = Rounds(setup, mailbox)
         self._held: RoundRecord | None = None  # waits for its evaluation
-        self._is_save_due = False
+        self._is_save_due = self._is_prepared = False
         self._has_saved_final = False
         spec = setup.spec.checkpoint
         storage = open_storage(setup.assignment.storage.checkpoints)
@@ -166,6 +166,9 @@ class Trainer:
             self._held = record
         else:
             self._publish(record)
+        if rank == 0 and not self._is_prepared:
+            self._is_prepared = True
+            self._writer.prepare(state.forms())
         self._is_save_due |= rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps)
 
     def _evaluate(self, world: World, plan: Plan) -> None:
