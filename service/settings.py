@@ -13,10 +13,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from workers.storage import local_folder, unusable
 
 PREFIX = "CONCERTINA_"
 CONFIG_FILE = "config.toml"
@@ -54,7 +56,8 @@ class Settings(BaseSettings):
         int | None, Field(ge=1, le=4096, description="CPUs of the Ray started here; null is the machine's.")
     ] = None
     storage: Annotated[
-        str | None, Field(description="Folder or file:// URL of bundles and checkpoints; null is in home.")
+        str | None,
+        Field(description="Folder or URL (s3://BUCKET/PATH, ...) of bundles, checkpoints; null: in home."),
     ] = None
     allowed_hosts: Annotated[
         tuple[str, ...], Field(description="Names besides loopback under which the service may be called.")
@@ -105,14 +108,19 @@ class Settings(BaseSettings):
 
     @field_validator("storage")
     @classmethod
-    def _local_storage(cls, value: str | None) -> str | None:
+    def _known_storage(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-            raise ValueError(f"NOT_AVAILABLE: storage {value!r} is not built yet; use a folder or a file:// URL")
-        path = Path(unquote(parts.path)).expanduser() if parts.scheme else Path(value).expanduser()
-        return os.path.abspath(path)
+        folder = local_folder(value)
+        if folder is not None:
+            if urlsplit(value).netloc not in ("", "localhost") and "://" in value:
+                raise ValueError(
+                    f"storage {value!r} names a machine; write file:///PATH, or mount it and give its folder"
+                )
+            return os.path.abspath(Path(folder).expanduser())
+        if why := unusable(value):
+            raise ValueError(f"storage {value!r} cannot be used: {why}")
+        return value.rstrip("/")
 
     @field_validator("database")
     @classmethod
@@ -138,9 +146,14 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def storage_folder(self) -> Path:
-        """Where bundles, checkpoints and outputs lie."""
-        return Path(self.storage) if self.storage else self.home / "storage"
+    def storage_url(self) -> str:
+        """Where bundles, checkpoints and outputs lie: the path of a folder, or the URL of other storage."""
+        return self.storage or str(self.home / "storage")
+
+    @property
+    def storage_folder(self) -> Path | None:
+        """The folder; None for other storage."""
+        return None if "://" in self.storage_url else Path(self.storage_url)
 
     @property
     def database_url(self) -> str:

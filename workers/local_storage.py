@@ -1,4 +1,4 @@
-"""Storage in a folder: objects are files, written beside their place and renamed into it."""
+"""Storage in a folder: objects are files of its owner's, written beside their place and renamed into it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from workers.storage import PART_SUFFIX, Data
+from workers.storage import PART_SUFFIX, Data, Found
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -20,7 +20,7 @@ class FileCalls:
 
     def create(self, path: Path) -> int:
         """A new file, open for writing."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
     def write(self, descriptor: int, data: memoryview) -> int:
         """Write some of the data; the answer is how many bytes."""
@@ -40,7 +40,7 @@ class FileCalls:
 
     def make_folder(self, path: Path) -> None:
         """A folder in one that exists."""
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 class LocalStorage:
@@ -84,6 +84,21 @@ class LocalStorage:
             prefix = Path(place).relative_to(self._root)
             found += [(prefix / name).as_posix() for name in names]
         return sorted(found)
+
+    def listed(self) -> list[Found]:
+        found = []
+        for key in self.keys():
+            with suppress(FileNotFoundError):
+                status = (self._root / key).stat()
+                found.append(Found(key=key, size_bytes=status.st_size, modified_s=status.st_mtime))
+        return found
+
+    def folders(self, folder: str = "") -> list[str]:
+        try:
+            found = list(os.scandir(self._root / folder))
+        except FileNotFoundError:
+            return []
+        return sorted(entry.name for entry in found if entry.is_dir(follow_symlinks=False))
 
     def delete(self, key: str) -> None:
         with suppress(FileNotFoundError):

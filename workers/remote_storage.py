@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, cast
+from datetime import datetime
+from typing import Any, BinaryIO, cast
 
 import fsspec
 
-from workers.storage import Data
+from workers.storage import Data, Found
 
 
 class RemoteStorage:
@@ -28,16 +29,21 @@ class RemoteStorage:
         path, size_bytes = self._path(key), 0
         with _as_os_error(path):
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            try:
-                with self._files.open(path, "wb") as file:
-                    for data in parts:
-                        flat = memoryview(data).cast("B")
-                        file.write(flat)
-                        size_bytes += len(flat)
-            except BaseException:
-                with suppress(Exception):  # closing it has stored what there was of it
-                    self._files.rm_file(path)
-                raise
+            file = self._files.open(path, "wb")
+        try:
+            for data in parts:
+                flat = memoryview(data).cast("B")
+                size_bytes += len(flat)
+                with _as_os_error(path):
+                    file.write(flat)
+            with _as_os_error(path):
+                file.close()
+        except BaseException:
+            with suppress(Exception):  # closing it stores what there was of it
+                file.close()
+            with suppress(Exception):
+                self._files.rm_file(path)
+            raise
         return size_bytes
 
     def open(self, key: str) -> BinaryIO:
@@ -56,15 +62,35 @@ class RemoteStorage:
             return int(found["size"]) if found["type"] == "file" else None
 
     def keys(self, folder: str = "") -> list[str]:
+        return [found.key for found in self._found(self._path(folder) if folder else self._root)]
+
+    def listed(self) -> list[Found]:
+        return self._found(self._root)
+
+    def _found(self, path: str) -> list[Found]:
+        with _as_os_error(path):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.find(path, detail=True)
+            except FileNotFoundError:
+                return []
+        prefix = self._root.rstrip("/") + "/"
+        rows = [
+            Found(key=name.removeprefix(prefix), size_bytes=int(info["size"]), modified_s=_modified_s(info))
+            for name, info in found.items()
+            if name.startswith(prefix)
+        ]
+        return sorted(rows, key=lambda row: row.key)
+
+    def folders(self, folder: str = "") -> list[str]:
         path = self._path(folder) if folder else self._root
         with _as_os_error(path):
             self._files.invalidate_cache()
             try:
-                found = self._files.find(path)
+                found = self._files.ls(path, detail=True)
             except FileNotFoundError:
                 return []
-        prefix = self._root.rstrip("/") + "/"
-        return sorted(name.removeprefix(prefix) for name in found if name.startswith(prefix))
+        return sorted(i["name"].rstrip("/").rpartition("/")[2] for i in found if i["type"] == "directory")
 
     def delete(self, key: str) -> None:
         path = self._path(key)
@@ -77,6 +103,17 @@ class RemoteStorage:
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"
+
+
+def _modified_s(info: Mapping[str, Any]) -> float:
+    """Every provider has a name of its own for it."""
+    value = next((info[name] for name in _MODIFIED if info.get(name) is not None), 0.0)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    return value.timestamp() if isinstance(value, datetime) else float(value)
+
+
+_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified")
 
 
 @contextmanager

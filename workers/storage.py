@@ -7,6 +7,8 @@ and deleted. Readers see what was written before they asked, on every machine.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import BinaryIO, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +16,15 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 PART_SUFFIX = ".part"
 """Ends the key of an object whose write was cut off; ``keys`` lists it, so that somebody can sweep it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An object in a list; ``modified_s`` is Unix seconds, 0 where the storage does not tell."""
+
+    key: str
+    size_bytes: int
+    modified_s: float
 
 
 class Storage(Protocol):
@@ -38,6 +49,12 @@ class Storage(Protocol):
 
     def keys(self, folder: str = "") -> list[str]:
         """All keys below a folder of keys, in order; none where it is missing."""
+
+    def listed(self) -> list[Found]:
+        """All objects, in the order of their keys."""
+
+    def folders(self, folder: str = "") -> list[str]:
+        """The names of what has keys below it, right in a folder of keys."""
 
     def delete(self, key: str) -> None:
         """Remove an object; none being there is as good."""
@@ -68,6 +85,26 @@ def local_folder(url: str) -> str | None:
         return url
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def unusable(url: str) -> str | None:
+    """Why a URL cannot be storage for processes on several machines, and what to do; None where it may.
+
+    Nothing is reached for.
+    """
+    # Here and not above, see ``open_storage``.
+    from fsspec.registry import known_implementations
+
+    scheme = url.split("://", 1)[0]
+    if scheme == "memory":
+        return "other processes would not see it; use a folder"
+    known = known_implementations.get(scheme)
+    if known is None:
+        return f"fsspec knows no {scheme}://; use a folder, s3://, gs://, az:// or another that it knows"
+    library = str(known["class"]).split(".", 1)[0]
+    if find_spec(library) is None:
+        return str(known.get("err") or f"pip install {library}")
+    return None
 
 
 def join(url: str, *parts: str) -> str:

@@ -12,7 +12,7 @@ from service.api.problems import Answer
 from service.api.requests import MAX_INT, Use
 from service.api.schema import failures
 from service.api.shapes import Checkpoints, Comparison, ExplanationShape, Metrics, OutputFiles, Timeline
-from service.files import Download
+from service.local_files import Download
 from service.telemetry import DEFAULT_POINTS, LogQuery, MetricsQuery
 
 router = APIRouter(tags=["telemetry"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from service.folders import bundle_path, checkpoints_folder, output_folder
+from service.folders import bundle_key, checkpoints_place, output_place
 from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
@@ -33,19 +33,18 @@ class Launching:
 
         Raises JobError when something that the spec names is not there (any more).
         """
-        spec, storage = job.spec, self._settings.storage_folder
+        spec, storage = job.spec, self._settings.storage_url
         bundle_file, bundle_sha256 = None, None
         if spec.bundle is not None:
             row = await self._store.bundle(spec.bundle)
-            file = bundle_path(storage, row.sha256) if row else None
-            if row is None or file is None or not file.is_file():
+            if row is None or await asyncio.to_thread(open_storage(storage).size, bundle_key(row.sha256)) is None:
                 raise BundleError(f"bundle {spec.bundle} is not in storage; upload it again and submit anew")
-            bundle_file, bundle_sha256 = str(file), row.sha256
+            bundle_file, bundle_sha256 = join(storage, bundle_key(row.sha256)), row.sha256
         return Launch(
             spec=spec,
             storage=Storage(
-                checkpoints=str(checkpoints_folder(storage, job.id)),
-                output=str(output_folder(storage, job.id)),
+                checkpoints=checkpoints_place(storage, job.id),
+                output=output_place(storage, job.id),
                 init_from=await self._init_from(job),
             ),
             scratch=str(self._scratch),
@@ -72,7 +71,7 @@ class Launching:
             raise
 
     def _has_own_checkpoint(self, job: JobRow) -> bool:
-        found = list_checkpoints(open_storage(str(checkpoints_folder(self._settings.storage_folder, job.id))))
+        found = list_checkpoints(open_storage(checkpoints_place(self._settings.storage_url, job.id)))
         return any(info.attempt > job.restart_after for info in found)
 
     async def _source(self, wish: InitFrom) -> str:
@@ -83,7 +82,7 @@ class Launching:
             raise UserCodeError(
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
-        url, name = str(checkpoints_folder(self._settings.storage_folder, wish.job)), chosen[-1].path
+        url, name = checkpoints_place(self._settings.storage_url, wish.job), chosen[-1].path
         if name not in await asyncio.to_thread(checkpoint_names, open_storage(url)):
             raise UserCodeError(
                 f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({url}); "

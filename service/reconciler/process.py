@@ -135,7 +135,7 @@ class Process:
             cluster=cluster,
             launching=Launching(self._settings, self._store, scratch),
             fence=self._fence,
-            storage=self._settings.storage_folder,
+            storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
         )
         reconciler = Reconciler(office, scratch)
@@ -153,6 +153,8 @@ class Process:
     async def _until_storage_is_seen(self, cluster: ClusterPort, record: RayRecord) -> None:
         """Nothing is started on machines that would not see the storage; whoever changes the cluster ends the wait."""
         storage = self._settings.storage_folder
+        if storage is None:
+            return
         file_system = await asyncio.to_thread(_file_system_of, storage)
         told = None
         while not self._stop.is_set() and (why := refusal(await cluster.view(), storage, file_system)):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
-from service.folders import checkpoints_folder
+from service.folders import checkpoints_place
 from service.ports import (
     ClusterLostError,
     ClusterPort,
@@ -40,7 +39,7 @@ class Office:
     cluster: ClusterPort
     launching: Launching
     fence: int
-    storage: Path
+    storage: str
     liveness_s: float
 
 
@@ -106,7 +105,7 @@ class Pursuit:
 
     async def register_checkpoints(self) -> None:
         """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked."""
-        storage = open_storage(str(checkpoints_folder(self._office.storage, self._key.job_id)))
+        storage = open_storage(checkpoints_place(self._office.storage, self._key.job_id))
         found = await asyncio.to_thread(list_checkpoints, storage)
         await self._office.store.register_checkpoints(self._key.job_id, found, self._office.fence)
 

@@ -18,7 +18,7 @@ from service.api.shapes import (
     OutputFiles,
     Timeline,
 )
-from service.folders import checkpoints_folder, output_folder
+from service.folders import checkpoints_place, output_place
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.services import Services
 from service.settings import Settings
@@ -236,7 +236,7 @@ async def test_checkpoints_are_listed_and_their_weights_downloaded(
     client: httpx2.AsyncClient, services: Services, settings: Settings, job: JobRow, fence: int
 ) -> None:
     weights = {"a": os.urandom(600_000), "b": os.urandom(7)}
-    store_checkpoint(open_storage(str(checkpoints_folder(settings.storage_folder, job.id))), checkpoint(20), weights)
+    store_checkpoint(open_storage(checkpoints_place(settings.storage_url, job.id)), checkpoint(20), weights)
     found = (checkpoint(10), checkpoint(20, final=True))
     await services.store.reconciler.fold(snapshot(job, checkpoints=found), fence)
     listed = (await client.get(path_of(job, "checkpoints"))).json()
@@ -254,7 +254,7 @@ async def test_checkpoints_are_listed_and_their_weights_downloaded(
 @pytest.fixture
 def output(settings: Settings, job: JobRow) -> Path:
     """The folder of a job's own files, with what is outside it within reach of a link."""
-    folder = output_folder(settings.storage_folder, job.id)
+    folder = Path(output_place(settings.storage_url, job.id))
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "a.txt").write_text("hello")
     (folder / "deep" / "er" / "b \u00e4.html").write_text("<script>alert(1)</script>")

@@ -13,6 +13,7 @@ from workers.status import BuildInfo
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.mailbox import Mailbox
+from workers.training.output import bring_home
 from workers.training.setup import Setup, prepare
 from workers.training.trainer import Trainer
 
@@ -27,7 +28,17 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
         mailbox.failed(failure_of(error, worker_id=assignment.worker_id))
         return
     mailbox.built(info)
-    Trainer(setup, calls, mailbox).run()
+    try:
+        Trainer(setup, calls, mailbox).run()
+    finally:
+        _bring_home(assignment)
+
+
+def _bring_home(assignment: Assignment) -> None:
+    try:
+        bring_home(assignment)
+    except OSError as error:
+        print(f"output files cannot be stored in {assignment.storage.output}: {error}", file=sys.stderr, flush=True)
 
 
 def _describe(setup: Setup) -> BuildInfo:
