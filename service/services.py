@@ -22,7 +22,7 @@ from service.records import JobRow
 from service.settings import Settings
 from service.store.opening import Store, open_store
 from service.telemetry import Telemetry
-from workers.storage import open_storage
+from workers.storage import open_storage, provide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,7 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
     store = open_store(settings.database_url, clock)
     listener = NudgeListener(settings.home, API)
     storage = settings.storage_url
+    provide(storage, settings.storage_options)
     prices = Prices.of(settings)
     page_tokens = PageTokens()
 

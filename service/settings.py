@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import ipaddress
+import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -59,6 +60,9 @@ class Settings(BaseSettings):
         str | None,
         Field(description="Folder or URL (s3://BUCKET/PATH, ...) of bundles, checkpoints; null: in home."),
     ] = None
+    storage_options: Annotated[
+        dict[str, Any], Field(repr=False, description="Options of fsspec for that URL, as JSON: keys, an endpoint.")
+    ] = {}
     allowed_hosts: Annotated[
         tuple[str, ...], Field(description="Names besides loopback under which the service may be called.")
     ] = ()
@@ -122,6 +126,16 @@ class Settings(BaseSettings):
             raise ValueError(f"storage {value!r} cannot be used: {why}")
         return value.rstrip("/")
 
+    @field_validator("storage_options", mode="before")
+    @classmethod
+    def _from_json(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError('it is no JSON; write an object such as {"key": "...", "secret": "..."}') from None
+
     @field_validator("database")
     @classmethod
     def _known_database(cls, value: str | None) -> str | None:
@@ -169,10 +183,16 @@ class Settings(BaseSettings):
     def as_environment(self) -> dict[str, str]:
         """These settings as variables, for a child process to load the same ones."""
         values = self.model_dump(mode="json", exclude_none=True)
-        return {
-            f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
-            for name, value in values.items()
-        }
+        return {f"{PREFIX}{name.upper()}": _as_text(value) for name, value in values.items()}
+
+
+def _as_text(value: object) -> str:
+    match value:
+        case list():
+            return ",".join(value)
+        case dict():
+            return json.dumps(value)
+    return str(value)
 
 
 class ClientSettings(BaseModel):

@@ -6,10 +6,10 @@ and deleted. Readers see what was written before they asked, on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -85,6 +85,14 @@ def local_folder(url: str) -> str | None:
         return url
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme == "file" else None
+
+
+def provide(url: str, options: Mapping[str, Any]) -> None:
+    """Open storage of this URL's kind with these options of fsspec (keys, an endpoint) from now on, in this process."""
+    if options and local_folder(url) is None:
+        from fsspec.config import conf
+
+        conf[url.split("://", 1)[0]] = dict(options)
 
 
 def unusable(url: str) -> str | None:

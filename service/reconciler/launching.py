@@ -46,6 +46,7 @@ class Launching:
                 checkpoints=checkpoints_place(storage, job.id),
                 output=output_place(storage, job.id),
                 init_from=await self._init_from(job),
+                options=self._settings.storage_options,
             ),
             scratch=str(self._scratch),
             env=_filled(spec),

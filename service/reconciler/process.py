@@ -29,6 +29,7 @@ from service.store.port import FencedOutError, ReconcilerStore, StaleRowError, T
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, read_ray_record
 from workers.errors import Reason
+from workers.storage import provide
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -129,6 +130,7 @@ class Process:
     async def _lead(self, record: RayRecord) -> Exit:
         cluster = self._make_cluster(record.address, await self._store.installation_id())
         await self._connect(cluster, record)
+        provide(self._settings.storage_url, self._settings.storage_options)
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
         office = Office(
             store=self._store,

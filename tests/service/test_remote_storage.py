@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ async def test_bundles_weights_and_files_go_through_it_and_leave_with_their_job(
     tmp_path: Path, running_app: Callable[..., Any]
 ) -> None:
     with ObjectStore() as objects:
-        settings = load_settings({"home": tmp_path / "home", "storage": objects.make_bucket() + "/team/"}, {})
+        variables = {"CONCERTINA_STORAGE_OPTIONS": json.dumps(objects.options)}
+        settings = load_settings({"home": tmp_path / "home", "storage": objects.make_bucket() + "/team/"}, variables)
+        assert load_settings({}, settings.as_environment()) == settings
         storage = open_storage(settings.storage_url)
         async with running_app(settings) as client:
             data = zip_bytes({"train.py": "x = 1"})
@@ -55,6 +58,8 @@ async def has_what_a_job_left(client: httpx2.AsyncClient, url: str, job_id: str,
     assert job is not None
     launch = await Launching(settings, services.store.reconciler, settings.home).launch(job)
     assert launch.storage.checkpoints == checkpoints_place(url, job_id)
+    assert launch.storage.options == settings.storage_options != {}
+    assert "endpoint_url" not in repr(launch)
     assert launch.bundle_file is not None
     assert launch.bundle_file.startswith(f"{url}/{BUNDLES}/")
     await services.store.close()

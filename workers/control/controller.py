@@ -39,6 +39,7 @@ from workers.control.telemetry import Pending, Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
+from workers.storage import provide
 
 END_S = 5.0
 STORAGE_S = 60.0
@@ -60,6 +61,7 @@ class JobController:
     async def prepare(self, term: int, launch: Launch) -> None:
         """Take over what the attempt needs; repeating it changes nothing."""
         self._check(term)
+        provide(launch.storage.checkpoints, launch.storage.options)
         self._launch = self._launch or launch
 
     async def direct(self, term: int, direction: Direction, acked: Acknowledged) -> JobSnapshot | None:

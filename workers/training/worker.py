@@ -10,6 +10,7 @@ from collections.abc import Callable
 from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.status import BuildInfo
+from workers.storage import provide
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.mailbox import Mailbox
@@ -20,6 +21,7 @@ from workers.training.trainer import Trainer
 
 def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], bytes] | None, mailbox: Mailbox) -> None:
     """Build the task and train until stopped; failing to build ends it, with the failure in the mailbox."""
+    provide(assignment.storage.checkpoints, assignment.storage.options)
     try:
         setup = prepare(assignment, fetch_bundle)
         info = _describe(setup)
