@@ -46,7 +46,7 @@ def remove_superfluous(storage: Storage, keep: int, mode: str | None) -> None:
 def _sweep(storage: Storage, newest: str) -> None:
     for key in [*storage.keys(DRAFTS), *storage.keys(DAMAGED), *storage.keys(MANIFESTS)]:
         is_unread = not key.startswith(MANIFESTS) or key.endswith(PART_SUFFIX)
-        if is_unread and name_in(key) <= newest:
+        if is_unread and name_in(key) < newest:
             storage.delete(key)
     # Pieces before drafts before manifests: a save goes the other way, so that none falls between two looks.
     pieces = storage.keys(PIECES)

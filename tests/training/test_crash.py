@@ -131,8 +131,8 @@ def test_a_full_disk_fails_the_save_frees_what_it_took_and_keeps_the_others(tmp_
 class Interrupted(LocalStorage):
     """Lets somebody else act right before an object of a kind is written."""
 
-    def __init__(self, root: Path, before: str, act: object) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, before: str, act: object, calls: FileCalls | None = None) -> None:
+        super().__init__(root, calls)
         self._before, self._act = before, act
 
     def write(self, key: str, parts: object) -> int:
@@ -162,6 +162,29 @@ def test_another_save_and_its_sweep_in_the_middle_leave_both_whole_or_give_one_u
     remove_superfluous(storage, KEEP, None)
     assert [info.round for info in list_checkpoints(storage)] == [4, 5]
     assert_no_garbage(tmp_path)
+
+
+@pytest.mark.parametrize("before", [DRAFTS, PIECES, "manifests"])
+def test_two_workers_that_save_the_same_commit_leave_one_whole_checkpoint(before: str, tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    storage = Interrupted(tmp_path, before, lambda: save(tmp_path, 2))
+    write_checkpoint(storage, state(2), header(2), list_checkpoints(storage)[-1].path, Wish())
+    assert_is(restored(tmp_path), 2)
+    save(tmp_path, 3)
+    assert_no_garbage(tmp_path)
+
+
+def test_a_save_that_fails_leaves_the_same_commit_of_another_worker_alone(tmp_path: Path) -> None:
+    calls = FullDisk()
+
+    def other() -> None:
+        save(tmp_path, 2)
+        calls.room_bytes = 0
+
+    storage = Interrupted(tmp_path, "manifests", other, calls)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(storage, state(2), header(2), None, Wish())
+    assert_is(restored(tmp_path), 2)
 
 
 def test_a_sweep_spares_what_a_newer_save_has_announced(tmp_path: Path) -> None:

@@ -65,13 +65,13 @@ def write_checkpoint(
         wish.fulfil(lambda: storage.write(manifest_key(name), [manifest_text(manifest).encode()]))
         if storage.size(draft_key(save)) is None:
             raise CheckpointError("a newer checkpoint was completed meanwhile, and this one given up")
-        return manifest.info
     except BaseException:
         with suppress(OSError):
-            # The manifest first: what it names must be there as long as it is.
-            for key in (manifest_key(name), *(piece.key for piece in pieces), draft_key(save)):
-                storage.delete(key)
+            _take_back(storage, name, save, pieces)
         raise
+    with suppress(OSError):
+        storage.delete(draft_key(save))
+    return manifest.info
 
 
 def _announced(
@@ -86,6 +86,15 @@ def _announced(
     layout = lay_out(snapshot, save, None, wish.holds)
     _draft(storage, layout, header, save)
     return layout
+
+
+def _take_back(storage: Storage, name: str, save: str, pieces: tuple[Piece, ...]) -> None:
+    """The manifest first, as what it names must be there as long as it is; another worker's of that name stays."""
+    manifest = _manifest_or_none(storage, name)
+    if manifest is not None and any(piece.key in manifest.pieces for piece in pieces):
+        storage.delete(manifest_key(name))
+    for key in (*(piece.key for piece in pieces), draft_key(save)):
+        storage.delete(key)
 
 
 def _draft(storage: Storage, layout: Layout, header: CheckpointHeader, save: str) -> None:
