@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.archive import check_archive
+from service.asking import asked
 from service.errors import InvalidError, TooLargeError
 from service.folders import bundle_key
 from service.records import BundleRow
@@ -46,7 +47,7 @@ class Bundles:
         try:
             sha256, size_bytes = await self._receive(body, part)
             key = bundle_key(sha256)
-            is_there = await asyncio.to_thread(self._storage.size, key) is not None
+            is_there = await asked(self._storage.size, key) is not None
             if is_there and (known := await self._store.touch(sha256)) is not None:
                 return Uploaded(known, is_new=False)
             try:
@@ -56,7 +57,7 @@ class Bundles:
                     "the bundle is refused", [FieldProblem("", error.message)], code="BUNDLE_INVALID"
                 ) from None
             # The bytes last before the row that names them is written.
-            await asyncio.to_thread(self._storage.write, key, _chunks(part))
+            await asked(self._storage.write, key, _chunks(part))
             bundle, is_new = await self._store.add(sha256, size_bytes, num_files)
             return Uploaded(bundle, is_new)
         finally:

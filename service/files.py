@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
+from service.asking import asked
 from service.documents import Document, checkpoint_documents
 from service.errors import NotFoundError
 from service.folders import checkpoints_place, output_place
@@ -39,14 +39,14 @@ class Files:
         if not found:
             raise NotFoundError(f"{job_id} has no checkpoint of step {step}; GET .../checkpoints lists them")
         name = max(found, key=lambda info: info.order).path
-        return await asyncio.to_thread(_weights, self._checkpoints(job_id), name, f"{job.name}-{step}.safetensors")
+        return await asked(_weights, self._checkpoints(job_id), name, f"{job.name}-{step}.safetensors")
 
     async def files(self, job_id: str) -> list[Document]:
         """``[{path, size_bytes, modified_at}]`` of what the code wrote, by path. Raises NotFoundError."""
         await self._jobs.get(job_id)
         place = output_place(self._storage, job_id)
         folder = local_folder(place)
-        return await asyncio.to_thread(listed, Path(folder)) if folder else await asyncio.to_thread(_keys, place)
+        return await asked(listed, Path(folder)) if folder else await asked(_keys, place)
 
     async def open_file(self, job_id: str, path: str) -> Download:
         """One of those files. Raises NotFoundError, also for what only a link would reach."""
@@ -54,13 +54,13 @@ class Files:
         place = output_place(self._storage, job_id)
         folder = local_folder(place)
         if folder is not None:
-            return await asyncio.to_thread(open_inside, Path(folder), path)
-        return await asyncio.to_thread(_object, open_storage(place), path)
+            return await asked(open_inside, Path(folder), path)
+        return await asked(_object, open_storage(place), path)
 
     async def _present(self, job_id: str) -> list[CheckpointInfo]:
         """Old checkpoints are removed by the workers, so a row may outlive its checkpoint for a while."""
         infos = await self._observed.checkpoints(job_id)
-        names = frozenset(await asyncio.to_thread(checkpoint_names, self._checkpoints(job_id)))
+        names = frozenset(await asked(checkpoint_names, self._checkpoints(job_id)))
         return [info for info in infos if info.path in names]
 
     def _checkpoints(self, job_id: str) -> Storage:

@@ -11,6 +11,9 @@ import fsspec
 
 from workers.storage import Data, Found
 
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"})
+"""Kinds of storage without folders, where to make one would be to make a bucket of a mistyped name."""
+
 
 class RemoteStorage:
     """See ``Storage``. There is no rename here: what an object is worth, a manifest written last says."""
@@ -21,6 +24,8 @@ class RemoteStorage:
             # A cached listing would hide what other machines wrote.
             self._files, self._root = fsspec.core.url_to_fs(self._url, use_listings_cache=False)
 
+        self._has_buckets = self._url.split("://", 1)[0] in _BUCKETS
+
     @property
     def url(self) -> str:
         return self._url
@@ -28,7 +33,8 @@ class RemoteStorage:
     def write(self, key: str, parts: Iterable[Data]) -> int:
         path, size_bytes = self._path(key), 0
         with _as_os_error(path):
-            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            if not self._has_buckets:
+                self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             file = self._files.open(path, "wb")
         try:
             for data in parts:

@@ -168,7 +168,7 @@ class Reconciler:
             places = await asyncio.to_thread(_places, join(self._office.storage, JOBS), str(self._scratch / "logs"))
         except OSError as error:
             log.warning("storage cannot be looked into", why=str(error))
-            return
+            places = []
         rows = {job.id: job for job in await self._office.store.live_jobs()}
         known = await self._office.store.job_ids()
         if not known:

@@ -17,6 +17,7 @@ from service.services import build_services
 from service.settings import load_settings
 from tests.object_store import ObjectStore
 from tests.service.given import checkpoint, leader, spec_document, zip_bytes
+from tests.service.test_api_jobs import assert_problem
 from tests.stored_checkpoint import store_checkpoint
 from workers.storage import open_storage, read
 
@@ -46,6 +47,16 @@ async def test_bundles_weights_and_files_go_through_it_and_leave_with_their_job(
             assert (await client.post(f"{API}/jobs/{job['id']}/cancel")).status_code == 200
             assert (await client.delete(f"{API}/jobs/{job['id']}")).status_code in (200, 204)
             assert storage.keys(JOBS) == []
+
+
+async def test_storage_that_is_away_is_told_as_such(tmp_path: Path, running_app: Callable[..., Any]) -> None:
+    with ObjectStore() as objects:
+        settings = load_settings({"home": tmp_path / "home", "storage": "s3://no-such-bucket"}, {})
+        settings = settings.model_copy(update={"storage_options": objects.options})
+        async with running_app(settings) as client:
+            answer = await client.post(f"{API}/bundles", content=zip_bytes({"train.py": "x = 1"}))
+            assert_problem(answer, 503, "UNAVAILABLE")
+            assert list((tmp_path / "home" / "uploads").iterdir()) == []
 
 
 async def has_what_a_job_left(client: httpx2.AsyncClient, url: str, job_id: str, settings: Any) -> None:
