@@ -15,6 +15,7 @@ from service.files import Files
 from service.folders import uploads_folder
 from service.instruments import Instruments
 from service.jobs import Jobs
+from service.nodes import Nodes
 from service.nudge import API, RECONCILER, NudgeListener, nudge
 from service.overview import Overview
 from service.page_tokens import PageTokens
@@ -42,6 +43,7 @@ class Services:
     files: Files
     telemetry: Telemetry
     overview: Overview
+    nodes: Nodes
     feed: Feed
     instruments: Instruments
 
@@ -64,7 +66,7 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         listener.wake()
 
     jobs = Jobs(store.jobs, storage, page_tokens, wake)
-    overview = Overview(store.telemetry, store.observed, clock)
+    overview = Overview(store.telemetry, store.observed, store.nodes, clock)
     return Services(
         settings=settings,
         clock=clock,
@@ -79,6 +81,7 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         files=Files(jobs, store.observed, storage),
         telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
         overview=overview,
+        nodes=Nodes(store.nodes, store.telemetry, clock, wake),
         feed=Feed(store.telemetry, overview, prices, settings.max_streams),
         instruments=Instruments(),
     )

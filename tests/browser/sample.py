@@ -13,6 +13,7 @@ from service.folders import checkpoints_place, output_place
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.states import JobState, Move
 from service.store.opening import Store
+from tests.browser.rank_spans import rank_spans
 from tests.stored_checkpoint import store_checkpoint
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
@@ -203,6 +204,7 @@ class History:
             logs=self._logs(upto, workers, now_s),
             timeline=tuple(rows),
             checkpoints=tuple(checkpoints),
+            spans=rank_spans(records, self.course.steps),
         )
 
     def more(self, snapshot: JobSnapshot, upto: int, workers: int) -> JobSnapshot:
@@ -218,6 +220,7 @@ class History:
             logs=(),
             timeline=(),
             checkpoints=(),
+            spans=(),
             cursor=upto * GLOBAL_BATCH,
             num_current=workers,
             workers=_views(workers),
@@ -237,6 +240,7 @@ class History:
             num_current=0,
             records=(),
             logs=(),
+            spans=(),
             timeline=(row,),
             checkpoints=(replace(final, is_final=True),),
         )
