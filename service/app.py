@@ -76,7 +76,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
 @contextlib.asynccontextmanager
 async def _running(use: Services) -> AsyncIterator[None]:
     installation = await _opened(use)
-    check_storage(use.settings.storage_folder, use.settings.home, installation)
+    check_storage(use.settings.storage_url, use.settings.home, installation)
     use.page_tokens.use(installation.page_secret)
     use.listener.open()
     tasks = (

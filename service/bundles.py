@@ -6,18 +6,21 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.archive import check_archive
+from service.asking import asked
 from service.errors import InvalidError, TooLargeError
-from service.folders import bundle_path, bundles_folder
+from service.folders import bundle_key
 from service.records import BundleRow
 from service.store.bundles import BundleStore
 from workers.errors import BundleError, FieldProblem
+from workers.storage import Storage
 
 PART_SUFFIX = ".part"
+CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +32,23 @@ class Uploaded:
 
 
 class Bundles:
-    """Bundles of one installation; their bytes in ``storage``, their rows in the store."""
+    """Bundles of one installation: bytes in ``storage``, by way of the folder ``uploads``, and rows in the store."""
 
-    def __init__(self, store: BundleStore, storage: Path, max_bytes: int) -> None:
+    def __init__(self, store: BundleStore, storage: Storage, uploads: Path, max_bytes: int) -> None:
         self._store = store
         self._storage = storage
+        self._uploads = uploads
         self._max_bytes = max_bytes
 
     async def upload(self, body: AsyncIterator[bytes]) -> Uploaded:
         """Receive a zip. Raises TooLargeError as soon as it is, InvalidError; nothing is left behind then."""
-        folder = bundles_folder(self._storage)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = folder / f"{secrets.token_hex(8)}{PART_SUFFIX}"
+        self._uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self._uploads / f"{secrets.token_hex(8)}{PART_SUFFIX}"
         try:
             sha256, size_bytes = await self._receive(body, part)
-            target = bundle_path(self._storage, sha256)
-            if target.is_file() and (known := await self._store.touch(sha256)) is not None:
+            key = bundle_key(sha256)
+            is_there = await asked(self._storage.size, key) is not None
+            if is_there and (known := await self._store.touch(sha256)) is not None:
                 return Uploaded(known, is_new=False)
             try:
                 num_files = await asyncio.to_thread(check_archive, part, self._max_bytes)
@@ -52,7 +56,8 @@ class Bundles:
                 raise InvalidError(
                     "the bundle is refused", [FieldProblem("", error.message)], code="BUNDLE_INVALID"
                 ) from None
-            await asyncio.to_thread(_keep, part, target)
+            # The bytes last before the row that names them is written.
+            await asked(self._storage.write, key, _chunks(part))
             bundle, is_new = await self._store.add(sha256, size_bytes, num_files)
             return Uploaded(bundle, is_new)
         finally:
@@ -74,13 +79,7 @@ class Bundles:
         return digest.hexdigest(), size_bytes
 
 
-def _keep(part: Path, target: Path) -> None:
-    """Make the bytes last before the row that names them is written."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while data := stream.read(CHUNK_BYTES):
+            yield data

@@ -1,41 +1,28 @@
-"""Files that jobs left: listed and opened without ever leaving the job's folder."""
+"""What jobs left in storage: checkpoints, and the files that their code wrote."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
-import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from service.asking import asked
 from service.documents import Document, checkpoint_documents
 from service.errors import NotFoundError
-from service.folders import checkpoints_folder, output_folder
+from service.folders import checkpoints_place, output_place
 from service.jobs import Jobs
+from service.local_files import MAX_LISTED, Download, chunks_of, listed, no_file, open_inside
 from service.store.observed import ObservedStore
 from service.times import rfc3339
-from workers.checkpoints import MANIFEST, WEIGHTS
+from workers.checkpoints import checkpoint_names, read_manifest
+from workers.errors import CheckpointError
 from workers.status import CheckpointInfo
-
-MAX_LISTED = 10_000
-MAX_DEPTH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """A regular file open for reading; whoever gets it closes ``descriptor``."""
-
-    descriptor: int
-    size_bytes: int
-    name: str
+from workers.storage import Storage, local_folder, open_storage
+from workers.weights_file import weights_file
 
 
 class Files:
     """Checkpoints and outputs of jobs, in storage."""
 
-    def __init__(self, jobs: Jobs, observed: ObservedStore, storage: Path) -> None:
+    def __init__(self, jobs: Jobs, observed: ObservedStore, storage: str) -> None:
         self._jobs = jobs
         self._observed = observed
         self._storage = storage
@@ -45,94 +32,62 @@ class Files:
         await self._jobs.get(job_id)
         return checkpoint_documents(await self._present(job_id))
 
-    async def open_weights(self, job_id: str, step: int) -> OpenFile:
-        """The weights of the newest checkpoint at ``step``. Raises NotFoundError."""
+    async def open_weights(self, job_id: str, step: int) -> Download:
+        """The weights of the newest checkpoint at ``step`` as one safetensors file. Raises NotFoundError."""
         job = await self._jobs.get(job_id)
         found = [info for info in await self._present(job_id) if info.step == step]
         if not found:
             raise NotFoundError(f"{job_id} has no checkpoint of step {step}; GET .../checkpoints lists them")
-        path = f"{max(found, key=lambda info: info.order).path}/{WEIGHTS}"
-        opened = await asyncio.to_thread(open_inside, checkpoints_folder(self._storage, job_id), path)
-        return OpenFile(opened.descriptor, opened.size_bytes, f"{job.name}-{step}.safetensors")
+        name = max(found, key=lambda info: info.order).path
+        return await asked(_weights, self._checkpoints(job_id), name, f"{job.name}-{step}.safetensors")
 
     async def files(self, job_id: str) -> list[Document]:
         """``[{path, size_bytes, modified_at}]`` of what the code wrote, by path. Raises NotFoundError."""
         await self._jobs.get(job_id)
-        return await asyncio.to_thread(_listed, output_folder(self._storage, job_id))
+        place = output_place(self._storage, job_id)
+        folder = local_folder(place)
+        return await asked(listed, Path(folder)) if folder else await asked(_keys, place)
 
-    async def open_file(self, job_id: str, path: str) -> OpenFile:
+    async def open_file(self, job_id: str, path: str) -> Download:
         """One of those files. Raises NotFoundError, also for what only a link would reach."""
         await self._jobs.get(job_id)
-        return await asyncio.to_thread(open_inside, output_folder(self._storage, job_id), path)
+        place = output_place(self._storage, job_id)
+        folder = local_folder(place)
+        if folder is not None:
+            return await asked(open_inside, Path(folder), path)
+        return await asked(_object, open_storage(place), path)
 
     async def _present(self, job_id: str) -> list[CheckpointInfo]:
-        """Old checkpoints are removed by the workers, so a row may outlive its folder for a while."""
-        root = checkpoints_folder(self._storage, job_id)
+        """Old checkpoints are removed by the workers, so a row may outlive its checkpoint for a while."""
         infos = await self._observed.checkpoints(job_id)
-        return [info for info in infos if _is_plain(info.path) and (root / info.path / MANIFEST).is_file()]
+        names = frozenset(await asked(checkpoint_names, self._checkpoints(job_id)))
+        return [info for info in infos if info.path in names]
+
+    def _checkpoints(self, job_id: str) -> Storage:
+        return open_storage(checkpoints_place(self._storage, job_id))
 
 
-def open_inside(root: Path, path: str) -> OpenFile:
-    """Open a regular file under ``root`` by a relative path, following no link on the way.
-
-    Each part is opened in the folder that the part before it opened, so nothing can be swapped in
-    between. Raises NotFoundError for everything that is not a regular file there.
-    """
-    missing = NotFoundError(f"there is no file {path[:200]!r}; GET .../files lists them")
-    parts = path.split("/")
-    if len(parts) > MAX_DEPTH or not all(_is_plain(part) for part in parts):
-        raise missing
+def _weights(storage: Storage, name: str, file_name: str) -> Download:
     try:
-        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        raise missing from None
-    try:
-        for part in parts[:-1]:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        # Without O_NONBLOCK a named pipe would be waited for.
-        descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            raise
-        raise missing from None
-    finally:
-        os.close(folder)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise missing
-    return OpenFile(descriptor, status.st_size, parts[-1])
+        manifest = read_manifest(storage, name)
+    except CheckpointError as error:
+        raise NotFoundError(error.message) from None
+    if manifest is None:
+        raise NotFoundError(f"the checkpoint {name} was removed just now; GET .../checkpoints lists the others")
+    file = weights_file(storage, manifest)
+    return Download(name=file_name, size_bytes=file.size_bytes, chunks=file.chunks())
 
 
-def _is_plain(part: str) -> bool:
-    return part not in ("", ".", "..") and "/" not in part and "\0" not in part
+def _keys(place: str) -> list[Document]:
+    found = open_storage(place).listed()[:MAX_LISTED]
+    return [{"path": f.key, "size_bytes": f.size_bytes, "modified_at": rfc3339(f.modified_s)} for f in found]
 
 
-def _listed(root: Path) -> list[Document]:
-    found = []
-    for path, status in _walk(root, ""):
-        found.append({"path": path, "size_bytes": status.st_size, "modified_at": rfc3339(status.st_mtime)})
-        if len(found) == MAX_LISTED:
-            break
-    return sorted(found, key=lambda document: str(document["path"]))
-
-
-def _walk(folder: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
-    if prefix.count("/") >= MAX_DEPTH:
-        return
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        try:
-            entry.name.encode()
-            status = entry.stat(follow_symlinks=False)
-        except (OSError, UnicodeEncodeError):
-            continue
-        if stat.S_ISDIR(status.st_mode):
-            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/")
-        elif stat.S_ISREG(status.st_mode):
-            yield f"{prefix}{entry.name}", status
+def _object(storage: Storage, path: str) -> Download:
+    # Only what is listed: a path could name more to the storage than a key below the root.
+    size_bytes = next((found.size_bytes for found in storage.listed() if found.key == path), None)
+    if size_bytes is None:
+        raise no_file(path)
+    return Download(
+        name=path.rpartition("/")[2], size_bytes=size_bytes, chunks=chunks_of(storage.open(path), size_bytes)
+    )

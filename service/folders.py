@@ -1,9 +1,12 @@
-"""Where files lie in storage and in the home directory; paths only, nothing is touched.
+"""Where things lie in storage and in the home directory; names only, nothing is touched.
+
+``storage`` is a folder's path or the URL of other storage; what is below it is named in its way.
 
 storage/installation                           its name, for other replicas to compare
 storage/bundles/<sha256>.zip
-storage/jobs/<job id>/checkpoints/<folder>/    as in workers.checkpoints
+storage/jobs/<job id>/checkpoints/             as in workers.checkpoints
 storage/jobs/<job id>/output/                  $CONCERTINA_OUTPUT
+home/uploads/                                  bundles that are still being received
 home/run/                                      sockets and process ids
 home/token                                     the admin token, mode 0600
 """
@@ -12,40 +15,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workers.storage import join
 
-def storage_mark(storage: Path) -> Path:
-    """Holds the name of the installation that the storage belongs to."""
-    return storage / "installation"
-
-
-def bundles_folder(storage: Path) -> Path:
-    """One file a bundle, named by its hash."""
-    return storage / "bundles"
+BUNDLES, JOBS, MARK = "bundles", "jobs", "installation"
 
 
-def bundle_path(storage: Path, sha256: str) -> Path:
-    """The file with a bundle's bytes."""
-    return bundles_folder(storage) / f"{sha256}.zip"
+def bundle_key(sha256: str) -> str:
+    """The key of a bundle's bytes in storage."""
+    return f"{BUNDLES}/{sha256}.zip"
 
 
-def jobs_folder(storage: Path) -> Path:
-    """Holds one folder a job, named by its id."""
-    return storage / "jobs"
-
-
-def job_folder(storage: Path, job_id: str) -> Path:
+def job_place(storage: str, job_id: str) -> str:
     """All lasting files of one job; goes when the job is deleted."""
-    return jobs_folder(storage) / job_id
+    return join(storage, JOBS, job_id)
 
 
-def checkpoints_folder(storage: Path, job_id: str) -> Path:
-    """One folder a checkpoint."""
-    return job_folder(storage, job_id) / "checkpoints"
+def checkpoints_place(storage: str, job_id: str) -> str:
+    """The checkpoints of one job, in the form of ``workers.checkpoints``."""
+    return join(job_place(storage, job_id), "checkpoints")
 
 
-def output_folder(storage: Path, job_id: str) -> Path:
+def output_place(storage: str, job_id: str) -> str:
     """What the user's code wrote to ``$CONCERTINA_OUTPUT``."""
-    return job_folder(storage, job_id) / "output"
+    return join(job_place(storage, job_id), "output")
+
+
+def uploads_folder(home: Path) -> Path:
+    """Holds what is lost when the service ends."""
+    return home / "uploads"
 
 
 def run_folder(home: Path) -> Path:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
-import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from service.documents import Document, event_document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError, PreconditionError
-from service.folders import bundle_path, job_folder
+from service.folders import bundle_key, job_place
 from service.ids import JOB_ID
 from service.page_tokens import PageTokens
 from service.records import JobFilter, JobRow, Scale
@@ -31,6 +30,7 @@ from service.store.jobs import (
 from service.store.port import StaleRowError, TransitionError
 from workers.errors import FieldProblem, SpecError
 from workers.spec import JobSpec, parse_job_spec
+from workers.storage import open_storage
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
@@ -63,7 +63,7 @@ class JobPage:
 class Jobs:
     """``wake`` tells the reconciler that there is something new to look at; it must not block."""
 
-    def __init__(self, store: JobStore, storage: Path, tokens: PageTokens, wake: Callable[[], None]) -> None:
+    def __init__(self, store: JobStore, storage: str, tokens: PageTokens, wake: Callable[[], None]) -> None:
         self._store = store
         self._storage = storage
         self._tokens = tokens
@@ -165,12 +165,16 @@ class Jobs:
                 raise ConflictError(f"the job is {job.state}; cancel it, and delete it once it has ended")
             deleted = await self._store.delete(job)
             # Rows first: what a crash leaves on disk then belongs to no job, and the reconciler removes it.
-            await asyncio.to_thread(shutil.rmtree, job_folder(self._storage, job.id), ignore_errors=True)
-            if deleted.bundle_sha256 is not None:
-                bundle_path(self._storage, deleted.bundle_sha256).unlink(missing_ok=True)
+            await asyncio.to_thread(self._clear, job.id, deleted.bundle_sha256)
             return job
 
         await self._change(job_id, if_match, decide)
+
+    def _clear(self, job_id: str, bundle_sha256: str | None) -> None:
+        with contextlib.suppress(OSError):
+            open_storage(job_place(self._storage, job_id)).clear()
+            if bundle_sha256 is not None:
+                open_storage(self._storage).delete(bundle_key(bundle_sha256))
 
     async def _change(self, job_id: str, if_match: str | None, decide: Callable[[JobRow], Awaitable[JobRow]]) -> JobRow:
         for _ in range(MAX_TRIES):

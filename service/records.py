@@ -211,7 +211,7 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRow:
-    """An uploaded archive; its bytes are the file ``bundle_path(storage, sha256)``."""
+    """An uploaded archive; its bytes have the key ``bundle_key(sha256)`` in storage."""
 
     id: str
     sha256: str

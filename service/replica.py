@@ -9,8 +9,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from service.folders import storage_mark
+from service.folders import MARK
 from service.store.leases import Installation
+from workers.storage import Storage, open_storage
 
 
 class StorageNotSharedError(Exception):
@@ -22,28 +23,28 @@ def replica_name(home: Path) -> str:
     return f"{socket.gethostname()}:{home}"
 
 
-def mark_storage(storage: Path, installation_id: str) -> None:
-    """Leave the installation's name for other replicas to find; for the leader."""
-    storage.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = storage_mark(storage)
-    if _read(file) != installation_id:
-        file.write_text(f"{installation_id}\n")
+def mark_storage(url: str, installation_id: str) -> None:
+    """Leave the installation's name for other replicas to find; for the leader. Raises OSError."""
+    storage = open_storage(url)
+    if _read(storage) != installation_id:
+        storage.write(MARK, [f"{installation_id}\n".encode()])
 
 
-def check_storage(storage: Path, home: Path, installation: Installation) -> None:
+def check_storage(url: str, home: Path, installation: Installation) -> None:
     """Raises StorageNotSharedError while another replica leads whose storage is not ours."""
     leader = installation.leader
-    if leader in (None, replica_name(home)) or _read(storage_mark(storage)) == installation.id:
+    if leader in (None, replica_name(home)) or _read(open_storage(url)) == installation.id:
         return
     raise StorageNotSharedError(
-        f"{leader} serves the same database, and the storage {storage} is not the one it uses "
-        f"(no mark of {installation.id} is in it); give all replicas one folder that all of their machines see "
-        "by --storage"
+        f"{leader} serves the same database, and the storage {url} is not the one it uses "
+        f"(no mark of {installation.id} is in it); give all replicas one folder that all of their machines see, or one "
+        "URL, by --storage"
     )
 
 
-def _read(file: Path) -> str | None:
+def _read(storage: Storage) -> str | None:
     try:
-        return file.read_text().strip()
+        with storage.open(MARK) as file:
+            return file.read(1000).decode(errors="replace").strip()
     except OSError:
         return None

@@ -12,6 +12,7 @@ from service.cost import Prices
 from service.documents import Document, job_document
 from service.feed import Feed
 from service.files import Files
+from service.folders import uploads_folder
 from service.instruments import Instruments
 from service.jobs import Jobs
 from service.nodes import Nodes
@@ -22,6 +23,7 @@ from service.records import JobRow
 from service.settings import Settings
 from service.store.opening import Store, open_store
 from service.telemetry import Telemetry
+from workers.storage import open_storage, provide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,8 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
     """Wire everything; nothing is opened or read yet."""
     store = open_store(settings.database_url, clock)
     listener = NudgeListener(settings.home, API)
-    storage = settings.storage_folder
+    storage = settings.storage_url
+    provide(storage, settings.storage_options)
     prices = Prices.of(settings)
     page_tokens = PageTokens()
 
@@ -74,7 +77,7 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         prices=prices,
         access=Access(store.access, clock),
         jobs=jobs,
-        bundles=Bundles(store.bundles, storage, settings.max_bundle_bytes),
+        bundles=Bundles(store.bundles, open_storage(storage), uploads_folder(settings.home), settings.max_bundle_bytes),
         files=Files(jobs, store.observed, storage),
         telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
         overview=overview,

@@ -8,15 +8,18 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import ipaddress
+import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from workers.storage import local_folder, unusable
 
 PREFIX = "CONCERTINA_"
 CONFIG_FILE = "config.toml"
@@ -54,8 +57,12 @@ class Settings(BaseSettings):
         int | None, Field(ge=1, le=4096, description="CPUs of the Ray started here; null is the machine's.")
     ] = None
     storage: Annotated[
-        str | None, Field(description="Folder or file:// URL of bundles and checkpoints; null is in home.")
+        str | None,
+        Field(description="Folder or URL (s3://BUCKET/PATH, ...) of bundles, checkpoints; null: in home."),
     ] = None
+    storage_options: Annotated[
+        dict[str, Any], Field(repr=False, description="Options of fsspec for that URL, as JSON: keys, an endpoint.")
+    ] = {}
     allowed_hosts: Annotated[
         tuple[str, ...], Field(description="Names besides loopback under which the service may be called.")
     ] = ()
@@ -114,14 +121,29 @@ class Settings(BaseSettings):
 
     @field_validator("storage")
     @classmethod
-    def _local_storage(cls, value: str | None) -> str | None:
+    def _known_storage(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-            raise ValueError(f"NOT_AVAILABLE: storage {value!r} is not built yet; use a folder or a file:// URL")
-        path = Path(unquote(parts.path)).expanduser() if parts.scheme else Path(value).expanduser()
-        return os.path.abspath(path)
+        folder = local_folder(value)
+        if folder is not None:
+            if urlsplit(value).netloc not in ("", "localhost") and "://" in value:
+                raise ValueError(
+                    f"storage {value!r} names a machine; write file:///PATH, or mount it and give its folder"
+                )
+            return os.path.abspath(Path(folder).expanduser())
+        if why := unusable(value):
+            raise ValueError(f"storage {value!r} cannot be used: {why}")
+        return value.rstrip("/")
+
+    @field_validator("storage_options", mode="before")
+    @classmethod
+    def _from_json(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError('it is no JSON; write an object such as {"key": "...", "secret": "..."}') from None
 
     @field_validator("database")
     @classmethod
@@ -149,9 +171,14 @@ class Settings(BaseSettings):
         return self
 
     @property
-    def storage_folder(self) -> Path:
-        """Where bundles, checkpoints and outputs lie."""
-        return Path(self.storage) if self.storage else self.home / "storage"
+    def storage_url(self) -> str:
+        """Where bundles, checkpoints and outputs lie: the path of a folder, or the URL of other storage."""
+        return self.storage or str(self.home / "storage")
+
+    @property
+    def storage_folder(self) -> Path | None:
+        """The folder; None for other storage."""
+        return None if "://" in self.storage_url else Path(self.storage_url)
 
     @property
     def database_url(self) -> str:
@@ -167,10 +194,16 @@ class Settings(BaseSettings):
     def as_environment(self) -> dict[str, str]:
         """These settings as variables, for a child process to load the same ones."""
         values = self.model_dump(mode="json", exclude_none=True)
-        return {
-            f"{PREFIX}{name.upper()}": ",".join(value) if isinstance(value, list) else str(value)
-            for name, value in values.items()
-        }
+        return {f"{PREFIX}{name.upper()}": _as_text(value) for name, value in values.items()}
+
+
+def _as_text(value: object) -> str:
+    match value:
+        case list():
+            return ",".join(value)
+        case dict():
+            return json.dumps(value)
+    return str(value)
 
 
 class ClientSettings(BaseModel):

@@ -302,10 +302,14 @@ def _restore(row: Mapping[str, Any]) -> str:
     why = str(row.get("reason") or "")
     if why.startswith("training from"):
         return f"Went on {why.removeprefix('training ')}"
+    if _detail(row, "passed_over"):
+        return _sentence(row)
     return f"Went on from a checkpoint{_because(row)}"
 
 
 def _checkpoint(row: Mapping[str, Any]) -> str:
+    if _detail(row, "failed"):
+        return _sentence(row)
     step = row.get("step")
     final = "Final checkpoint" if _detail(row, "final", "is_final") else "Checkpoint"
     num_bytes = _detail(row, "size_bytes")

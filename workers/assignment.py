@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from workers.spec import JobSpec
 
@@ -18,15 +19,17 @@ class JobKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Where a job's lasting files are: folders of this machine (or one that all workers share).
+    """Where a job's lasting files are: folders, or URLs of storage that all workers reach.
 
-    ``checkpoints`` holds one folder a checkpoint, ``output`` what the user's code wrote to
-    ``$CONCERTINA_OUTPUT``, ``init_from`` the checkpoint folder to start from, or None.
+    ``checkpoints`` is the root of ``workers.checkpoints``, ``output`` what the user's code wrote to
+    ``$CONCERTINA_OUTPUT``, ``init_from`` such a root, "/" and the name of the checkpoint to start from, or None.
+    ``options`` open URLs (``workers.storage.provide``); they hold keys, so they must never be logged.
     """
 
     checkpoints: str
     output: str
     init_from: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

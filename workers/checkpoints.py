@@ -1,75 +1,218 @@
-"""The form of a checkpoint in storage, readable without torch.
+"""The form of checkpoints in storage, readable without torch.
 
-One checkpoint is one folder, complete once its ``manifest.json`` exists (written last, by rename):
+    manifests/<name>.json           a complete checkpoint: what it is, and where each of its tensors lies
+    pieces/<name>.<id>.<kind>       tensors end to end, as the save <id> of checkpoint <name> found them changed
+    drafts/<name>.<id>.json         the manifest of a save that is under way
+    damaged/<name>.json             what was found to be damaged, and how
 
-    <attempt>-<lineage>-<round>-<generation>/
-        weights.safetensors      parameters and buffers, by their names in the model
-        state.pt                 optimizer, scaler and random state (torch, weights_only)
-        manifest.json            CheckpointInfo, the Plan's sections, checksums of the files
+A checkpoint is complete once its manifest is there, which is written last. Tensors that did not change since the
+checkpoint before are not written again: the manifest names the piece of an earlier save, which therefore
+lives as long as a manifest names it (``workers.retention``). Every manifest and every tensor has a checksum.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
+from workers.errors import CheckpointError
 from workers.status import CheckpointInfo
+from workers.storage import Storage, read
 
-MANIFEST = "manifest.json"
-WEIGHTS = "weights.safetensors"
-STATE = "state.pt"
+MANIFESTS, PIECES, DRAFTS, DAMAGED = "manifests", "pieces", "drafts", "damaged"
+
+NOWHERE = ""
+"""The piece of a tensor without numbers."""
+
+_SUFFIX = ".json"
+_CHUNK_BYTES = 4 * 2**20
+
+Path: TypeAlias = tuple[int | str, ...]
+"""Where a tensor stands in the optimizer's nested state."""
 
 
-def folder_name(attempt: int, lineage: int, round: int, generation: int) -> str:
-    """The folder of one checkpoint; sorts as its parts do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One tensor: its format (a safetensors name), shape, and the bytes of a piece that hold it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    piece: str
+    offset: int
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A whole checkpoint; ``pieces`` maps the keys of all pieces that it needs to their sizes in bytes.
+
+    ``weights`` are parameters and buffers by their names in the model. ``state`` are the tensors of the
+    optimizer's state and ``skeleton`` is the rest of it (``torch.save``, None where a tensor stands).
+    ``plan`` holds the plan's sections for whoever reads it later.
+    """
+
+    info: CheckpointInfo
+    plan: Mapping[str, Any]
+    weights: Mapping[str, Entry]
+    state: Mapping[Path, Entry]
+    skeleton: Entry
+    pieces: Mapping[str, int]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Everything that a restore reads."""
+        return [self.skeleton, *self.weights.values(), *self.state.values()]
+
+
+def checkpoint_name(attempt: int, lineage: int, round: int, generation: int) -> str:
+    """The name of one checkpoint; sorts as its parts do."""
     return f"{attempt:04d}-{lineage:04d}-{round:09d}-{generation:05d}"
 
 
-def read_manifest(folder: Path) -> dict[str, object] | None:
-    """The manifest of a complete checkpoint, or None where there is none or it cannot be read."""
+def manifest_key(name: str) -> str:
+    """The object that makes a checkpoint complete."""
+    return f"{MANIFESTS}/{name}{_SUFFIX}"
+
+
+def draft_key(save: str) -> str:
+    """The announced manifest of a save, ``<name>.<id>``."""
+    return f"{DRAFTS}/{save}{_SUFFIX}"
+
+
+def name_in(key: str) -> str:
+    """The checkpoint's name in the key of a manifest, draft, note or piece."""
+    return key.rpartition("/")[2].split(".")[0]
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """JSON, with its own checksum."""
+    body = {
+        "info": asdict(manifest.info),
+        "plan": dict(manifest.plan),
+        "weights": {name: asdict(entry) for name, entry in manifest.weights.items()},
+        "state": [[list(path), asdict(entry)] for path, entry in manifest.state.items()],
+        "skeleton": asdict(manifest.skeleton),
+        "pieces": dict(manifest.pieces),
+    }
+    text = json.dumps(body, allow_nan=False)
+    return f'{{"sha256": "{_digest(text)}",\n"manifest": {text}}}'
+
+
+def read_manifest(storage: Storage, name: str, key: str | None = None) -> Manifest | None:
+    """The manifest of a checkpoint (or the object ``key``), None where there is none.
+
+    Raises CheckpointError where it is damaged, OSError where the storage fails.
+    """
     try:
-        document = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) and "info" in document else None
-
-
-def read_info(folder: Path) -> CheckpointInfo | None:
-    """What a complete checkpoint says of itself, or None."""
-    document = read_manifest(folder)
-    if document is None or not isinstance(document["info"], dict):
+        text = read(storage, key or manifest_key(name))
+    except FileNotFoundError:
         return None
     try:
-        return CheckpointInfo(**document["info"])
-    except TypeError:
-        return None
+        document = json.loads(text)
+        body = document["manifest"]
+        if _digest(json.dumps(body, allow_nan=False)) != document["sha256"]:
+            raise ValueError("it does not have its checksum")
+        return _manifest_of(body)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"the manifest of the checkpoint {name} in {storage.url} is damaged: {error}; take another checkpoint"
+        ) from error
 
 
-def list_checkpoints(root: Path) -> list[CheckpointInfo]:
-    """All complete checkpoints under a job's checkpoint folder, oldest first."""
-    if not root.is_dir():
-        return []
-    found = (read_info(folder) for folder in root.iterdir() if folder.is_dir())
-    return sorted((info for info in found if info is not None), key=lambda info: info.order)
+def checkpoint_names(storage: Storage) -> list[str]:
+    """The checkpoints that have a manifest, oldest first; nothing is read."""
+    return [name_in(key) for key in storage.keys(MANIFESTS) if key == manifest_key(name_in(key))]
 
 
-def is_intact(folder: Path) -> bool:
-    """Whether every file has the checksum that the manifest names; reads all bytes."""
-    document = read_manifest(folder)
-    sums = document.get("sha256") if document else None
-    if not isinstance(sums, dict):
-        return False
-    return all((folder / name).is_file() and file_sha256(folder / name) == digest for name, digest in sums.items())
+def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
+    """All complete checkpoints of a job with a readable manifest, oldest first."""
+    found = []
+    for name in checkpoint_names(storage):
+        try:
+            manifest = read_manifest(storage, name)
+        except CheckpointError:
+            continue
+        if manifest is not None:
+            found.append(manifest.info)
+    return sorted(found, key=lambda info: info.order)
 
 
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def damage(storage: Storage, name: str) -> str | None:
+    """What is wrong with a complete checkpoint, None where all that a restore reads has its checksum.
+
+    Reads all of its bytes. Raises OSError where the storage fails, which says nothing about the checkpoint.
+    """
+    try:
+        manifest = read_manifest(storage, name)
+        if manifest is None:
+            return "its manifest is missing"
+        for _, _ in verified(storage, manifest.entries):
+            pass
+    except CheckpointError as error:
+        return error.message
+    return None
 
 
-def manifest_text(info: CheckpointInfo, sha256: dict[str, str], plan: dict[str, object]) -> str:
-    """The manifest's JSON text; ``plan`` holds the plan's sections for whoever reads it later."""
-    return json.dumps({"info": asdict(info), "sha256": sha256, "plan": plan}, indent=1)
+def verified(storage: Storage, entries: Sequence[Entry]) -> Iterator[tuple[Entry, bytearray]]:
+    """Each entry's bytes, once a piece and a place, in the order in which they lie there.
+
+    The bytes are the caller's. Raises CheckpointError where a piece is missing, cut short or damaged.
+    """
+    places = {(e.piece, e.offset): e for e in entries}
+    pieces: dict[str, list[Entry]] = {}
+    for place in sorted(places):
+        pieces.setdefault(place[0], []).append(places[place])
+    for entry in pieces.pop(NOWHERE, []):
+        yield entry, bytearray()
+    for piece, inside in pieces.items():
+        try:
+            file = storage.open(piece)
+        except FileNotFoundError:
+            raise _damaged(storage, piece, "the piece is missing") from None
+        with file:
+            for entry in inside:
+                file.seek(entry.offset)
+                data = bytearray(entry.size_bytes)
+                if _fill(file, data) < entry.size_bytes:
+                    raise _damaged(storage, piece, f"it ends before byte {entry.offset + entry.size_bytes}")
+                if (seen := hashlib.sha256(data).hexdigest()) != entry.sha256:
+                    told = f"the checksum from byte {entry.offset} on is {seen}, the manifest says {entry.sha256}"
+                    raise _damaged(storage, piece, told)
+                yield entry, data
+
+
+def _fill(file: Any, data: bytearray) -> int:
+    view, num_read = memoryview(data), 0
+    while num_read < len(view):
+        num_new = file.readinto(view[num_read : num_read + _CHUNK_BYTES])
+        if not num_new:
+            break
+        num_read += num_new
+    return num_read
+
+
+def _manifest_of(body: dict[str, Any]) -> Manifest:
+    return Manifest(
+        info=CheckpointInfo(**body["info"]),
+        plan=body["plan"],
+        weights={name: _entry_of(entry) for name, entry in body["weights"].items()},
+        state={tuple(path): _entry_of(entry) for path, entry in body["state"]},
+        skeleton=_entry_of(body["skeleton"]),
+        pieces=body["pieces"],
+    )
+
+
+def _entry_of(values: dict[str, Any]) -> Entry:
+    return Entry(**{**values, "shape": tuple(values["shape"])})
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _damaged(storage: Storage, piece: str, told: str) -> CheckpointError:
+    return CheckpointError(f"{storage.url}/{piece} is damaged: {told}; take another checkpoint")

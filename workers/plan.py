@@ -88,7 +88,7 @@ class MemberSource:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
-    """State of a checkpoint; ``path`` is its folder in the job's checkpoint storage."""
+    """State of a checkpoint; ``path`` is its name in the job's checkpoint storage."""
 
     path: str
     step: int

@@ -138,7 +138,11 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointInfo:
-    """A complete checkpoint in storage; ``path`` is its folder under the job's checkpoint folder."""
+    """A complete checkpoint in storage; ``path`` is its name among the job's checkpoints.
+
+    ``size_bytes`` is what a restore reads; ``written_bytes`` of them this save wrote, the others earlier ones.
+    ``held_s`` is how long training waited for it.
+    """
 
     path: str
     attempt: int
@@ -152,11 +156,22 @@ class CheckpointInfo:
     is_final: bool
     created_at: float
     held_s: float = 0.0
+    written_bytes: int = 0
 
     @property
     def order(self) -> tuple[int, int, int, int]:
         """The newest checkpoint is the greatest by this."""
         return (self.attempt, self.lineage, self.round, self.generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedSave:
+    """A checkpoint that could not be written; ``path`` would have been its name, ``time`` is Unix seconds."""
+
+    path: str
+    step: int
+    time: float
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +205,7 @@ class WorkerStatus:
     records: tuple[RoundRecord, ...] = ()
     logs: tuple[LogChunk, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
+    failed_saves: tuple[FailedSave, ...] = ()
     micro_size: int | None = None
     memory_bytes: int = 0
     gpu_utilisation: float | None = None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -15,12 +12,11 @@ from service.api.problems import Answer
 from service.api.requests import MAX_INT, Use
 from service.api.schema import failures
 from service.api.shapes import Checkpoints, Comparison, ExplanationShape, Metrics, OutputFiles, Timeline
-from service.files import OpenFile
+from service.local_files import Download
 from service.telemetry import DEFAULT_POINTS, LogQuery, MetricsQuery
 
 router = APIRouter(tags=["telemetry"])
 
-CHUNK_BYTES = 1 << 18
 
 Step = Annotated[int, Query(ge=0, le=MAX_INT)]
 Keys = Annotated[list[str] | None, Query(max_length=200, description="one or more, also separated by commas")]
@@ -130,7 +126,7 @@ def _split(texts: list[str] | None) -> tuple[str, ...] | None:
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip()) or None
 
 
-def _download(file: OpenFile) -> StreamingResponse:
+def _download(file: Download) -> StreamingResponse:
     """Bytes that a job wrote: never shown as a page, whatever they are."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in file.name)
     headers = {
@@ -139,18 +135,4 @@ def _download(file: OpenFile) -> StreamingResponse:
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "no-cache",
     }
-    return StreamingResponse(_chunks(file), media_type="application/octet-stream", headers=headers)
-
-
-async def _chunks(file: OpenFile) -> AsyncIterator[bytes]:
-    left = file.size_bytes
-    try:
-        while left > 0:
-            data = await asyncio.to_thread(os.read, file.descriptor, min(CHUNK_BYTES, left))
-            if not data:
-                # It was cut short meanwhile; the promised length then tells the reader that some is missing.
-                return
-            left -= len(data)
-            yield data
-    finally:
-        os.close(file.descriptor)
+    return StreamingResponse(file.chunks, media_type="application/octet-stream", headers=headers)

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import structlog
 
-from service.folders import bundle_path, checkpoints_folder, output_folder
+from service.folders import bundle_key, checkpoints_place, output_place
 from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
 from workers.assignment import Storage
-from workers.checkpoints import list_checkpoints, read_info
+from workers.checkpoints import checkpoint_names, list_checkpoints
 from workers.control.decisions import ControlSettings
 from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
 from workers.spec import InitFrom, JobSpec, Secret
+from workers.storage import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -32,20 +33,20 @@ class Launching:
 
         Raises JobError when something that the spec names is not there (any more).
         """
-        spec, storage = job.spec, self._settings.storage_folder
+        spec, storage = job.spec, self._settings.storage_url
         bundle_file, bundle_sha256 = None, None
         if spec.bundle is not None:
             row = await self._store.bundle(spec.bundle)
-            file = bundle_path(storage, row.sha256) if row else None
-            if row is None or file is None or not file.is_file():
+            if row is None or await asyncio.to_thread(open_storage(storage).size, bundle_key(row.sha256)) is None:
                 raise BundleError(f"bundle {spec.bundle} is not in storage; upload it again and submit anew")
-            bundle_file, bundle_sha256 = str(file), row.sha256
+            bundle_file, bundle_sha256 = join(storage, bundle_key(row.sha256)), row.sha256
         return Launch(
             spec=spec,
             storage=Storage(
-                checkpoints=str(checkpoints_folder(storage, job.id)),
-                output=str(output_folder(storage, job.id)),
+                checkpoints=checkpoints_place(storage, job.id),
+                output=output_place(storage, job.id),
                 init_from=await self._init_from(job),
+                options=self._settings.storage_options,
             ),
             scratch=str(self._scratch),
             env=_filled(spec),
@@ -63,7 +64,7 @@ class Launching:
         )
 
     async def _init_from(self, job: JobRow) -> str | None:
-        """The folder to start from; None where it is gone, but the job may have what it needed of it already.
+        """The checkpoint to start from; None where it is gone, but the job may have what it needed of it already.
 
         Whether it has, only a start shows: one from the beginning fails where this is None.
         """
@@ -80,7 +81,7 @@ class Launching:
             return None
 
     def _has_own_checkpoint(self, job: JobRow) -> bool:
-        found = list_checkpoints(checkpoints_folder(self._settings.storage_folder, job.id))
+        found = list_checkpoints(open_storage(checkpoints_place(self._settings.storage_url, job.id)))
         return any(info.attempt > job.restart_after for info in found)
 
     async def _source(self, wish: InitFrom) -> str:
@@ -91,13 +92,13 @@ class Launching:
             raise UserCodeError(
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
-        folder = checkpoints_folder(self._settings.storage_folder, wish.job) / chosen[-1].path
-        if await asyncio.to_thread(read_info, folder) is None:
+        url, name = checkpoints_place(self._settings.storage_url, wish.job), chosen[-1].path
+        if name not in await asyncio.to_thread(checkpoint_names, open_storage(url)):
             raise UserCodeError(
-                f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({folder}); "
+                f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({url}); "
                 "choose another step of it, or leave `init_from` out"
             )
-        return str(folder)
+        return join(url, name)
 
 
 def _filled(spec: JobSpec) -> dict[str, str]:

@@ -28,6 +28,7 @@ from service.store.port import DatabaseAwayError, FencedOutError, ReconcilerStor
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, read_ray_record
 from workers.errors import Reason
+from workers.storage import provide
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -139,7 +140,8 @@ class Process:
 
     async def _lead(self, record: RayRecord) -> Exit:
         installation_id = await self._store.installation_id()
-        await asyncio.to_thread(mark_storage, self._settings.storage_folder, installation_id)
+        provide(self._settings.storage_url, self._settings.storage_options)
+        await asyncio.to_thread(mark_storage, self._settings.storage_url, installation_id)
         cluster = self._make_cluster(record.address, installation_id)
         await self._connect(cluster, record)
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
@@ -148,11 +150,12 @@ class Process:
             cluster=cluster,
             launching=Launching(self._settings, self._store, scratch),
             fence=self._fence,
-            storage=self._settings.storage_folder,
+            storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
         )
         # All nodes of a Ray of our own are this machine.
-        sight = None if record.is_own else StorageSight(cluster, self._settings.storage_folder)
+        folder = self._settings.storage_folder
+        sight = None if record.is_own or folder is None else StorageSight(cluster, folder)
         reconciler = Reconciler(office, scratch, sight)
         try:
             if sight is not None:
@@ -170,7 +173,7 @@ class Process:
         told = None
         while not self._stop.is_set() and (blind := await sight.blind((await cluster.view()).nodes)):
             self._check_fence()
-            why = refusal(blind, self._settings.storage_folder)
+            why = refusal(blind, self._settings.storage_url)
             if not self._is_current(record):
                 raise ClusterLostError(f"Ray at {record.address} is gone")
             if why != told:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import structlog
 
-from service.folders import checkpoints_folder
+from service.folders import checkpoints_place
 from service.ports import (
     ClusterLostError,
     ClusterPort,
@@ -27,6 +26,7 @@ from workers.checkpoints import list_checkpoints
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
 from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, RunGoal, RunPhase
+from workers.storage import open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -39,7 +39,7 @@ class Office:
     cluster: ClusterPort
     launching: Launching
     fence: int
-    storage: Path
+    storage: str
     liveness_s: float
 
 
@@ -105,8 +105,8 @@ class Pursuit:
 
     async def register_checkpoints(self) -> None:
         """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked."""
-        folder = checkpoints_folder(self._office.storage, self._key.job_id)
-        found = await asyncio.to_thread(list_checkpoints, folder)
+        storage = open_storage(checkpoints_place(self._office.storage, self._key.job_id))
+        found = await asyncio.to_thread(list_checkpoints, storage)
         await self._office.store.register_checkpoints(self._key.job_id, found, self._office.fence)
 
     async def _start(self, job: JobRow) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -13,7 +13,7 @@ import structlog
 
 from service import queue
 from service.avoidance import WINDOW_S, avoided, suspects, usable
-from service.folders import jobs_folder
+from service.folders import JOBS
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.reconciler.pursuit import Office, Pursuit, wanted_workers
@@ -23,6 +23,7 @@ from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from workers.control.names import parse_name
 from workers.status import AvoidedNode
+from workers.storage import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -201,21 +202,27 @@ class Reconciler:
     async def _reap(self, now_s: float) -> None:
         """Remove what belongs to no job: names first, rows second, and only what was seen so twice."""
         names = await self._office.cluster.names()
-        folders = await asyncio.to_thread(_folders, jobs_folder(self._office.storage), self._scratch / "logs")
+        try:
+            places = await asyncio.to_thread(_places, join(self._office.storage, JOBS), str(self._scratch / "logs"))
+        except OSError as error:
+            log.warning("storage cannot be looked into", why=str(error))
+            places = []
         rows = {job.id: job for job in await self._office.store.live_jobs()}
         known = await self._office.store.job_ids()
         if not known:
             return  # more likely a database that is not ours than one without jobs
         orphans = orphaned_actors(names, rows)
-        orphans |= {str(folder) for folder in folders if folder.name not in known}
-        ripe = self._suspects.ripe(orphans, now_s)
-        for path in [Path(thing) for thing in ripe if thing.startswith("/")]:
-            log.warning("removing a folder of no job", path=str(path))
-            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        if actors := [thing for thing in ripe if not thing.startswith("/")]:
+        stray = {place for job_id, place in places if job_id not in known}
+        ripe = self._suspects.ripe(orphans | stray, now_s)
+        for place in stray.intersection(ripe):
+            log.warning("removing files of no job", place=place)
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(open_storage(place).clear)
+        if actors := [thing for thing in ripe if thing not in stray]:
             log.warning("ending actors of no job", names=actors)
             await self._office.cluster.kill(actors)
 
 
-def _folders(*roots: Path) -> list[Path]:
-    return [folder for root in roots if root.is_dir() for folder in root.iterdir() if folder.is_dir()]
+def _places(*roots: str) -> list[tuple[str, str]]:
+    """What jobs have left, by their ids."""
+    return [(job_id, join(root, job_id)) for root in roots for job_id in open_storage(root).folders()]

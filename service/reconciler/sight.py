@@ -70,7 +70,7 @@ class StorageSight:
         return [node for node in nodes if node.is_alive and node.node_id not in self._seeing]
 
 
-def refusal(blind: list[NodeView], storage: Path) -> str:
+def refusal(blind: list[NodeView], storage: str) -> str:
     """Why this cluster cannot work with this storage, and what to do."""
     names = ", ".join(f"{node.name} ({node.node_id[:8]})" for node in blind[:4])
     more = f" and {len(blind) - 4} more" if len(blind) > 4 else ""

@@ -143,7 +143,7 @@ class ReconcilerStore(Protocol):
         ...
 
     async def bundle(self, bundle_id: str) -> BundleRow | None:
-        """An uploaded bundle; its file is ``service.folders.bundle_path(storage, row.sha256)``."""
+        """An uploaded bundle; its bytes have the key ``service.folders.bundle_key(row.sha256)``."""
         ...
 
     async def put_cluster(self, view: ClusterView, fence: int) -> None:

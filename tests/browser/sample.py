@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from service.folders import checkpoints_folder, output_folder
+from service.folders import checkpoints_place, output_place
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.states import JobState, Move
 from service.store.opening import Store
 from tests.browser.rank_spans import rank_spans
-from workers.checkpoints import MANIFEST, WEIGHTS, manifest_text
+from tests.stored_checkpoint import store_checkpoint
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
@@ -31,6 +31,7 @@ from workers.status import (
     TimelineRow,
     WorkerView,
 )
+from workers.storage import open_storage
 
 WEIGHTS_BYTES = b"weights"
 NODES = ("5f1c0de2a7b94c31", "b82e66d10f4f4a07")
@@ -64,7 +65,7 @@ class Course:
 class Sample:
     """Fills a store; ``fence`` is the reconciler's, 0 until ``begin``."""
 
-    def __init__(self, store: Store, clock: Clock, storage: Path, fence: int = 0) -> None:
+    def __init__(self, store: Store, clock: Clock, storage: str, fence: int = 0) -> None:
         self.store = store
         self.clock = clock
         self.storage = storage
@@ -125,10 +126,8 @@ class Sample:
     async def _fold(self, snapshot: JobSnapshot) -> None:
         """Store what the snapshot tells; its newest two checkpoints are in storage, as a worker leaves them."""
         for info in snapshot.checkpoints[-2:]:
-            folder = checkpoints_folder(self.storage, snapshot.job_id) / info.path
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / WEIGHTS).write_bytes(WEIGHTS_BYTES)
-            (folder / MANIFEST).write_text(manifest_text(info, {}, {}))
+            place = open_storage(checkpoints_place(self.storage, snapshot.job_id))
+            store_checkpoint(place, info, {"w": WEIGHTS_BYTES})
         await self.store.reconciler.fold(snapshot, self.fence)
 
     async def log(self, job: JobRow, text: str) -> None:
@@ -405,7 +404,7 @@ async def fill(sample: Sample) -> dict[str, JobRow]:
             seed=1,
         )
     )
-    output = output_folder(sample.storage, digits.id)
+    output = Path(output_place(sample.storage, digits.id))
     output.mkdir(parents=True)
     (output / "confusion matrix.csv").write_text("0,1\n9,8\n")
     waiting = await sample.submit(Course("chargpt-large", 20000, 0, [(0, 4)], spec={"workers": {"min": 4, "max": 8}}))

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from service.words import timeline
 from workers.control import telemetry as module
 from workers.control.telemetry import Pending, Telemetry
 from workers.lr import LrPlan
@@ -9,6 +10,7 @@ from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
     CheckpointInfo,
+    FailedSave,
     LogChunk,
     Phase,
     RoundRecord,
@@ -166,6 +168,19 @@ def test_logs_are_sent_in_portions(monkeypatch) -> None:  # type: ignore[no-unty
     buffers.acknowledge(Acknowledged(log_offsets={"1.1": 5}))
     assert buffers.acked_for("1.1", None).log_offsets == {"1.1": 8}
     assert buffers.pending().logs == (chunk(5, b"678"),)
+
+
+def test_a_save_that_failed_is_told_once_however_often_it_is_polled() -> None:
+    buffers = Telemetry(8, Acknowledged())
+    failed = FailedSave(path="a", step=4, time=5.0, message="the checkpoint of step 4 cannot be written: full")
+    buffers.take(status(failed_saves=(failed,)))
+    [row] = buffers.pending().timeline
+    assert (row.kind, row.step, row.time, row.reason) == ("checkpoint", 4, 5.0, failed.message)
+    assert timeline(asdict(row)) == "The checkpoint of step 4 cannot be written: full"
+    buffers.acknowledge(Acknowledged(timeline=frozenset({row.key})))
+    buffers.take(status(failed_saves=(failed,)))
+    assert buffers.pending().timeline == ()
+    assert buffers.is_drained
 
 
 def test_checkpoints_are_kept_until_registered() -> None:

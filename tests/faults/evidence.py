@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.folders import jobs_folder
+from service.folders import JOBS
 from service.settings import Settings
 from service.states import PLACED_STATES
+from workers.checkpoints import checkpoint_names
+from workers.local_storage import LocalStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job with all its rows; ``checkpoints`` are registered folders, ``stored`` those in storage."""
+    """One job with all its rows; ``checkpoints`` are registered ones, ``stored`` those in storage."""
 
     id: str
     spec: Mapping[str, Any]
@@ -101,7 +103,7 @@ def gather(settings: Settings) -> Evidence:
     """Read all of it in one transaction of the database."""
     file = settings.database_file
     assert file is not None, "the oracle reads SQLite"
-    root = jobs_folder(settings.storage_folder)
+    root = Path(settings.storage_url) / JOBS
     with sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=30) as connection:
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
@@ -125,7 +127,7 @@ def _job(connection: sqlite3.Connection, job_id: str, folder: Path) -> Job:
         checkpoints=frozenset(
             r["path"] for r in connection.execute("SELECT path FROM checkpoints WHERE job_id = ?", (job_id,))
         ),
-        stored=frozenset(path.parent.name for path in (folder / "checkpoints").glob("*/manifest.json")),
+        stored=frozenset(checkpoint_names(LocalStorage(folder / "checkpoints"))),
     )
 
 

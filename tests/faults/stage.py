@@ -10,13 +10,14 @@ import os
 import random
 import time
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tests.control.simulation import Group, SimWorker, World
 from tests.faults.diary import Note, line_of
+from tests.stored_checkpoint import Hasty, store_checkpoint
 from workers.assignment import JobKey
-from workers.checkpoints import MANIFEST, folder_name, manifest_text
+from workers.checkpoints import checkpoint_name
 from workers.control.launch import Launch
+from workers.local_storage import LocalStorage
 from workers.plan import MemberSource, Plan, split_batch
 from workers.status import Acknowledged, BuildInfo, CheckpointInfo, Phase, RoundRecord, WorkerStatus
 
@@ -128,7 +129,7 @@ class Stage(World):
         assert isinstance(worker, Player)
         assert plan is not None
         assert step is not None
-        path = folder_name(self.key.attempt, worker.lineage or 0, step, plan.generation)
+        path = checkpoint_name(self.key.attempt, worker.lineage or 0, step, plan.generation)
         info = CheckpointInfo(
             path=path,
             attempt=self.key.attempt,
@@ -142,11 +143,7 @@ class Stage(World):
             is_final=is_final,
             created_at=time.time(),
         )
-        folder = Path(self.launch.storage.checkpoints) / path
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "manifest.part"
-        part.write_text(manifest_text(info, {}, {}))
-        part.rename(folder / MANIFEST)
+        store_checkpoint(LocalStorage(self.launch.storage.checkpoints, Hasty()), info)
         worker.saved.append(info)
         self.storage[:] = [kept for kept in self.storage if kept[0].path != path] + [(info, worker.history)]
 

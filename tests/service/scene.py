@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
@@ -34,7 +35,7 @@ class Scene:
 
     def sees_storage(self) -> None:
         """The cluster is somebody else's: its nodes must show that they see the storage."""
-        self.sight = StorageSight(self.cluster, self.settings.storage_folder)
+        self.sight = StorageSight(self.cluster, Path(self.settings.storage_url))
         self.reconciler = self._reconciler()
 
     def _reconciler(self) -> Reconciler:
@@ -44,7 +45,7 @@ class Scene:
             cluster=self.cluster,
             launching=Launching(self.settings, self.store.reconciler, scratch),
             fence=self.fence,
-            storage=self.settings.storage_folder,
+            storage=self.settings.storage_url,
             liveness_s=1.0,
         )
         return Reconciler(office, scratch, self.sight)

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from service.api.shapes import Events
-from service.folders import job_folder
+from service.folders import job_place
 from service.services import Services
 from service.settings import Settings
 from tests.service.test_api_jobs import JOBS, assert_problem, running, submitted
@@ -132,7 +132,7 @@ async def test_wishing_for_the_same_again_changes_nothing(client: httpx2.AsyncCl
 
 async def test_deleting_takes_a_job_with_its_files(client: httpx2.AsyncClient, settings: Settings) -> None:
     job = await submitted(client)
-    folder = job_folder(settings.storage_folder, job["id"])
+    folder = Path(job_place(settings.storage_url, job["id"]))
     (folder / "output").mkdir(parents=True)
     (folder / "output" / "a.txt").write_text("a")
     assert_problem(await client.delete(f"{JOBS}/{job['id']}"), 409, "CONFLICT")

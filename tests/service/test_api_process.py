@@ -28,7 +28,8 @@ import uvicorn
 from service.app import create_app
 config = uvicorn.Config(create_app(), log_level="warning", timeout_graceful_shutdown=1)
 uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(sys.argv[1]))])
-loaded = sorted({name.partition(".")[0] for name in sys.modules} & {"ray", "torch", "numpy", "alembic", "optuna"})
+heavy = {"fsspec", "ray", "torch", "numpy", "alembic", "optuna"}
+loaded = sorted({name.partition(".")[0] for name in sys.modules} & heavy)
 print(",".join(loaded))
 """
 

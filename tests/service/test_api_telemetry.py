@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+import safetensors.numpy
 
 from service.api.shapes import (
     Checkpoints,
@@ -17,15 +18,16 @@ from service.api.shapes import (
     OutputFiles,
     Timeline,
 )
-from service.folders import checkpoints_folder, output_folder
+from service.folders import checkpoints_place, output_place
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.services import Services
 from service.settings import Settings
 from service.states import JobState
 from tests.service.given import Clock, checkpoint, leader, log, placed, record, row, snapshot, spec, view
 from tests.service.test_api_jobs import assert_problem
-from workers.checkpoints import MANIFEST, WEIGHTS, manifest_text
+from tests.stored_checkpoint import store_checkpoint
 from workers.errors import Failure, Reason
+from workers.storage import open_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -230,26 +232,19 @@ async def test_the_cluster_is_shown_with_what_runs_and_what_is_wanted(
     assert (stale["is_up"], stale["is_stale"]) == (False, True)
 
 
-def write_checkpoint(settings: Settings, job: JobRow, step: int, weights: bytes) -> None:
-    folder = checkpoints_folder(settings.storage_folder, job.id) / checkpoint(step).path
-    folder.mkdir(parents=True)
-    (folder / WEIGHTS).write_bytes(weights)
-    (folder / MANIFEST).write_text(manifest_text(checkpoint(step), {}, {}))
-
-
 async def test_checkpoints_are_listed_and_their_weights_downloaded(
     client: httpx2.AsyncClient, services: Services, settings: Settings, job: JobRow, fence: int
 ) -> None:
-    weights = os.urandom(600_000)
-    write_checkpoint(settings, job, 20, weights)
+    weights = {"a": os.urandom(600_000), "b": os.urandom(7)}
+    store_checkpoint(open_storage(checkpoints_place(settings.storage_url, job.id)), checkpoint(20), weights)
     found = (checkpoint(10), checkpoint(20, final=True))
     await services.store.reconciler.fold(snapshot(job, checkpoints=found), fence)
     listed = (await client.get(path_of(job, "checkpoints"))).json()
     Checkpoints.model_validate(listed)
-    # The workers removed the folder of step 10 meanwhile.
+    # The workers removed that of step 10 meanwhile.
     assert [(c["step"], c["final"]) for c in listed["checkpoints"]] == [(20, True)]
     answer = await client.get(path_of(job, "checkpoints/20"))
-    assert answer.content == weights
+    assert {name: tensor.tobytes() for name, tensor in safetensors.numpy.load(answer.content).items()} == weights
     assert answer.headers["content-type"] == "application/octet-stream"
     assert 'filename="digits-20.safetensors"' in answer.headers["content-disposition"]
     assert_problem(await client.get(path_of(job, "checkpoints/10")), 404, "NOT_FOUND")
@@ -259,7 +254,7 @@ async def test_checkpoints_are_listed_and_their_weights_downloaded(
 @pytest.fixture
 def output(settings: Settings, job: JobRow) -> Path:
     """The folder of a job's own files, with what is outside it within reach of a link."""
-    folder = output_folder(settings.storage_folder, job.id)
+    folder = Path(output_place(settings.storage_url, job.id))
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "a.txt").write_text("hello")
     (folder / "deep" / "er" / "b \u00e4.html").write_text("<script>alert(1)</script>")

@@ -8,13 +8,14 @@ import stat
 import warnings
 import zipfile
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from service.api.shapes import Bundle
-from service.folders import bundle_path, bundles_folder
+from service.folders import BUNDLES, bundle_key
 from service.settings import Settings
 from tests.service.given import spec_document, zip_bytes
 from tests.service.test_api_jobs import assert_problem
@@ -25,7 +26,7 @@ PATH = "/api/v1/bundles"
 
 
 def left_behind(settings: Settings) -> list[str]:
-    folder = bundles_folder(settings.storage_folder)
+    folder = Path(settings.storage_url) / BUNDLES
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
@@ -38,7 +39,7 @@ async def test_the_same_bytes_are_one_bundle(client: httpx2.AsyncClient, setting
     digest = hashlib.sha256(data).hexdigest()
     bundle = first.json()
     assert (bundle["sha256"], bundle["size_bytes"], bundle["files"]) == (digest, len(data), 3)
-    assert bundle_path(settings.storage_folder, digest).read_bytes() == data
+    assert (Path(settings.storage_url) / bundle_key(digest)).read_bytes() == data
     assert left_behind(settings) == [f"{digest}.zip"]
     job = await client.post("/api/v1/jobs", json=spec_document(entrypoint="train:build", bundle=bundle["id"]))
     assert job.status_code == 201
@@ -47,9 +48,9 @@ async def test_the_same_bytes_are_one_bundle(client: httpx2.AsyncClient, setting
 async def test_bytes_that_storage_lost_can_be_uploaded_again(client: httpx2.AsyncClient, settings: Settings) -> None:
     data = zip_bytes({"train.py": "x = 1"})
     first = (await client.post(PATH, content=data)).json()
-    bundle_path(settings.storage_folder, first["sha256"]).unlink()
+    (Path(settings.storage_url) / bundle_key(first["sha256"])).unlink()
     assert (await client.post(PATH, content=data)).json() == first
-    assert bundle_path(settings.storage_folder, first["sha256"]).read_bytes() == data
+    assert (Path(settings.storage_url) / bundle_key(first["sha256"])).read_bytes() == data
 
 
 def with_entries(*entries: tuple[str, bytes, int]) -> bytes:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from service.folders import checkpoints_folder, jobs_folder
+from service.folders import JOBS, checkpoints_place
 from service.reconciler.launching import Launching
 from service.reconciler.orphans import PATIENCE_S, Suspects
 from service.records import JobRow, Scale
@@ -12,9 +13,10 @@ from service.states import JobState, Verb
 from service.store.port import FencedOutError
 from tests.service.given import leader
 from tests.service.scene import Scene, last_key
-from workers.checkpoints import MANIFEST, manifest_text
+from tests.stored_checkpoint import store_checkpoint
 from workers.errors import Reason, UserCodeError
 from workers.status import CheckpointInfo
+from workers.storage import open_storage
 
 pytestmark = pytest.mark.anyio
 
@@ -175,8 +177,8 @@ async def test_init_from_finds_the_checkpoint_in_storage(scene: Scene) -> None:
     await scene.store.reconciler.register_checkpoints(source.id, [checkpoint(5)], scene.fence)
     job = await scene.submit(name="second", steps=20, init_from={"job": source.id, "step": 5})
     await scene.until_state(job, JobState.SUCCEEDED)
-    folder = checkpoints_folder(scene.settings.storage_folder, source.id) / checkpoint(5).path
-    assert scene.cluster.launches[-1][2].storage.init_from == str(folder)
+    place = checkpoints_place(scene.settings.storage_url, source.id)
+    assert scene.cluster.launches[-1][2].storage.init_from == f"{place}/{checkpoint(5).path}"
 
 
 async def test_a_source_that_is_gone_from_storage_fails_a_new_job_with_the_remedy(scene: Scene) -> None:
@@ -224,7 +226,7 @@ async def test_orphans_go_and_what_belongs_to_jobs_stays(endless: Scene, monkeyp
     monkeypatch.setattr("service.reconciler.reconciler.REAP_S", 0.02)
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)
-    stray = jobs_folder(endless.settings.storage_folder) / "job_gone"
+    stray = Path(endless.settings.storage_url) / JOBS / "job_gone"
     stray.mkdir(parents=True)
     endless.cluster.strays |= {"worker/job_gone/1/1.1", f"controller/{job.id}/0/1", "somebody-elses"}
     await endless.until(job, lambda row: endless.cluster.strays == {"somebody-elses"})
@@ -266,6 +268,4 @@ async def submit_from_lost_source(scene: Scene) -> JobRow:
 
 def save_checkpoint(scene: Scene, job: JobRow, step: int) -> None:
     info = checkpoint(step)
-    folder = checkpoints_folder(scene.settings.storage_folder, job.id) / info.path
-    folder.mkdir(parents=True)
-    (folder / MANIFEST).write_text(manifest_text(info, {}, {}))
+    store_checkpoint(open_storage(checkpoints_place(scene.settings.storage_url, job.id)), info)

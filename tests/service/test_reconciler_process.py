@@ -119,7 +119,7 @@ async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_the
     assert scene.cluster.launches == []
     scene.cluster.blind = set()
     await scene.until(job, lambda row: row.state is JobState.RUNNING)
-    assert list(scene.settings.storage_folder.glob(".probe-*")) == []
+    assert list(Path(scene.settings.storage_url).glob(".probe-*")) == []
 
 
 async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:

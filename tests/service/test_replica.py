@@ -9,7 +9,7 @@ import pytest
 
 from service.app import create_app
 from service.auth import ensure_admin_token, sha256
-from service.folders import storage_mark, token_file
+from service.folders import token_file
 from service.replica import StorageNotSharedError, mark_storage, replica_name
 from service.services import build_services
 from service.settings import Settings, load_settings
@@ -40,7 +40,7 @@ async def test_a_second_replica_starts_only_with_the_storage_of_the_first(
     stranger = replica(tmp_path / "three", database_url, tmp_path / "elsewhere")
     await start(first, clock)
     await store.reconciler.take_lease(replica_name(first.home), LEASE_S)
-    mark_storage(first.storage_folder, await store.reconciler.installation_id())
+    mark_storage(first.storage_url, await store.reconciler.installation_id())
     await start(first, clock)
     await start(second, clock)
     with pytest.raises(StorageNotSharedError, match=r"one serves the same database.*elsewhere.*--storage"):
@@ -53,8 +53,8 @@ async def test_storage_of_another_installation_is_not_taken_for_ours(
     store: Store, database_url: str, tmp_path: Path, clock: Clock
 ) -> None:
     settings = replica(tmp_path / "two", database_url, tmp_path / "storage")
-    mark_storage(settings.storage_folder, "concertina-0123")
-    assert storage_mark(settings.storage_folder).read_text() == "concertina-0123\n"
+    mark_storage(settings.storage_url, "concertina-0123")
+    assert (tmp_path / "storage" / "installation").read_text() == "concertina-0123\n"
     await store.reconciler.take_lease("elsewhere:/home", LEASE_S)
     with pytest.raises(StorageNotSharedError):
         await start(settings, clock)

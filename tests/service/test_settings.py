@@ -45,8 +45,10 @@ def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
         ({}, {}, "port = 'x'", "port"),
         ({"host": "0.0.0.0"}, {}, "", "behind_proxy"),
         ({"host": "train.example"}, {}, "", "behind_proxy"),
-        ({"storage": "s3://bucket/x"}, {}, "", "NOT_AVAILABLE"),
-        ({"storage": "file://elsewhere/x"}, {}, "", "NOT_AVAILABLE"),
+        ({"storage": "memory://x"}, {}, "", "other processes would not see it"),
+        ({"storage": "s4://bucket/x"}, {}, "", "fsspec knows no s4://"),
+        ({"storage": "wandb://x"}, {}, "", "wandbfs"),
+        ({"storage": "file://elsewhere/x"}, {}, "", "names a machine; write file:///PATH"),
         ({"database": "mysql://x"}, {}, "", "'mysql' is no database"),
         ({"database": "postgresql+asyncpg://u:secret@h"}, {}, "", "names no database"),
         ({"port": 70000}, {}, "", "port"),
@@ -78,6 +80,7 @@ def test_storage_and_database_are_in_home_or_where_they_are_said_to_be(tmp_path:
         {"home": tmp_path, "storage": "file:///data/my%20files", "database": "sqlite:////data/a.db"}, {}
     )
     assert elsewhere.storage_folder == Path("/data/my files")
+    assert elsewhere.storage_url == "/data/my files"
     assert elsewhere.database_file == Path("/data/a.db")
     shared = load_settings({"home": tmp_path, "database": "postgresql+asyncpg://u:secret@h/n"}, {})
     assert (shared.database_url, shared.database_file) == ("postgresql+asyncpg://u:secret@h/n", None)

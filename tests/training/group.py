@@ -58,6 +58,7 @@ class Group:
         self.records: dict[tuple[int, int], RoundRecord] = {}
         self.plan: Plan | None = None
         self.init_from: str | None = None
+        self.checkpoints, self.output = str(self.root / "checkpoints"), str(self.root / "output")
         self._num_started = 0
         self._tick = threading.Event()
 
@@ -101,9 +102,7 @@ class Group:
             key=JobKey(job_id=self.name, attempt=1),
             worker_id=worker_id,
             spec=self.spec.model_copy(update={"config": {**self.spec.config, "worker": worker_id}}),
-            storage=Storage(
-                checkpoints=str(self.root / "checkpoints"), output=str(self.root / "output"), init_from=self.init_from
-            ),
+            storage=Storage(checkpoints=self.checkpoints, output=self.output, init_from=self.init_from),
             scratch=str(self.root / "scratch"),
             env={},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from workers.checkpoints import MANIFEST, STATE, WEIGHTS, is_intact, list_checkpoints, read_info, read_manifest
+from workers.checkpoints import DRAFTS, MANIFESTS, PIECES, damage, list_checkpoints, manifest_key, read_manifest
 from workers.errors import CheckpointError
-from workers.training import checkpoint
-from workers.training.checkpoint import UNFINISHED, CheckpointWriter, check_fits, load_checkpoint, load_weights
+from workers.local_storage import LocalStorage
+from workers.storage import Data
+from workers.training.checkpoint import CheckpointWriter
+from workers.training.loading import check_fits, load_checkpoint, load_weights
 from workers.training.plain import plain_state
 from workers.training.state import CheckpointHeader, StateSnapshot
+from workers.weights_file import weights_file
 
 WAIT_S = 60.0
 
@@ -64,27 +68,47 @@ def header(round: int = 1, **changed: Any) -> CheckpointHeader:
 
 
 def writer_in(root: Path, keep: int = 2, metric: str | None = None, mode: str = "max") -> CheckpointWriter:
-    return CheckpointWriter(root, keep, metric, mode)
+    return CheckpointWriter(LocalStorage(root), keep, metric, mode)
 
 
-def save(writer: CheckpointWriter, round: int, **changed: Any) -> None:
-    writer.save(snapshot(round), header(round, **changed))
+def save(writer: CheckpointWriter, round: int, state: StateSnapshot | None = None, **changed: Any) -> None:
+    writer.save(state or snapshot(round), header(round, **changed), writer.staging())
     writer.flush(WAIT_S)
 
 
 def rounds_in(root: Path) -> list[int]:
-    return [info.round for info in list_checkpoints(root)]
+    return [info.round for info in list_checkpoints(LocalStorage(root))]
+
+
+def download(root: Path, name: str) -> Path:
+    """The file that a user gets."""
+    storage = LocalStorage(root)
+    manifest = read_manifest(storage, name)
+    assert manifest is not None
+    file = weights_file(storage, manifest)
+    path = root.parent / f"{name}.safetensors"
+    path.write_bytes(b"".join(file.chunks()))
+    assert path.stat().st_size == file.size_bytes
+    return path
+
+
+def pieces_in(root: Path) -> set[str]:
+    return set(LocalStorage(root).keys(PIECES))
+
+
+def needed_in(root: Path) -> set[str]:
+    manifests = [read_manifest(LocalStorage(root), info.path) for info in list_checkpoints(LocalStorage(root))]
+    return {piece for manifest in manifests if manifest for piece in manifest.pieces}
 
 
 def test_a_plain_model_loads_the_weights_in_three_lines_tied_ones_too(tmp_path: Path) -> None:
     model, optimizer = trained()
-    writer = writer_in(tmp_path)
-    writer.save(snapshot(1, model, optimizer.state_dict()), header())
-    writer.flush(WAIT_S)
+    writer = writer_in(tmp_path / "root")
+    save(writer, 1, snapshot(1, model, optimizer.state_dict()))
     [info] = writer.finished()
 
     fresh = Tied()
-    fresh.load_state_dict(load_file(tmp_path / info.path / WEIGHTS))
+    fresh.load_state_dict(load_file(download(tmp_path / "root", info.path)))
     fresh.eval(), model.eval()
 
     assert torch.equal(fresh(torch.arange(7)), model(torch.arange(7)))
@@ -95,9 +119,8 @@ def test_a_plain_model_loads_the_weights_in_three_lines_tied_ones_too(tmp_path: 
 def test_a_restored_training_goes_on_bit_for_bit(kind: type[torch.optim.Optimizer], tmp_path: Path) -> None:
     model, optimizer = trained(kind)
     writer = writer_in(tmp_path)
-    writer.save(snapshot(2, model, optimizer.state_dict()), header(2))
-    writer.flush(WAIT_S)
-    loaded = load_checkpoint(tmp_path / writer.finished()[0].path)
+    save(writer, 2, snapshot(2, model, optimizer.state_dict()))
+    loaded = load_checkpoint(f"{tmp_path}/{writer.finished()[0].path}")
     assert (loaded.round, loaded.cursor, loaded.scaler) == (2, 16, {"scale": 2.0})
 
     other, twin = trained(kind)
@@ -122,9 +145,8 @@ def test_shared_views_and_transposed_memory_are_written_whole(tmp_path: Path) ->
         "one": memory[0],
     }
     writer = writer_in(tmp_path)
-    writer.save(StateSnapshot(model=state, optimizer={}, scaler=None, round=1, cursor=8), header())
-    writer.flush(WAIT_S)
-    back = load_weights(tmp_path / writer.finished()[0].path)
+    save(writer, 1, StateSnapshot(model=state, optimizer={}, scaler=None, round=1, cursor=8))
+    back = load_weights(f"{tmp_path}/{writer.finished()[0].path}")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], state[name]) for name in state)
 
@@ -135,9 +157,8 @@ def test_shared_views_and_transposed_memory_are_written_whole(tmp_path: Path) ->
 def test_every_format_comes_back_as_it_was(dtype: torch.dtype, tmp_path: Path) -> None:
     value = torch.tensor([0, 1, 1]).to(dtype)
     writer = writer_in(tmp_path)
-    writer.save(StateSnapshot(model={"x": value}, optimizer={}, scaler=None, round=1, cursor=8), header())
-    writer.flush(WAIT_S)
-    back = load_weights(tmp_path / writer.finished()[0].path)["x"]
+    save(writer, 1, StateSnapshot(model={"x": value}, optimizer={}, scaler=None, round=1, cursor=8))
+    back = load_weights(f"{tmp_path}/{writer.finished()[0].path}")["x"]
     assert (back.dtype, back.tolist()) == (dtype, value.tolist())
 
 
@@ -148,13 +169,14 @@ def test_the_manifest_tells_what_the_checkpoint_is(tmp_path: Path) -> None:
     assert writer.finished() == []
     assert (info.path, info.round, info.step, info.cursor) == ("0001-0003-000000005-00004", 5, 5, 40)
     assert (info.metric, info.held_s, info.is_final) == (0.75, 0.01, False)
-    assert info.size_bytes == sum((tmp_path / info.path / name).stat().st_size for name in (WEIGHTS, STATE))
-    assert read_info(tmp_path / info.path) == info
-    document = read_manifest(tmp_path / info.path)
-    assert document is not None
-    assert document["plan"] == {"global_batch": 128}
-    assert is_intact(tmp_path / info.path)
-    assert list((tmp_path / UNFINISHED).iterdir()) == []
+    manifest = read_manifest(LocalStorage(tmp_path), info.path)
+    assert manifest is not None
+    assert manifest.info == info
+    assert manifest.plan == {"global_batch": 128}
+    assert info.written_bytes == sum((tmp_path / piece).stat().st_size for piece in manifest.pieces)
+    assert 0 < info.size_bytes <= info.written_bytes
+    assert damage(LocalStorage(tmp_path), info.path) is None
+    assert LocalStorage(tmp_path).keys(DRAFTS) == []
 
 
 @pytest.mark.parametrize("metric", [float("nan"), float("inf")])
@@ -167,7 +189,7 @@ def test_a_metric_that_is_not_finite_is_none_and_the_manifest_stays_json(metric:
     def refuse(text: str) -> None:
         raise AssertionError(text)
 
-    json.loads((tmp_path / info.path / MANIFEST).read_text(), parse_constant=refuse)
+    json.loads((tmp_path / manifest_key(info.path)).read_text(), parse_constant=refuse)
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
@@ -203,32 +225,43 @@ def test_a_newer_lineage_counts_as_newer_than_a_higher_round(tmp_path: Path) -> 
 def test_the_same_state_saved_again_as_final_only_changes_the_manifest(tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
     save(writer, 1, metric=0.5)
-    before = (tmp_path / writer.finished()[0].path / WEIGHTS).stat()
+    before = pieces_in(tmp_path)
+    writer.finished()
     save(writer, 1, is_final=True)
     [info] = writer.finished()
     assert (info.is_final, info.metric, rounds_in(tmp_path)) == (True, 0.5, [1])
-    assert (tmp_path / info.path / WEIGHTS).stat().st_ino == before.st_ino
-    assert is_intact(tmp_path / info.path)
+    assert pieces_in(tmp_path) == before
+    assert damage(LocalStorage(tmp_path), info.path) is None
 
 
-class Gate:
-    """Stands in the writer's way after the weights are written, until it is opened."""
+class GatedStorage(LocalStorage):
+    """Stands in the writer's way after a piece is written, until it is opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
         self.reached, self.opened = threading.Event(), threading.Event()
-        real = checkpoint.save_file
 
-        def save_file(*arguments: Any) -> None:
-            real(*arguments)
+    def write(self, key: str, parts: Iterable[Data]) -> int:
+        size_bytes = super().write(key, parts)
+        if key.startswith(PIECES):
             self.reached.set()
             assert self.opened.wait(WAIT_S)
+        return size_bytes
 
-        monkeypatch.setattr(checkpoint, "save_file", save_file)
+
+def begin(writer: CheckpointWriter, round: int) -> None:
+    staging = writer.staging()
+    writer.save(snapshot(round), header(round), staging)
 
 
-def test_a_save_in_progress_is_not_seen_until_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, writer = Gate(monkeypatch), writer_in(tmp_path)
-    writer.save(snapshot(), header())
+def gated(root: Path) -> tuple[GatedStorage, CheckpointWriter]:
+    storage = GatedStorage(root)
+    return storage, CheckpointWriter(storage, 2, None, "max")
+
+
+def test_a_save_in_progress_is_not_seen_until_it_is_complete(tmp_path: Path) -> None:
+    gate, writer = gated(tmp_path)
+    begin(writer, 1)
     assert gate.reached.wait(WAIT_S)
     assert (rounds_in(tmp_path), writer.finished()) == ([], [])
     with pytest.raises(CheckpointError, match=r"not written to .* within 0 s"):
@@ -238,32 +271,28 @@ def test_a_save_in_progress_is_not_seen_until_it_is_complete(tmp_path: Path, mon
     assert rounds_in(tmp_path) == [1]
 
 
-def test_an_abandoned_save_never_appears_and_the_previous_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = writer_in(tmp_path)
-    save(writer, 1)
-    gate = Gate(monkeypatch)
-    writer.save(snapshot(2), header(2))
+def test_an_abandoned_save_never_appears_and_the_previous_stays(tmp_path: Path) -> None:
+    save(writer_in(tmp_path), 1)
+    gate, writer = gated(tmp_path)
+    begin(writer, 2)
     assert gate.reached.wait(WAIT_S)
-    writer.save(snapshot(3), header(3))
+    begin(writer, 3)
     writer.abandon()
     gate.opened.set()
     writer.flush(WAIT_S)
-    assert [info.round for info in writer.finished()] == rounds_in(tmp_path) == [1]
-    assert list((tmp_path / UNFINISHED).iterdir()) == []
+    assert (writer.finished(), rounds_in(tmp_path)) == ([], [1])
+    assert LocalStorage(tmp_path).keys(DRAFTS) == []
+    assert pieces_in(tmp_path) == needed_in(tmp_path)
     save(writer, 4)
     assert rounds_in(tmp_path) == [1, 4]
 
 
-def test_of_the_saves_that_wait_the_newest_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gate, writer = Gate(monkeypatch), writer_in(tmp_path)
-    writer.save(snapshot(1), header(1))
+def test_of_the_saves_that_wait_the_newest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gate, writer = gated(tmp_path)
+    begin(writer, 1)
     assert gate.reached.wait(WAIT_S)
-    writer.save(snapshot(2), header(2))
-    writer.save(snapshot(3), header(3))
+    begin(writer, 2)
+    begin(writer, 3)
     gate.opened.set()
     writer.flush(WAIT_S)
     assert rounds_in(tmp_path) == [1, 3]
@@ -274,7 +303,7 @@ def test_a_failed_save_is_told_and_the_next_one_may_succeed(tmp_path: Path, caps
     root = tmp_path / "storage"
     root.write_text("a file where the folder should be")
     writer = writer_in(root)
-    writer.save(snapshot(), header())
+    begin(writer, 1)
     with pytest.raises(CheckpointError, match=r"checkpoint of step 1 cannot be written to .*storage"):
         writer.flush(WAIT_S)
     assert "cannot be written" in capsys.readouterr().out
@@ -283,40 +312,33 @@ def test_a_failed_save_is_told_and_the_next_one_may_succeed(tmp_path: Path, caps
     assert rounds_in(root) == [2]
 
 
-def test_what_a_killed_worker_left_unfinished_is_swept(tmp_path: Path) -> None:
-    left = tmp_path / UNFINISHED / "0001-0001-000000001-00001.4711"
-    left.mkdir(parents=True)
-    (left / WEIGHTS).write_bytes(b"half")
-    save(writer_in(tmp_path), 2)
-    assert not left.exists()
-
-
 def test_a_missing_checkpoint_is_told(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere is missing; take another"):
-        load_checkpoint(tmp_path / "nowhere")
+        load_checkpoint(f"{tmp_path}/nowhere")
 
 
-def test_an_incomplete_checkpoint_is_told(tmp_path: Path) -> None:
-    save(writer_in(tmp_path), 1)
-    [info] = list_checkpoints(tmp_path)
-    (tmp_path / info.path / MANIFEST).unlink()
-    with pytest.raises(CheckpointError, match="not complete: it has no readable manifest"):
-        load_weights(tmp_path / info.path)
-
-
-@pytest.mark.parametrize("name", [WEIGHTS, STATE])
+@pytest.mark.parametrize("folder", [MANIFESTS, PIECES])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
-def test_a_damaged_file_is_told_by_name(name: str, harm: str, tmp_path: Path) -> None:
+def test_damage_is_told_by_its_place(folder: str, harm: str, tmp_path: Path) -> None:
     save(writer_in(tmp_path), 1)
-    path = tmp_path / list_checkpoints(tmp_path)[0].path / name
+    [info] = list_checkpoints(LocalStorage(tmp_path))
+    for key in LocalStorage(tmp_path).keys(folder):
+        spoil(tmp_path / key, harm)
+    assert damage(LocalStorage(tmp_path), info.path) is not None
+    place = "manifest" if folder == MANIFESTS else PIECES
+    with pytest.raises(CheckpointError, match=rf"{place}.* is damaged: .*; take another|is missing; take another"):
+        load_checkpoint(f"{tmp_path}/{info.path}")
+
+
+def spoil(path: Path, harm: str) -> None:
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(bytes(data) if harm == "flip" else bytes(data[:-1]))
     if harm == "remove":
         path.unlink()
-    assert not is_intact(path.parent)
-    with pytest.raises(CheckpointError, match=rf"{name} is damaged: .*; take another"):
-        load_checkpoint(path.parent)
+    elif harm == "cut":
+        path.write_bytes(data[:-1])
+    else:
+        data[len(data) // 2] ^= 0x01
+        path.write_bytes(data)
 
 
 def test_weights_of_another_model_are_told_by_the_first_tensors_that_differ() -> None:
@@ -363,7 +385,7 @@ def test_a_view_of_a_large_buffer_is_saved_as_itself_only() -> None:
 )
 def test_other_optimizer_state_is_refused_by_its_place(state: dict[str, Any], told: str, tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
-    writer.save(snapshot(optimizer=state), header())
+    writer.save(snapshot(optimizer=state), header(), writer.staging())
     with pytest.raises(CheckpointError, match=told):
         writer.flush(WAIT_S)
     assert rounds_in(tmp_path) == []

@@ -14,7 +14,8 @@ from tests.training.rank import NUM_SAMPLES, await_true
 from tests.training.tasks import Regression, mlp, mse
 from workers.checkpoints import list_checkpoints
 from workers.status import Phase, StopCause
-from workers.training.checkpoint import load_checkpoint
+from workers.storage import open_storage
+from workers.training.loading import load_checkpoint
 
 BATCH, STEPS, LR = 12, 8, 0.05
 
@@ -32,9 +33,9 @@ def job() -> ProcessGroup:
 def assert_as_undisturbed(group: ProcessGroup) -> None:
     expected = plain()
     assert group.losses() == pytest.approx(expected.losses, abs=1e-10)
-    final = list_checkpoints(group.root / "checkpoints")[-1]
+    final = list_checkpoints(open_storage(group.checkpoints))[-1]
     assert final.is_final
-    saved = load_checkpoint(group.root / "checkpoints" / final.path).model
+    saved = load_checkpoint(f"{group.checkpoints}/{final.path}").model
     assert all(torch.allclose(v, saved[k], atol=1e-10) for k, v in expected.model.state_dict().items())
 
 

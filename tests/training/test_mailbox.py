@@ -151,7 +151,7 @@ def test_checkpoints_are_told_until_they_are_registered() -> None:
         is_final=False, created_at=0.0,
     )  # fmt: skip
     waiting = [[info], [], [], []]
-    mailbox.watch_checkpoints(lambda: waiting.pop(0))
+    mailbox.watch_checkpoints(lambda: waiting.pop(0), tuple)
     assert look(mailbox).checkpoints == (info,)
     assert look(mailbox).checkpoints == (info,)
     assert look(mailbox, Acknowledged(checkpoints=frozenset({"a"}))).checkpoints == ()

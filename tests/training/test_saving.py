@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,13 @@ from torch import nn
 from tests.training import reference
 from tests.training.group import TERM, Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
-from workers.checkpoints import is_intact, list_checkpoints
+from workers.checkpoints import damage, list_checkpoints
+from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource
 from workers.status import Phase
 from workers.task import TrainingTask
-from workers.training.checkpoint import load_checkpoint
+from workers.training import trainer
+from workers.training.loading import load_checkpoint
 
 BATCH, SAMPLES, STEPS, LR = 12, 40, 10, 0.02
 DTYPE = torch.float64
@@ -68,7 +69,7 @@ def plain(steps: int = STEPS) -> reference.Reference:
 def test_a_checkpoint_restores_at_another_number_of_workers(job: Job) -> None:
     with job.group(checkpoint={"every_steps": 4, "keep": 5, "metric": "eval.mse", "mode": "min"}) as group:
         first = group.start(2)
-        root = group.root / "checkpoints"
+        root = LocalStorage(group.root / "checkpoints")
         job.gate.close_at(4 * BATCH)
         group.train(first)
         group.await_all(lambda s: bool(list_checkpoints(root)), first)  # a save may be passed over for a later one
@@ -83,7 +84,7 @@ def test_a_checkpoint_restores_at_another_number_of_workers(job: Job) -> None:
             (10, 10, 120, True),
         ]
         assert [i.metric for i in infos] == [group.records[1, r].values["eval.mse"] for r in (4, 8, 10)]
-        assert all(is_intact(root / i.path) for i in infos)
+        assert all(damage(root, i.path) is None for i in infos)
         assert all(i.held_s > 0 for i in infos)
         later = group.start(3)
         source = CheckpointSource(infos[0].path, infos[0].step)
@@ -107,7 +108,7 @@ def test_save_and_stop_by_agreement_saves_the_last_commit(job: Job) -> None:
         job.gate.open()
         statuses = group.await_all(lambda s: s.phase is Phase.SAVED, workers)
         saved = [c for s in statuses.values() for c in s.checkpoints]
-        loaded = load_checkpoint(group.root / "checkpoints" / saved[0].path)
+        loaded = load_checkpoint(f"{group.root}/checkpoints/{saved[0].path}")
     assert [c.round for c in saved] == [4]  # by one of them
     assert (loaded.round, loaded.cursor) == (4, 4 * BATCH)
     expected = plain(4)
@@ -127,7 +128,7 @@ def test_save_and_stop_at_once_is_done_by_the_source_alone(job: Job) -> None:
         group.await_all(lambda s: s.phase is Phase.STOPPED, workers)
         group.train([workers[1]], goal=Goal.SAVE_AND_STOP, source=MemberSource(workers[1], 3))
         group.await_all(lambda s: s.phase is Phase.SAVED, [workers[1]])
-        assert [c.round for c in list_checkpoints(group.root / "checkpoints")] == [3]
+        assert [c.round for c in list_checkpoints(LocalStorage(group.root / "checkpoints"))] == [3]
 
 
 def test_a_held_group_goes_on_where_it_was(job: Job) -> None:
@@ -156,7 +157,7 @@ def test_a_worker_that_is_stopped_saves_if_asked(job: Job) -> None:
         session.stop(TERM, save=True)
         job.gate.open()
         assert session.wait_ended(20)
-        assert [c.round for c in list_checkpoints(group.root / "checkpoints")] == [3]
+        assert [c.round for c in list_checkpoints(LocalStorage(group.root / "checkpoints"))] == [3]
 
 
 def test_init_from_takes_the_weights_or_everything(job: Job) -> None:
@@ -164,10 +165,10 @@ def test_init_from_takes_the_weights_or_everything(job: Job) -> None:
         workers = group.start(1)
         group.train(workers)
         group.await_done(workers)
-        folder = group.root / "checkpoints" / list_checkpoints(group.root / "checkpoints")[0].path
-        weights = load_checkpoint(folder).model
-        everything = _started_from(folder, "all")
-        only_weights = _started_from(folder, "weights")
+        place = f"{group.root}/checkpoints/{list_checkpoints(LocalStorage(group.root / 'checkpoints'))[0].path}"
+        weights = load_checkpoint(place).model
+        everything = _started_from(place, "all")
+        only_weights = _started_from(place, "weights")
     expected = plain()
     assert everything == pytest.approx(expected.losses[4:], abs=1e-10)
     assert len(only_weights) == STEPS
@@ -177,13 +178,33 @@ def test_init_from_takes_the_weights_or_everything(job: Job) -> None:
     assert only_weights[0] == pytest.approx(mse(model, [x, y]).item(), abs=1e-10)
 
 
-def _started_from(folder: Path, state: str) -> list[float]:
+def _started_from(place: str, state: str) -> list[float]:
     with Job().group(init_from={"job": "other", "state": state}) as group:
-        group.init_from = str(folder)
+        group.init_from = place
         workers = group.start(2)
         group.train(workers, source=FreshSource())
         group.await_done(workers)
         return group.losses()
+
+
+def test_storage_that_fails_costs_no_step_is_told_and_the_final_checkpoint_waits_for_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "FINAL_RETRIES_S", (0.01,) * 3000)
+    with job.group(checkpoint={"every_steps": 2, "keep": 2}) as group:
+        workers = group.start(2)
+        root = group.root / "checkpoints"
+        root.write_text("a file where the folder should be")
+        group.train(workers)
+        told = group.await_all(lambda s: any(f.step == STEPS for f in s.failed_saves), workers[:1])[workers[0]]
+        assert told.phase is not Phase.DONE
+        assert "cannot be written" in told.failed_saves[-1].message
+        root.unlink()
+        group.await_done(workers)
+        losses = group.losses()
+        [info] = list_checkpoints(LocalStorage(root))
+    assert (info.step, info.is_final) == (STEPS, True)
+    assert losses == pytest.approx(plain().losses, abs=1e-10)
 
 
 def test_a_checkpoint_of_another_model_is_refused(job: Job) -> None:
@@ -191,7 +212,7 @@ def test_a_checkpoint_of_another_model_is_refused(job: Job) -> None:
         workers = group.start(1)
         group.train(workers)
         group.await_done(workers)
-        path = list_checkpoints(group.root / "checkpoints")[0].path
+        path = list_checkpoints(LocalStorage(group.root / "checkpoints"))[0].path
 
         def wider() -> TrainingTask:
             return TrainingTask(model=nn.Linear(5, 2).to(DTYPE), train_data=Regression(SAMPLES, DTYPE), loss=mse)

@@ -33,15 +33,18 @@ from workers.control.fleet import Fleet, Heard, RayFleet
 from workers.control.launch import Launch
 from workers.control.pace import Pace
 from workers.control.rendezvous import Rendezvous
-from workers.control.restore import newest_intact
+from workers.control.restore import CheckpointSearch, Found
 from workers.control.retreat import retreat
 from workers.control.snapshot import Progress, fold
 from workers.control.telemetry import Pending, Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
+from workers.storage import provide
 
 END_S = 5.0
+STORAGE_S = 60.0
+STORAGE_RETRY_S = 1.0
 RETREAT_S = 30.0
 """Longer than a worker's last save may take."""
 
@@ -61,6 +64,7 @@ class JobController:
     async def prepare(self, term: int, launch: Launch) -> None:
         """Take over what the attempt needs; repeating it changes nothing."""
         self._check(term)
+        provide(launch.storage.checkpoints, launch.storage.options)
         self._launch = self._launch or launch
 
     async def direct(self, term: int, direction: Direction, acked: Acknowledged) -> JobSnapshot | None:
@@ -125,6 +129,7 @@ class Course:
         self._crash: Failure | None = None
         self._has_left = False
         self._latest: CheckpointInfo | None = None
+        self._checkpoints = CheckpointSearch(launch.storage.checkpoints, launch.restart_after)
         self._tails: set[asyncio.Task[None]] = set()
 
     def begin(self, direction: Direction, acked: Acknowledged) -> None:
@@ -264,9 +269,23 @@ class Course:
         if any(i not in lost for i in held):
             self._latest = None
         elif self._pace.may_look(time.monotonic()) or lost:
-            root, after = self._launch.storage.checkpoints, self._launch.restart_after
-            self._latest = await asyncio.to_thread(newest_intact, root, after)
+            found = await self._search()
+            for row in found.rows:
+                self._telemetry.note_unstored(row)
+            self._latest = found.latest
         return self._latest
+
+    async def _search(self) -> Found:
+        """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""
+        until_s = time.monotonic() + STORAGE_S
+        while True:
+            try:
+                return await asyncio.to_thread(self._checkpoints.look)
+            except OSError as error:
+                print(f"checkpoints cannot be looked for: {error}", flush=True)
+                if time.monotonic() > until_s:
+                    raise
+            await asyncio.sleep(STORAGE_RETRY_S)
 
     def _fetch_tail(self, worker_id: str) -> None:
         facts = self._state.workers.get(worker_id)

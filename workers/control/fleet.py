@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import ray
@@ -30,6 +29,7 @@ from workers.errors import StaleTermError
 from workers.plan import Plan, PlanId
 from workers.secrets import secrets_of
 from workers.status import Acknowledged, WorkerStatus
+from workers.storage import open_storage, read
 
 POLL_S = 3.0
 """Bound of one poll: what takes longer is given up, so that a silent worker is asked again."""
@@ -199,7 +199,7 @@ class RayFleet:
             if self._bundle is None:
                 file = self._launch.bundle_file
                 # An object dies with its owner: each controller puts the bytes itself.
-                self._bundle = [] if file is None else [await asyncio.to_thread(_put, Path(file))]
+                self._bundle = [] if file is None else [await asyncio.to_thread(_put, file)]
         return self._bundle
 
     async def _start(self, link: _Link) -> None:
@@ -312,8 +312,9 @@ class RayFleet:
         task.add_done_callback(self._tasks.discard)
 
 
-def _put(file: Path) -> Any:
-    return ray.put(file.read_bytes())
+def _put(url: str) -> Any:
+    place, _, key = url.rpartition("/")
+    return ray.put(read(open_storage(place), key))
 
 
 def death_in_words(error: Exception) -> str:

@@ -15,7 +15,7 @@ class Launch:
     """An attempt, resolved by the service.
 
     ``env`` has secrets filled in: it travels in calls only and is never logged or stored. ``bundle_file``
-    is the archive in storage, None for built-in recipes. Checkpoints of attempts up to
+    is the path or URL of the archive in storage, None for built-in recipes. Checkpoints of attempts up to
     ``restart_after`` are not gone on from.
     """
 

@@ -2,19 +2,83 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+import time
+from dataclasses import dataclass
 
-from workers.checkpoints import is_intact, list_checkpoints
-from workers.status import CheckpointInfo
+from workers.checkpoints import DAMAGED, checkpoint_names, damage, manifest_key, name_in, read_manifest
+from workers.errors import CheckpointError
+from workers.plan import TimelineKind
+from workers.status import CheckpointInfo, TimelineRow
+from workers.storage import Storage, open_storage, read
 
 
-def newest_intact(root: str, restart_after: int) -> CheckpointInfo | None:
-    """The newest complete checkpoint of an attempt above ``restart_after`` whose checksums hold, or None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The checkpoint to go on from, None for a start afresh; ``rows`` tell of newer ones that are passed over."""
 
-    Reads all bytes of the candidate: a damaged one costs the steps since the one before, not the job.
+    latest: CheckpointInfo | None = None
+    rows: tuple[TimelineRow, ...] = ()
+
+
+class CheckpointSearch:
+    """Looks for the newest checkpoint of an attempt above ``restart_after`` whose checksums hold.
+
+    A damaged one is set aside for good, so that it does not count as one of those to keep; it costs the
+    steps since the one before, not the job.
     """
-    folder = Path(root)
-    for info in reversed(list_checkpoints(folder)):
-        if info.attempt > restart_after and is_intact(folder / info.path):
-            return info
-    return None
+
+    def __init__(self, url: str, restart_after: int) -> None:
+        self._url, self._restart_after = url, restart_after
+        self._intact: str | None = None
+
+    def look(self) -> Found:
+        """Read all bytes of the newest one, once; blocks. Raises OSError where the storage fails."""
+        storage = open_storage(self._url)
+        for name in reversed(checkpoint_names(storage)):
+            if _attempt_of(name) <= self._restart_after:
+                break
+            if name != self._intact and (why := damage(storage, name)) is not None:
+                _set_aside(storage, name, why)
+                continue
+            manifest = read_manifest(storage, name)
+            assert manifest is not None
+            self._intact = name
+            return Found(latest=manifest.info, rows=self._passed(storage, name))
+        return Found(rows=self._passed(storage, ""))
+
+    def _passed(self, storage: Storage, found: str) -> tuple[TimelineRow, ...]:
+        """A row for each that is newer than the one found, also where an earlier controller set it aside."""
+        keys = [key for key in storage.keys(DAMAGED) if name_in(key) > found]
+        return tuple(_row(storage, key) for key in keys if _attempt_of(name_in(key)) > self._restart_after)
+
+
+def _set_aside(storage: Storage, name: str, why: str) -> None:
+    try:
+        manifest = read_manifest(storage, name)
+    except CheckpointError:
+        manifest = None
+    note = {"step": manifest.info.step if manifest else None, "why": why, "time": time.time()}
+    # The note first: the row is made from it, by this controller or by the next.
+    storage.write(f"{DAMAGED}/{name}.json", [json.dumps(note).encode()])
+    storage.delete(manifest_key(name))
+
+
+def _row(storage: Storage, key: str) -> TimelineRow:
+    note, name = json.loads(read(storage, key)), name_in(key)
+    step = note["step"]
+    which = f"of step {step}" if step is not None else name
+    return TimelineRow(
+        key=f"passed/{name}",
+        kind=TimelineKind.RESTORE,
+        time=note["time"],
+        step=step or 0,
+        actor="controller",
+        reason=f"the checkpoint {which} is passed over: {note['why']}",
+        after={"passed_over": name},
+        cost_s=0.0,
+    )
+
+
+def _attempt_of(name: str) -> int:
+    return int(name.split("-", 1)[0])

@@ -14,7 +14,16 @@ from dataclasses import dataclass, replace
 from workers.control.costs import Costs
 from workers.control.spans import SpanBuffer
 from workers.plan import MemberSource, Plan, TimelineKind
-from workers.status import Acknowledged, CheckpointInfo, LogChunk, RankSpan, RoundRecord, TimelineRow, WorkerStatus
+from workers.status import (
+    Acknowledged,
+    CheckpointInfo,
+    FailedSave,
+    LogChunk,
+    RankSpan,
+    RoundRecord,
+    TimelineRow,
+    WorkerStatus,
+)
 
 MAX_RECORDS = 10_000
 MAX_LOG_BYTES = 8 * 2**20
@@ -79,6 +88,8 @@ class Telemetry:
             if info.path not in self._acked.checkpoints:
                 self._checkpoints[info.path] = info
                 self._note_checkpoint(info)
+        for failed in status.failed_saves:
+            self.note_unstored(_failed_row(failed))
         self._price(self._rows.values())
 
     def _note_checkpoint(self, info: CheckpointInfo) -> None:
@@ -93,7 +104,12 @@ class Telemetry:
             step=info.step,
             actor="controller",
             reason="the final checkpoint" if info.is_final else "as the spec asks for",
-            after={"size_bytes": info.size_bytes, "is_final": info.is_final, **metric},
+            after={
+                "size_bytes": info.size_bytes,
+                "written_bytes": info.written_bytes,
+                "is_final": info.is_final,
+                **metric,
+            },
             cost_s=info.held_s,
             steps_lost=0,
         )
@@ -214,6 +230,19 @@ class Telemetry:
                 chosen.append(replace(chunk, data=chunk.data[:room]))
                 room -= len(chunk.data)
         return chosen
+
+
+def _failed_row(failed: FailedSave) -> TimelineRow:
+    return TimelineRow(
+        key=f"checkpoint/{failed.path}/failed",
+        kind=TimelineKind.CHECKPOINT,
+        time=failed.time,
+        step=failed.step,
+        actor="controller",
+        reason=failed.message,
+        after={"failed": True},
+        cost_s=0.0,
+    )
 
 
 def _end(chunk: LogChunk) -> int:

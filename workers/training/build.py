@@ -23,6 +23,7 @@ from workers.task import TrainingTask
 from workers.training.dependencies import install_dependencies
 from workers.training.memory import is_out_of_memory
 from workers.training.node_lock import node_lock
+from workers.training.output import output_folder
 
 EXTRACT_TIMEOUT_S = 300.0
 
@@ -71,7 +72,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _set_environment(assignment: Assignment) -> None:
-    output = Path(assignment.storage.output)
+    output = output_folder(assignment)
     output.mkdir(parents=True, exist_ok=True)
     os.environ.update(assignment.env)
     os.environ["CONCERTINA_OUTPUT"] = str(output.resolve())

@@ -18,6 +18,7 @@ from workers.status import (
     Acknowledged,
     BuildInfo,
     CheckpointInfo,
+    FailedSave,
     LogChunk,
     Phase,
     RoundRecord,
@@ -80,6 +81,7 @@ class Mailbox:
         self._spans = Spans(worker_id)
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._finished_checkpoints: Callable[[], list[CheckpointInfo]] = list
+        self._failed_saves: Callable[[], tuple[FailedSave, ...]] = tuple
 
     # The controller's side: any thread.
 
@@ -118,7 +120,7 @@ class Mailbox:
     def status(self, acked: Acknowledged, logs: tuple[LogChunk, ...], *, wants_records: bool) -> WorkerStatus:
         """Everything as it is now, less what the store has."""
         phase, since_s = self._phase
-        saved = self._finished_checkpoints()
+        saved, failed = self._finished_checkpoints(), self._failed_saves()
         with self._lock:
             self._seq += 1
             self._checkpoints.update({info.path: info for info in saved})
@@ -146,6 +148,7 @@ class Mailbox:
                 records=self._records.oldest() if wants_records else (),
                 logs=logs,
                 checkpoints=tuple(self._checkpoints.values()),
+                failed_saves=failed,
                 micro_size=self._gauges.micro_size,
                 memory_bytes=self._gauges.memory_bytes,
                 gpu_utilisation=self._gauges.gpu_utilisation,
@@ -219,6 +222,12 @@ class Mailbox:
         if self._is_stopping or boundary.is_halted(self._agreement):
             raise GroupLeftError("the group was given up")
 
+    def idle(self, timeout_s: float) -> None:
+        """Wait. Raises GroupLeftError as soon as the plan in force is given up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or boundary.is_halted(self._agreement), timeout_s)
+            self.check()
+
     @property
     def stop_cause(self) -> StopCause:
         """Why a group broke, as far as this worker knows."""
@@ -286,6 +295,8 @@ class Mailbox:
         with self._lock:
             self._records.merge(records)
 
-    def watch_checkpoints(self, finished: Callable[[], list[CheckpointInfo]]) -> None:
-        """Ask ``finished`` at every poll which checkpoints became complete since it was asked last."""
-        self._finished_checkpoints = finished
+    def watch_checkpoints(
+        self, finished: Callable[[], list[CheckpointInfo]], failed: Callable[[], tuple[FailedSave, ...]]
+    ) -> None:
+        """Ask at every poll which checkpoints became complete since ``finished`` was asked last, and which failed."""
+        self._finished_checkpoints, self._failed_saves = finished, failed

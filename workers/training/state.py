@@ -9,18 +9,20 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError
 from workers.training.buffers import BufferState
 from workers.training.precision.scaler import LossScaler
+from workers.training.staging import Form, Place, Staging, forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """A copy of everything that one commit left, on the CPU; its tensors belong to whoever holds it.
+    """A copy of everything that one commit left, on the CPU, in the memory of a ``Staging``.
 
-    ``model`` is the model's ``state_dict`` (tensors only; tied parameters are separate copies under
-    each of their names), ``optimizer`` the optimizer's ``state_dict``, ``scaler`` the loss scaler's
-    or None. ``round`` counts commits, ``cursor`` the samples drawn.
+    ``model`` is the model's ``state_dict`` (tensors only; tied parameters may share a copy), ``optimizer``
+    the optimizer's ``state_dict``, ``scaler`` the loss scaler's or None. ``round`` counts commits,
+    ``cursor`` the samples drawn. ``frozen`` are names in ``model`` that training is not expected to change.
     """
 
     model: dict[str, torch.Tensor]
@@ -28,6 +30,7 @@ class StateSnapshot:
     scaler: dict[str, float] | None
     round: int
     cursor: int
+    frozen: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,11 @@ class CheckpointHeader:
     is_final: bool
     held_s: float = 0.0
     plan_sections: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What the checkpoint is called in storage."""
+        return checkpoint_name(self.attempt, self.lineage, self.round, self.generation)
 
 
 class StepState(Protocol):
@@ -115,15 +123,24 @@ class TrainingState:
             else:
                 group["lr"] = lr * ratio
 
-    def snapshot(self) -> StateSnapshot:
-        """A copy on the CPU of what the last commit left; call it between rounds."""
+    def snapshot(self, staging: Staging) -> StateSnapshot:
+        """A copy in ``staging`` of what the last commit left; call it between rounds."""
+        copy = staging.copy(self._content())
         return StateSnapshot(
-            model=_copied(self.model.state_dict()),
-            optimizer=_copied(self.optimizer.state_dict()),
+            model=copy["model"],
+            optimizer=copy["optimizer"],
             scaler=self.scaler.state() if self.scaler else None,
             round=self.round,
             cursor=self.cursor,
+            frozen=frozenset(name for name, p in self.model.named_parameters() if not p.requires_grad),
         )
+
+    def forms(self) -> dict[Place, Form]:
+        """What memory a snapshot takes; an optimizer has its state after the first step."""
+        return forms(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def restore(self, loaded: LoadedState) -> None:
         """Take all of a checkpoint. Raises CheckpointError where it does not fit."""
@@ -188,14 +205,3 @@ _POSITION = (
     "user_names",
     "metric",
 )
-
-
-def _copied(value: Any) -> Any:
-    """The same structure, with every tensor a copy on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)
-    return value

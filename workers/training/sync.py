@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
 from workers.errors import CheckpointError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
 from workers.spec import InitFrom
-from workers.training import checkpoint, transfer
+from workers.storage import join
+from workers.training import loading, transfer
 from workers.training.records import Untold
 from workers.training.setup import Setup
 from workers.training.state import TrainingState
@@ -102,7 +102,7 @@ def _begin(setup: Setup, plan: Plan) -> None:
     """Make the first state of a lineage."""
     state, storage = setup.state, setup.assignment.storage
     if isinstance(plan.source, CheckpointSource):
-        _restore(state, Path(storage.checkpoints) / plan.source.path)
+        _restore(state, join(storage.checkpoints, plan.source.path))
     elif state.round > 0 and state.lineage is not None:
         raise JobError(f"plan {plan.id} starts afresh, but its first worker has trained; start another worker")
     elif setup.spec.init_from is not None:
@@ -112,29 +112,28 @@ def _begin(setup: Setup, plan: Plan) -> None:
     state.is_eval_due = setup.evaluation is not None and state.cursor >= setup.total_samples
 
 
-def _restore(state: TrainingState, folder: Path) -> None:
-    loaded = checkpoint.load_checkpoint(folder)
-    checkpoint.check_fits(state.model.state_dict(), loaded.model, folder)
+def _restore(state: TrainingState, place: str) -> None:
+    loaded = loading.load_checkpoint(place)
+    loading.check_fits(state.model.state_dict(), loaded.model, place)
     state.restore(loaded)
 
 
-def _initialise(state: TrainingState, wish: InitFrom, source: str | None) -> None:
-    """Apply the job's ``init_from``; ``source`` is None where the service did not find it (any more).
+def _initialise(state: TrainingState, wish: InitFrom, place: str | None) -> None:
+    """Apply the job's ``init_from``; ``place`` is None where the service did not find it (any more).
 
     Raises UserCodeError: a job that begins without the weights that it was to begin with is no success.
     """
-    if source is None:
+    if place is None:
         raise UserCodeError(
             f"init_from: the checkpoint {wish.step} of job {wish.job} is gone, and this job has none of its own to "
             "go on from; submit it anew with a checkpoint that is there, or without `init_from`"
         )
-    folder = Path(source)
     try:
         if wish.state == "all":
-            _restore(state, folder)
+            _restore(state, place)
             return
-        weights = checkpoint.load_weights(folder)
-        checkpoint.check_fits(state.model.state_dict(), weights, folder)
+        weights = loading.load_weights(place)
+        loading.check_fits(state.model.state_dict(), weights, place)
     except CheckpointError as error:
         raise UserCodeError(f"init_from: {error.message}") from error
     state.load_weights(weights)

@@ -6,11 +6,19 @@ import sys
 import time
 import traceback
 from dataclasses import replace
-from pathlib import Path
 
-from workers.errors import BatchSplitError, DivergedError, Failure, OutOfMemoryError, UserCodeError, failure_of
-from workers.plan import Goal, MemberSource, Plan, Switch
+from workers.errors import (
+    BatchSplitError,
+    CheckpointError,
+    DivergedError,
+    Failure,
+    OutOfMemoryError,
+    UserCodeError,
+    failure_of,
+)
+from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
+from workers.storage import open_storage
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
@@ -25,6 +33,7 @@ from workers.training.world import Seat, World, WorldError, await_released
 
 SAVE_TIMEOUT_S = 600.0
 LAST_SAVE_TIMEOUT_S = 25.0
+FINAL_RETRIES_S = (1.0, 5.0, 15.0, 30.0, 60.0, 60.0, 60.0)
 RELEASE_TIMEOUT_S = 1.0
 
 
@@ -36,11 +45,12 @@ class Trainer:
         self._state = setup.state
         self._rounds = Rounds(setup, mailbox)
         self._held: RoundRecord | None = None  # waits for its evaluation
-        self._is_save_due = False
+        self._is_save_due = self._is_prepared = False
         self._has_saved_final = False
         spec = setup.spec.checkpoint
-        self._writer = CheckpointWriter(Path(setup.assignment.storage.checkpoints), spec.keep, spec.metric, spec.mode)
-        mailbox.watch_checkpoints(self._writer.finished)
+        storage = open_storage(setup.assignment.storage.checkpoints)
+        self._writer = CheckpointWriter(storage, spec.keep, spec.metric, spec.mode)
+        mailbox.watch_checkpoints(self._writer.finished, self._writer.failed)
 
     def run(self) -> None:
         """Train until stopped, or until this worker can train no more."""
@@ -156,6 +166,9 @@ class Trainer:
             self._held = record
         else:
             self._publish(record)
+        if rank == 0 and not self._is_prepared:
+            self._is_prepared = True
+            self._writer.prepare(state.forms())
         self._is_save_due |= rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps)
 
     def _evaluate(self, world: World, plan: Plan) -> None:
@@ -187,14 +200,32 @@ class Trainer:
         if self._held is not None and self._held.key != (state.lineage, state.round):
             self._publish_held()
         self._is_save_due = False
+        if isinstance(plan.source, CheckpointSource):
+            self._writer.build_on(plan.source.path)
 
     def _finish(self, plan: Plan, rank: int) -> None:
         """After the last sample and its evaluation: the final checkpoint by rank 0, then wait to be stopped."""
         if rank == 0 and not self._has_saved_final:
-            self._save(plan, is_final=True)
-            self._writer.flush(SAVE_TIMEOUT_S)
+            self._save_final(plan)
             self._has_saved_final = True
         self._mailbox.rest(Phase.DONE)
+
+    def _save_final(self, plan: Plan) -> None:
+        """Storage that is full or away for some minutes must not cost a whole training: try again until it is written.
+
+        Raises CheckpointError in the end, GroupLeftError where this worker is to do something else.
+        """
+        for wait_s in FINAL_RETRIES_S:
+            try:
+                self._save(plan, is_final=True)
+                self._writer.flush(SAVE_TIMEOUT_S)
+                return
+            except CheckpointError as error:
+                if not isinstance(error.__cause__, OSError):
+                    raise
+            self._mailbox.idle(wait_s)
+        self._save(plan, is_final=True)
+        self._writer.flush(SAVE_TIMEOUT_S)
 
     def _rest(self, plan: Plan) -> None:
         """Goals without training: keep the state, and write it first where this worker is to."""
@@ -210,9 +241,10 @@ class Trainer:
         self._is_save_due = False
         self._mailbox.set_phase(Phase.SAVE)
         started_s = time.perf_counter()
-        snapshot = self._state.snapshot()
+        staging = self._writer.staging()
+        snapshot = self._state.snapshot(staging)
         held_s = time.perf_counter() - started_s
-        self._writer.save(snapshot, header_for(self._setup, plan, held_s=held_s, is_final=is_final))
+        self._writer.save(snapshot, header_for(self._setup, plan, held_s=held_s, is_final=is_final), staging)
 
     def _publish_held(self) -> None:
         if self._held is not None:

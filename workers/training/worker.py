@@ -10,15 +10,18 @@ from collections.abc import Callable
 from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.status import BuildInfo
+from workers.storage import provide
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.mailbox import Mailbox
+from workers.training.output import bring_home
 from workers.training.setup import Setup, prepare
 from workers.training.trainer import Trainer
 
 
 def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], bytes] | None, mailbox: Mailbox) -> None:
     """Build the task and train until stopped; failing to build ends it, with the failure in the mailbox."""
+    provide(assignment.storage.checkpoints, assignment.storage.options)
     try:
         setup = prepare(assignment, fetch_bundle)
         info = _describe(setup)
@@ -27,7 +30,17 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
         mailbox.failed(failure_of(error, worker_id=assignment.worker_id))
         return
     mailbox.built(info)
-    Trainer(setup, calls, mailbox).run()
+    try:
+        Trainer(setup, calls, mailbox).run()
+    finally:
+        _bring_home(assignment)
+
+
+def _bring_home(assignment: Assignment) -> None:
+    try:
+        bring_home(assignment)
+    except OSError as error:
+        print(f"output files cannot be stored in {assignment.storage.output}: {error}", file=sys.stderr, flush=True)
 
 
 def _describe(setup: Setup) -> BuildInfo:
