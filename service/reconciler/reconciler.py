@@ -15,7 +15,7 @@ from service import queue
 from service.folders import jobs_folder
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
-from service.reconciler.pursuit import Office, Pursuit, wanted_workers
+from service.reconciler.pursuit import Offer, Office, Pursuit
 from service.records import ClusterView, JobRow
 from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
@@ -140,15 +140,37 @@ class Reconciler:
                 hopeless += told is not None
                 if told is not None or job.explanation is not None:
                     await self._guarded(job.id, self._office.store.set_explanation(job, told, self._office.fence))
-        more = queue.grow(running, nodes) if hopeless == len(queued) else []
-        grown = {grant.job_id: grant.num_workers for grant in more}
+        await self._resize(
+            placed, running, [w for w in waiting if w.job_id not in grants], has_room=hopeless == len(queued)
+        )
+
+    async def _resize(
+        self, placed: list[JobRow], running: list[queue.Running], waiting: list[queue.Waiting], *, has_room: bool
+    ) -> None:
+        """Give jobs the sizes that they ask for; take back what others wait for, and offer what nobody does."""
+        nodes = self._view.nodes if self._view else ()
+        asked = {grant.job_id: grant for grant in queue.adjust(running, nodes, may_grow=has_room)}
+        taken = {grant.job_id: grant for grant in queue.reclaim(waiting, running, nodes)}
+        offered = queue.offers(running, nodes) if has_room else {}
         for job in placed:
-            desired = grown.get(job.id, wanted_workers(job))
+            grant = taken.get(job.id) or asked.get(job.id)
+            desired = grant.num_workers if grant else queue.wanted_workers(job)
             await self._guarded(job.id, self._office.store.set_desired(job, desired, self._office.fence))
+            if (pursuit := self._pursuit_of(job)) is not None:
+                pursuit.offer = Offer(
+                    num_offered=offered.get(job.id, 0),
+                    why_smaller=grant.reason if grant else pursuit.offer.why_smaller if waiting else "",
+                )
+
+    def _pursuit_of(self, job: JobRow) -> Pursuit | None:
+        pursuit = self._pursuits.get(job.id)
+        return pursuit if pursuit is not None and pursuit.attempt == job.attempt else None
 
     def _running(self, job: JobRow) -> queue.Running:
-        pursuit = self._pursuits.get(job.id)
-        return queue.running(job, pursuit.placed if pursuit and pursuit.attempt == job.attempt else {})
+        pursuit = self._pursuit_of(job)
+        if pursuit is None or pursuit.snapshot is None:
+            return queue.running(job)
+        return queue.running(job, pursuit.places, pursuit.snapshot.num_asked)
 
     async def _admit(self, job: JobRow, num_workers: int) -> None:
         """The intent is written before anything is started, so that a crash leaves nothing unknown."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from workers.assignment import JobKey
+from workers.control.sizing import Sizing
 from workers.errors import Failure, Reason
 from workers.plan import Plan, PlanId
 from workers.spec import JobSpec
@@ -89,9 +90,9 @@ class ControllerState:
     polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed``
     are the workers lost since the latest plan, ``nodes`` where each worker was last. ``furthest`` is the
     highest (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
-    everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one whose
-    failure of user code was counted. ``num_formed`` counts generations since the last commit, ``num_launches``
-    those that began without a survivor since then.
+    everywhere; ``reached`` is the wanted size that it last met, ``sizing`` what is known of sizes.
+    ``counted_generation`` is the last one whose failure of user code was counted. ``num_formed`` counts generations
+    since the last commit, ``num_launches`` those that began without a survivor since then.
     """
 
     key: JobKey
@@ -119,6 +120,7 @@ class ControllerState:
     counted_generation: int = 0
     failure: Failure | None = None
     reached: int = 0
+    sizing: Sizing = field(default_factory=Sizing)
     ready_since_s: float | None = None
     short_since_s: float | None = None
     saving_since_s: float | None = None

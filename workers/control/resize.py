@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.control import membership, planning
+from workers.control import membership, planning, sizing
 from workers.control.decisions import Action, ControllerState, Inputs, StartWorker, StopWorker, WorkerFacts
 from workers.plan import Cause, Goal, Switch, TimelineKind
 from workers.status import Phase, StopCause
@@ -88,11 +88,10 @@ def _change(state: ControllerState, inputs: Inputs, members: tuple[str, ...]) ->
     if source is None:
         return state, ()
     is_replacement = len(members) > plan.num_members and state.reached >= len(members)
-    direction = inputs.direction
     cause = (
         Cause(kind=TimelineKind.WORKER_JOINED, actor="controller", reason="a replacement for a lost worker is ready")
         if is_replacement
-        else Cause(kind=TimelineKind.RESIZE, actor=direction.actor, reason=direction.reason)
+        else sizing.cause(state.sizing, inputs.direction, len(members))
     )
     draft = planning.Draft(switch=Switch.AGREED, members=members, source=source, cause=cause)
     state, note = planning.issue(state, inputs, draft, plan)
