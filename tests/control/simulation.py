@@ -9,7 +9,7 @@ reduced to its history: one token a committed round, the same for all who commit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -57,6 +57,26 @@ class Fault(StrEnum):
     CUT_RENDEZVOUS = "cut_rendezvous"
     PAUSE = "pause"
     CANCEL = "cancel"
+    KILL_RANK_0 = "kill_rank_0"
+    KILL_RECEIVER = "kill_receiver"
+    KILL_IN_RESIZE = "kill_in_resize"
+    STOP_IN_RESIZE = "stop_in_resize"
+    KILL_AT_FIRST_STEP = "kill_at_first_step"
+    KILL_AT_LAST_STEP = "kill_at_last_step"
+    KILL_ALL_BUT_ONE = "kill_all_but_one"
+    KILL_WITH_CONTROLLER = "kill_with_controller"
+    RAISE_AND_KILL = "raise_and_kill"
+
+
+TARGETED: Mapping[Fault, Callable[[SimWorker], bool]] = {
+    Fault.KILL_RANK_0: lambda w: w.group is not None and w.group.plan.members[0].worker_id == w.id,
+    Fault.KILL_RECEIVER: lambda w: w.phase is Phase.SYNC and w.round is None,
+    Fault.KILL_IN_RESIZE: lambda w: w.group is not None and w.held.pending is not None,
+    Fault.STOP_IN_RESIZE: lambda w: w.group is not None and w.held.pending is not None,
+    Fault.KILL_AT_FIRST_STEP: lambda w: w.phase is Phase.EXCHANGE and w.round == 0,
+    Fault.KILL_AT_LAST_STEP: lambda w: w.round is not None and w.round >= w.world.num_rounds - 1,
+}
+"""Faults that wait for a worker of whom this holds, and strike it."""
 
 
 @dataclass
@@ -309,6 +329,9 @@ class World:
     stored: tuple[int, int] = (0, 0)
     superseded: int = 0
     goal: RunGoal = RunGoal.RUN
+    struck: list[Fault] = field(default_factory=list)
+    num_deaths: int = 0
+    was_empty: bool = False
     lineages: set[int] = field(default_factory=set)
 
     # --- records of what must hold -------------------------------------------------------------
@@ -342,9 +365,31 @@ class World:
 
     # --- faults ---------------------------------------------------------------------------------
 
+    def is_moment(self, fault: Fault) -> bool:
+        """Whether there is somebody, or something, that the fault is meant for."""
+        return fault not in TARGETED or bool(self.targets(fault))
+
+    def targets(self, fault: Fault) -> list[str]:
+        return [i for i, w in sorted(self.workers.items()) if not w.is_frozen and TARGETED[fault](w)]
+
     def strike(self, fault: Fault) -> None:
         ids = sorted(self.workers)
         match fault:
+            case Fault.STOP_IN_RESIZE:
+                self.workers[self.rng.choice(self.targets(fault))].is_frozen = True
+            case _ if fault in TARGETED:
+                self.kill(self.rng.choice(self.targets(fault)))
+            case Fault.KILL_ALL_BUT_ONE if ids:
+                for worker_id in self.rng.sample(ids, len(ids) - 1):
+                    self.kill(worker_id)
+            case Fault.KILL_WITH_CONTROLLER if ids:
+                self.kill(self.rng.choice(ids))
+                self.controller = None
+            case Fault.RAISE_AND_KILL if len(ids) > 1:
+                raiser, victim = self.rng.sample(ids, 2)
+                self.num_user_errors += 1
+                self.workers[raiser].user_error_next = True
+                self.kill(victim)
             case Fault.KILL if ids:
                 self.kill(self.rng.choice(ids))
             case Fault.KILL_TWO:
@@ -378,6 +423,9 @@ class World:
 
     def kill(self, worker_id: str) -> None:
         worker = self.workers.pop(worker_id)
+        if worker.round is not None:
+            self.num_deaths += 1
+            self.was_empty |= not any(w.round is not None and not w.is_frozen for w in self.workers.values())
         if worker.group is not None:
             worker.group.is_broken = True
             worker.group.arrived.discard(worker_id)
@@ -509,10 +557,14 @@ class World:
 
     def run(self, max_ticks: int) -> None:
         times = sorted(self.rng.randint(1, 400) for _ in self.faults)
-        pending = list(zip(times, self.faults, strict=True))
+        early = Fault.KILL_AT_FIRST_STEP  # its moment is soon over
+        pending = [(0 if f is early else t, f) for t, f in zip(times, self.faults, strict=True)]
         for n in range(max_ticks):
-            while pending and pending[0][0] <= n:
-                self.strike(pending.pop(0)[1])
+            for moment, fault in [p for p in pending if p[0] <= n and self.is_moment(p[1])]:
+                pending.remove((moment, fault))
+                if self.is_moment(fault):
+                    self.strike(fault)
+                    self.struck.append(fault)
             self.tick()
             if self.outcome is not None:
                 return
