@@ -270,8 +270,8 @@ class JobSnapshot:
     """A whole attempt folded into one value: the answer of a controller to ``direct``.
 
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
-    built the task. ``num_asked`` is the size that it would have if it were free to choose, and ``size_reason``
-    tells why, in a sentence.
+    built the task. ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
+    ``size_reason`` tells why, in a sentence.
     """
 
     job_id: str
@@ -289,7 +289,7 @@ class JobSnapshot:
     num_current: int = 0
     num_wanted: int = 0
     num_pending: int = 0
-    num_asked: int = 0
+    num_asked: int | None = None
     size_reason: str = ""
     workers: tuple[WorkerView, ...] = ()
     records: tuple[RoundRecord, ...] = ()
