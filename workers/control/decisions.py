@@ -84,7 +84,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerState:
-    """All a controller knows; everything in it can be learned again from the row and the workers.
+    """All a controller knows; it can be learned again from the row and the workers, speeds by measuring anew.
 
     ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each worker's
     polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed``

@@ -185,7 +185,8 @@ def _rates(sizing: Sizing, size: int, now_s: float) -> dict[int, Rate]:
         for n, memory in sizing.memory.items()
         if n == size or now_s - memory.heard_s < MEMORY_S * 2**memory.num_failed
     }
-    return {n: rate for n, rate in known.items() if rate is not None}
+    least = {size: 1}  # of the present size the advisor says itself what is too little
+    return {n: r for n, r in known.items() if r is not None and r.num_steps >= least.get(n, scaling.MIN_STEPS)}
 
 
 def _judged(
