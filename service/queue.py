@@ -133,24 +133,31 @@ def offers(running: Sequence[Running], nodes: Sequence[NodeView]) -> dict[str, i
 def reclaim(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequence[NodeView]) -> list[Grant]:
     """What placed jobs must give back so that the job that has waited longest can start; as little as serves.
 
-    One worker at a time from whoever has most above its min, of equals the youngest; nothing where even
-    all of that would not do, or where what is on its way back does.
+    One worker at a time from whoever has most above its min, of equals the youngest; whoever need not, since
+    its nodes do not help, keeps what it has. Nothing where even all of that would not do, or where what is on
+    its way back does.
     """
     first = next((job for job in waiting if _fit(job.need, _empty(nodes), job.min) >= job.min), None)
     if first is None:
         return []
     sizes = {job.job_id: 0 if job.is_leaving else job.num_workers for job in running}
-    while _fit(first.need, _free_at(running, nodes, sizes), first.min) < first.min:
+
+    def serves(sizes: Mapping[str, int]) -> bool:
+        return _fit(first.need, _free_at(running, nodes, sizes), first.min) >= first.min
+
+    while not serves(sizes):
         able = [job for job in reversed(running) if not job.is_pinned and sizes[job.job_id] > job.min]
         if not able:
             return []
         sizes[max(able, key=lambda job: sizes[job.job_id] - job.min).job_id] -= 1
     why = f"made room for job {first.job_id}, which waits"
-    return [
-        Grant(job.job_id, sizes[job.job_id], why)
-        for job in running
-        if sizes[job.job_id] < job.num_workers and not job.is_leaving
-    ]
+    grants = []
+    for job in (job for job in running if not job.is_leaving):
+        while sizes[job.job_id] < job.num_workers and serves({**sizes, job.job_id: sizes[job.job_id] + 1}):
+            sizes[job.job_id] += 1
+        if sizes[job.job_id] < job.num_workers:
+            grants.append(Grant(job.job_id, sizes[job.job_id], why))
+    return grants
 
 
 def _free_at(running: Sequence[Running], nodes: Sequence[NodeView], sizes: Mapping[str, int]) -> list[dict[str, float]]:

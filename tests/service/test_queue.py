@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.queue import Grant, Running, Waiting, adjust, admit, explain, offers, reclaim, running, waiting
 from service.records import NodeView
@@ -159,6 +161,53 @@ def test_the_last_by_rank_leave_and_only_their_nodes_have_room() -> None:
     nodes = [node("n", 2, free=0), node("m", 2, free=0)]
     why = "made room for job w, which waits"
     assert reclaim([queued("w", 1, 1, cpus=2)], [job], nodes) == [Grant("a", 1, why)]
+
+
+def test_whoever_s_nodes_do_not_help_keeps_its_workers() -> None:
+    jobs = [placed("a", 4, on={"n": 4}), placed("b", 4, on={"m": 4}), placed("c", 2, on={"o": 2})]
+    nodes = [node("n", 4, free=0), node("m", 4, free=0), node("o", 2, free=0)]
+    why = "made room for job w, which waits"
+    assert reclaim([queued("w", 1, 1, cpus=3)], jobs, nodes) in ([Grant("a", 1, why)], [Grant("b", 1, why)])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[NodeView], list[Running]]:
+    """Nodes that are full of elastic jobs, whose workers lie anywhere."""
+    names = ["n", "m", "o"][: draw(st.integers(1, 3))]
+    jobs = []
+    for job_id in "abc"[: draw(st.integers(1, 3))]:
+        places = tuple(draw(st.lists(st.sampled_from(names), min_size=1, max_size=5)))
+        low = draw(st.integers(1, len(places)))
+        jobs.append(replace(placed(job_id, len(places), min=low), places=places, is_pinned=draw(st.booleans())))
+    used = {name: sum(job.places.count(name) for job in jobs) for name in names}
+    idle = {name: draw(st.integers(0, 1)) for name in names}
+    return [node(name, used[name] + idle[name], free=idle[name]) for name in names], jobs
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.integers(1, 3), st.integers(1, 3))
+def test_what_is_given_back_serves_and_none_of_it_could_be_kept(
+    cluster: tuple[list[NodeView], list[Running]], low: int, cpus: int
+) -> None:
+    nodes, jobs = cluster
+    waits = queued("w", low, low, cpus=cpus)
+    grants = {grant.job_id: grant.num_workers for grant in reclaim([waits], jobs, nodes)}
+    by_id = {job.job_id: job for job in jobs}
+    assert all(by_id[i].min <= size < by_id[i].num_workers and not by_id[i].is_pinned for i, size in grants.items())
+
+    def starts(sizes: dict[str, int]) -> bool:
+        smaller = [
+            replace(j, num_workers=n, places=j.places[:n]) for j in jobs for n in (sizes.get(j.job_id, j.num_workers),)
+        ]
+        used = {n.node_id: sum(j.places.count(n.node_id) for j in smaller) for n in nodes}
+        left = [replace(n, free={**n.free, "cpus": n.total["cpus"] - used[n.node_id]}) for n in nodes]
+        return bool(admit([waits], smaller, left))
+
+    if grants:
+        assert starts(grants)
+        assert not any(starts({**grants, i: size + 1}) for i, size in grants.items())
+    else:
+        assert starts({}) or not starts({j.job_id: j.min for j in jobs if not j.is_pinned})
 
 
 def test_workers_that_are_not_there_yet_are_given_up_first() -> None:
