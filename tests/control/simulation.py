@@ -198,11 +198,16 @@ class World:
             case _:
                 pass
 
+    def _struck(self, fault: Fault) -> None:
+        before = {i for i, w in self.workers.items() if w.round is not None and not w.is_frozen}
+        self.strike(fault)
+        self.struck.append(fault)
+        left = {i for i in before if i in self.workers and not self.workers[i].is_frozen}
+        self.num_deaths += len(before - left)
+        self.was_empty |= bool(before) and not left
+
     def kill(self, worker_id: str) -> None:
         worker = self.workers.pop(worker_id)
-        if worker.round is not None:
-            self.num_deaths += 1
-            self.was_empty |= not any(w.round is not None and not w.is_frozen for w in self.workers.values())
         if worker.group is not None:
             worker.group.is_broken = True
             worker.group.arrived.discard(worker_id)
@@ -340,8 +345,7 @@ class World:
             for moment, fault in [p for p in pending if p[0] <= n and self.is_moment(p[1])]:
                 pending.remove((moment, fault))
                 if self.is_moment(fault):
-                    self.strike(fault)
-                    self.struck.append(fault)
+                    self._struck(fault)
             self.tick()
             if self.outcome is not None:
                 return
