@@ -50,7 +50,7 @@ def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: 
     struck = 0
     for seed in range(12):
         rng = random.Random(seed)
-        faults = [Fault.SCALE, fault, Fault.SCALE, fault]
+        faults = [Fault.SCALE, fault] * 3
         world = World(rng=rng, num_rounds=NUM_ROUNDS, workers_range=(1, 4), want=1 + seed % 4, faults=faults)
         world.run(max_ticks=20_000)
         assert world.outcome is Outcome.SUCCEEDED
