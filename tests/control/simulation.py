@@ -199,12 +199,16 @@ class World:
                 pass
 
     def _struck(self, fault: Fault) -> None:
-        before = {i for i, w in self.workers.items() if w.round is not None and not w.is_frozen}
+        before = self._holders()
         self.strike(fault)
         self.struck.append(fault)
-        left = {i for i in before if i in self.workers and not self.workers[i].is_frozen}
-        self.num_deaths += len(before - left)
-        self.was_empty |= bool(before) and not left
+        self.num_deaths += len(before - self._holders())
+        self.was_empty |= bool(before) and not before & self._holders()
+
+    def _holders(self) -> set[str]:
+        """Workers that hold the newest state, or that of the round before; what leavers hold is older."""
+        rounds = {i: w.round for i, w in self.workers.items() if w.round is not None and not w.is_frozen}
+        return {i for i, round in rounds.items() if round >= max(rounds.values()) - 1}
 
     def kill(self, worker_id: str) -> None:
         worker = self.workers.pop(worker_id)

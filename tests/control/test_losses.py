@@ -154,6 +154,21 @@ def test_two_lost_at_once_are_one_loss_that_names_both() -> None:
     assert len(ids) == 4
 
 
+def test_a_survivor_for_whom_there_is_no_place_any_more_is_let_go_after_the_first_commit() -> None:
+    desk = Desk()
+    desk.started(3)
+    desk.direction = replace(desk.direction, num_workers=1)
+    plan = survive(desk, {"1.1": "killed"}, ["1.2", "1.3"])
+    assert plan.worker_ids == ("1.2",)
+    desk.train("1.2", round=5)
+    for _ in range(2):
+        desk.turn()
+        assert desk.of(StopWorker) == []
+    desk.train("1.2", round=6)
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker("1.3")]
+
+
 def test_one_survivor_of_many_goes_on_alone_while_others_come() -> None:
     desk = Desk()
     desk.started(4)
