@@ -157,10 +157,9 @@ class Reconciler:
             desired = grant.num_workers if grant else queue.wanted_workers(job)
             await self._guarded(job.id, self._office.store.set_desired(job, desired, self._office.fence))
             if (pursuit := self._pursuit_of(job)) is not None:
-                pursuit.offer = Offer(
-                    num_offered=offered.get(job.id, 0),
-                    why_smaller=grant.reason if grant else pursuit.offer.why_smaller if waiting else "",
-                )
+                why = pursuit.offer.why_smaller if waiting else ""
+                why = grant.reason if grant else why
+                pursuit.offer = Offer(num_offered=offered.get(job.id, 0), why_smaller=why)
 
     def _pursuit_of(self, job: JobRow) -> Pursuit | None:
         pursuit = self._pursuits.get(job.id)
