@@ -99,6 +99,33 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpan:
+    """What the rounds of ``width_s`` seconds cost one worker under one rank; ``begin`` is Unix seconds.
+
+    Seconds are sums over its ``num_rounds`` committed rounds: ``step_s`` from commit to commit, the others this
+    worker's own parts of it. ``memory_bytes`` is the most seen, ``gpu_utilisation`` the mean of the rounds.
+    A span grows until its time is over; the one with more rounds replaces the other.
+    """
+
+    worker_id: str
+    rank: int
+    begin: int
+    width_s: int
+    num_rounds: int
+    step_s: float
+    data_s: float
+    compute_s: float
+    exposed_s: float
+    optimizer_s: float
+    memory_bytes: int
+    gpu_utilisation: float | None = None
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return (self.worker_id, self.rank, self.begin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """Bytes of one worker's log from ``offset`` on; ``rank`` is the rank it had, None before it had one."""
 
@@ -166,6 +193,7 @@ class WorkerStatus:
     micro_size: int | None = None
     memory_bytes: int = 0
     gpu_utilisation: float | None = None
+    spans: tuple[RankSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +223,15 @@ class RunGoal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidedNode:
+    """A node on which no worker shall start, and from which those that are there shall move away."""
+
+    node_id: str
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Direction:
     """The job row's desired state, handed to the controller with every tick.
 
@@ -207,6 +244,7 @@ class Direction:
     num_offered: int = 0
     actor: str = "service"
     reason: str = ""
+    avoid: tuple[AvoidedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,3 +334,4 @@ class JobSnapshot:
     logs: tuple[LogChunk, ...] = ()
     timeline: tuple[TimelineRow, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
+    spans: tuple[RankSpan, ...] = ()

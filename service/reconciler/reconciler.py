@@ -12,14 +12,17 @@ from typing import Any
 import structlog
 
 from service import queue
+from service.avoidance import WINDOW_S, avoided, suspects, usable
 from service.folders import jobs_folder
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.reconciler.pursuit import Offer, Office, Pursuit
-from service.records import ClusterView, JobRow
+from service.reconciler.sight import StorageSight
+from service.records import ClusterView, Duty, JobRow, NodeMark
 from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from workers.control.names import parse_name
+from workers.status import AvoidedNode
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -30,13 +33,18 @@ BRISK_S = 0.1
 
 
 class Reconciler:
-    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once."""
+    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once.
 
-    def __init__(self, office: Office, scratch: Path) -> None:
-        self._office, self._scratch = office, scratch
+    With ``sight`` only nodes that see the storage take workers.
+    """
+
+    def __init__(self, office: Office, scratch: Path, sight: StorageSight | None = None) -> None:
+        self._office, self._scratch, self._sight = office, scratch, sight
         self._pursuits: dict[str, Pursuit] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._view: ClusterView | None = None
+        self._marks: dict[str, NodeMark] = {}
+        self._avoid: tuple[AvoidedNode, ...] = ()
         self._viewed_s = self._stored_view_s = self._reaped_s = float("-inf")
         self._suspects = Suspects()
         self.is_leaving = False
@@ -96,7 +104,7 @@ class Reconciler:
         if job.id not in self._steps:
             pursuit = self._pursuits.setdefault(job.id, Pursuit(self._office, job))
             if pursuit.attempt == job.attempt:
-                self._spawn(job.id, pursuit.step(job, is_leaving=self.is_leaving))
+                self._spawn(job.id, pursuit.step(job, is_leaving=self.is_leaving, avoid=self._avoid))
 
     def _spawn(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
         self._steps[job_id] = asyncio.create_task(self._guarded(job_id, work))
@@ -125,9 +133,29 @@ class Reconciler:
                 await self._office.store.put_cluster(view, self._office.fence)
                 self._stored_view_s = now_s
             self._view = view
+            await self._watch_nodes(view)
+        self._marks = await self._office.store.node_marks()
+        nodes = self._view.nodes if self._view else ()
+        self._avoid = avoided(nodes, self._marks)
+        if self._sight is not None:
+            self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
+
+    async def _watch_nodes(self, view: ClusterView) -> None:
+        """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
+        store, fence, now = self._office.store, self._office.fence, time.time()
+        await store.forget_nodes([node.node_id for node in view.nodes if node.is_alive], fence)
+        for suspect in suspects(view.nodes, self._marks, await store.losses(now - WINDOW_S), now):
+            node, why = suspect.node, suspect.reason
+            if suspect.is_last:
+                text = f"Node {node.name} stays in use although {why}: there is no other to use."
+                await store.note_on_node(node.node_id, text, fence)
+                continue
+            log.warning("node quarantined", node=node.node_id, why=why)
+            mark = NodeMark(node_id=node.node_id, duty=Duty.QUARANTINED, actor="service", reason=why, since=now)
+            await store.quarantine(mark, f"Node {node.name} is quarantined: {why}.", fence)
 
     async def _place(self, queued: list[JobRow], placed: list[JobRow]) -> None:
-        nodes = self._view.nodes if self._view else ()
+        nodes = usable(self._view.nodes if self._view else (), self._avoid)
         running = [self._running(job) for job in placed]
         waiting = [queue.waiting(job) for job in queued]
         grants = {grant.job_id: grant.num_workers for grant in queue.admit(waiting, running, nodes)}
@@ -140,24 +168,22 @@ class Reconciler:
                 hopeless += told is not None
                 if told is not None or job.explanation is not None:
                     await self._guarded(job.id, self._office.store.set_explanation(job, told, self._office.fence))
-        await self._resize(
-            placed, running, [w for w in waiting if w.job_id not in grants], has_room=hopeless == len(queued)
-        )
+        still = [waits for waits in waiting if waits.job_id not in grants]
+        has_room = hopeless == len(queued)
+        resized = [*queue.adjust(running, nodes, may_grow=has_room), *queue.reclaim(still, running, nodes)]
+        offered = queue.offers(running, nodes) if has_room else {}
+        await self._resize(placed, {grant.job_id: grant for grant in resized}, offered, has_waiting=bool(still))
 
     async def _resize(
-        self, placed: list[JobRow], running: list[queue.Running], waiting: list[queue.Waiting], *, has_room: bool
+        self, placed: list[JobRow], grants: dict[str, queue.Grant], offered: dict[str, int], *, has_waiting: bool
     ) -> None:
-        """Give jobs the sizes that they ask for; take back what others wait for, and offer what nobody does."""
-        nodes = self._view.nodes if self._view else ()
-        asked = {grant.job_id: grant for grant in queue.adjust(running, nodes, may_grow=has_room)}
-        taken = {grant.job_id: grant for grant in queue.reclaim(waiting, running, nodes)}
-        offered = queue.offers(running, nodes) if has_room else {}
+        """Note the sizes to steer to, and what jobs may ask for besides."""
         for job in placed:
-            grant = taken.get(job.id) or asked.get(job.id)
+            grant = grants.get(job.id)
             desired = grant.num_workers if grant else queue.wanted_workers(job)
             await self._guarded(job.id, self._office.store.set_desired(job, desired, self._office.fence))
             if (pursuit := self._pursuit_of(job)) is not None:
-                why = pursuit.offer.why_smaller if waiting else ""
+                why = pursuit.offer.why_smaller if has_waiting else ""
                 why = grant.reason if grant else why
                 pursuit.offer = Offer(num_offered=offered.get(job.id, 0), why_smaller=why)
 
@@ -169,7 +195,10 @@ class Reconciler:
         pursuit = self._pursuit_of(job)
         if pursuit is None or pursuit.snapshot is None:
             return queue.running(job)
-        return queue.running(job, pursuit.places, pursuit.snapshot.num_asked)
+        # Who is to leave a node has a claim on room elsewhere.
+        shunned = {node.node_id for node in self._avoid}
+        places = tuple(node_id for node_id in pursuit.places if node_id not in shunned)
+        return queue.running(job, places, pursuit.snapshot.num_asked)
 
     async def _admit(self, job: JobRow, num_workers: int) -> None:
         """The intent is written before anything is started, so that a crash leaves nothing unknown."""

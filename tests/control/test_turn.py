@@ -113,6 +113,7 @@ def test_the_same_failure_on_two_ranks_counts_once_and_too_many_save_and_fail() 
     desk.turn()
     assert desk.plan.goal is Goal.SAVE_AND_STOP
     desk.say("1.1", Phase.SAVED, plan=desk.plan, stop=None)
+    desk.acked = Acknowledged(rounds=(1, 5))
     desk.turn()
     assert len(desk.of(StopWorker)) == 2
     desk.turn(lost=dict.fromkeys(ids, "ended"))
@@ -289,6 +290,25 @@ def test_a_pause_before_any_state_was_told_asks_before_it_lets_go() -> None:
     desk.stop("1.1", StopCause.ABORTED)
     desk.turn()
     assert (desk.plan.goal, desk.plan.source) == (Goal.SAVE_AND_STOP, MemberSource("1.1", 3))
+
+
+def test_saved_workers_are_let_go_only_once_the_store_has_their_last_round_or_after_a_while() -> None:
+    desk = Desk()
+    ids = desk.started(2)
+    desk.acked = Acknowledged(rounds=(1, 4))
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE)
+    desk.turn()
+    for i in ids:
+        desk.say(i, Phase.SAVED, plan=desk.plan, generation=None)
+    desk.turn()
+    assert desk.of(StopWorker) == []
+    patient = desk.state
+    desk.acked = Acknowledged(rounds=(1, 5))
+    desk.turn()
+    assert len(desk.of(StopWorker)) == 2
+    desk.state, desk.acked = patient, Acknowledged(rounds=(1, 4))
+    desk.turn(after_s=SETTINGS.stop_s + 0.1)
+    assert len(desk.of(StopWorker)) == 2
 
 
 def test_losing_everybody_starts_a_new_lineage_from_the_newest_checkpoint() -> None:

@@ -74,6 +74,7 @@ def fold(
         logs=pending.logs,
         timeline=pending.timeline,
         checkpoints=pending.checkpoints,
+        spans=pending.spans,
     )
 
 
