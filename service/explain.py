@@ -155,8 +155,10 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     wanted = desired_workers(job)
     detail = str(job.observed.get("detail") or "")
     if job.num_current >= wanted and job.state is JobState.RUNNING:
+        weighed = str(job.observed.get("size_reason") or "") if job.num_current < job.most_workers else ""
         return job.explanation or Explanation(
-            summary=f"It runs with {job.num_current} of at most {job.most_workers} workers."
+            summary=f"It runs with {job.num_current} of at most {job.most_workers} workers.",
+            details=(weighed,) if weighed else (),
         )
     pending = int(job.observed.get("num_pending") or 0)
     summary = (

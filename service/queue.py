@@ -1,4 +1,7 @@
-"""Who is placed next: first in, first out. Pure; fair queueing can replace it behind the same functions.
+"""Who is placed next, and what the placed may have or must give back: first in, first out. Pure.
+
+Fair queueing can replace it behind the same functions. It offers, and takes back for those who wait; which
+of it a job takes is the job's to ask for, and what it must give back is not.
 
 Own bookkeeping comes before what Ray says is free: that is up to a tenth of a second old, and knows
 nothing of workers that were granted and are not there yet.
@@ -7,13 +10,15 @@ nothing of workers that were granted and are not there yet.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from service.records import Explanation, JobRow, NodeView
 from workers.spec import Resources
+from workers.status import RunGoal
 
 KINDS = ("cpus", "gpus", "memory_bytes")
 EPSILON = 1e-6
+_NONE: Mapping[str, Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +34,30 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A placed job: ``num_workers`` were granted, of which ``placed`` counts those that are there, by node."""
+    """A placed job: ``num_workers`` were granted; ``places`` are the nodes of those that are there, by rank.
+
+    ``num_asked`` is the size that it would have; ``is_leaving``: all of it comes free soon. Whoever must leave
+    is the last by rank, and before that whoever is not there yet.
+    """
 
     job_id: str
     need: Mapping[str, float]
     num_workers: int
+    min: int
     max: int
+    num_asked: int
     is_pinned: bool = False
-    placed: Mapping[str, int] = field(default_factory=dict)
+    is_leaving: bool = False
+    places: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A job may have this many workers from now on."""
+    """A job may have this many workers from now on; ``reason`` tells why where it is fewer than before."""
 
     job_id: str
     num_workers: int
+    reason: str = ""
 
 
 def waiting(job: JobRow) -> Waiting:
@@ -55,16 +68,26 @@ def waiting(job: JobRow) -> Waiting:
     )
 
 
-def running(job: JobRow, placed: Mapping[str, int]) -> Running:
-    """A placed row, for ``admit`` and ``grow``; ``placed`` is from the latest snapshot of its controller."""
+def running(job: JobRow, places: Sequence[str] = (), num_asked: int | None = None) -> Running:
+    """A placed row; ``places`` and ``num_asked`` (None: not heard yet) are from its controller's latest snapshot."""
+    granted = wanted_workers(job)
     return Running(
         job_id=job.id,
         need=_need(job.spec.resources),
-        num_workers=max(job.num_desired, sum(placed.values())),
+        num_workers=granted,
+        min=job.scale.min,
         max=job.most_workers,
+        num_asked=granted if num_asked is None else num_asked,
         is_pinned=job.scale.pinned is not None,
-        placed=placed,
+        is_leaving=job.goal is not RunGoal.RUN,
+        places=places,
     )
+
+
+def wanted_workers(job: JobRow) -> int:
+    """The size to steer to: the user's number, else what was granted, within the range."""
+    scale = job.scale
+    return scale.pinned if scale.pinned is not None else max(scale.min, min(job.num_desired, scale.max))
 
 
 def admit(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequence[NodeView]) -> list[Grant]:
@@ -74,10 +97,9 @@ def admit(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequenc
     pinned job is granted its number as soon as its minimum fits: the rest comes when there is room.
     """
     free = _free(running, nodes)
-    empty = [dict(node.total) for node in nodes if node.is_alive]
     grants = []
     for job in waiting:
-        if _fit(job.need, empty, job.min) < job.min:
+        if _fit(job.need, _empty(nodes), job.min) < job.min:
             continue
         if _fit(job.need, free, job.min) < job.min:
             break
@@ -86,15 +108,72 @@ def admit(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequenc
     return grants
 
 
-def grow(running: Sequence[Running], nodes: Sequence[NodeView]) -> list[Grant]:
-    """What running jobs may have besides, oldest first, while nobody waits; pinned ones stay as they are."""
-    free = _free(running, nodes)
+def adjust(running: Sequence[Running], nodes: Sequence[NodeView], *, may_grow: bool) -> list[Grant]:
+    """The sizes that running jobs asked for, oldest first; larger ones as far as there is room and nobody waits."""
+    free = _free(running, nodes) if may_grow else []
     grants = []
     for job in running:
-        more = 0 if job.is_pinned else _take(job.need, free, job.max - job.num_workers)
-        if more > 0:
-            grants.append(Grant(job.job_id, job.num_workers + more))
+        wish = job.num_workers if job.is_pinned else max(job.min, min(job.num_asked, job.max))
+        size = min(wish, job.num_workers) + _take(job.need, free, wish - job.num_workers)
+        if size != job.num_workers:
+            grants.append(Grant(job.job_id, size))
     return grants
+
+
+def offers(running: Sequence[Running], nodes: Sequence[NodeView]) -> dict[str, int]:
+    """The most that each job could have now if it alone asked; pinned ones have nothing to ask for."""
+    free = _free(running, nodes)
+    return {
+        job.job_id: job.num_workers + _fit(job.need, free, job.max - job.num_workers)
+        for job in running
+        if not job.is_pinned
+    }
+
+
+def reclaim(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequence[NodeView]) -> list[Grant]:
+    """What placed jobs must give back so that the job that has waited longest can start; as little as serves.
+
+    One worker at a time from whoever has most above its min, of equals the youngest; whoever need not, since
+    its nodes do not help, keeps what it has. Nothing where even all of that would not do, or where what is on
+    its way back does.
+    """
+    first = next((job for job in waiting if _fit(job.need, _empty(nodes), job.min) >= job.min), None)
+    if first is None:
+        return []
+    sizes = {job.job_id: 0 if job.is_leaving else job.num_workers for job in running}
+
+    def serves(sizes: Mapping[str, int]) -> bool:
+        return _fit(first.need, _free_at(running, nodes, sizes), first.min) >= first.min
+
+    while not serves(sizes):
+        able = [job for job in reversed(running) if not job.is_pinned and sizes[job.job_id] > job.min]
+        if not able:
+            return []
+        sizes[max(able, key=lambda job: sizes[job.job_id] - job.min).job_id] -= 1
+    why = f"made room for job {first.job_id}, which waits"
+    grants = []
+    for job in (job for job in running if not job.is_leaving):
+        while sizes[job.job_id] < job.num_workers and serves({**sizes, job.job_id: sizes[job.job_id] + 1}):
+            sizes[job.job_id] += 1
+        if sizes[job.job_id] < job.num_workers:
+            grants.append(Grant(job.job_id, sizes[job.job_id], why))
+    return grants
+
+
+def _free_at(running: Sequence[Running], nodes: Sequence[NodeView], sizes: Mapping[str, int]) -> list[dict[str, float]]:
+    """What each node has left once every job has come down to its size here."""
+    leaving: dict[str, dict[str, float]] = {}
+    for job in running:
+        for node_id in job.places[sizes[job.job_id] :]:
+            room = leaving.setdefault(node_id, dict.fromkeys(KINDS, 0.0))
+            for kind in KINDS:
+                room[kind] += job.need.get(kind, 0.0)
+    smaller = [replace(job, num_workers=(n := sizes[job.job_id]), places=job.places[:n]) for job in running]
+    return _free(smaller, nodes, leaving)
+
+
+def _empty(nodes: Sequence[NodeView]) -> list[dict[str, float]]:
+    return [dict(node.total) for node in nodes if node.is_alive]
 
 
 def explain(job: Waiting, nodes: Sequence[NodeView]) -> Explanation | None:
@@ -119,21 +198,27 @@ def _need(resources: Resources) -> dict[str, float]:
     return {"cpus": resources.cpus, "gpus": resources.gpus, "memory_bytes": float(resources.memory_bytes or 0)}
 
 
-def _free(running: Sequence[Running], nodes: Sequence[NodeView]) -> list[dict[str, float]]:
-    """What each node has left after all that was granted, whether it is there already or not."""
+def _free(
+    running: Sequence[Running], nodes: Sequence[NodeView], leaving: Mapping[str, Mapping[str, float]] = _NONE
+) -> list[dict[str, float]]:
+    """What each node has left after all that was granted, whether it is there already or not.
+
+    ``leaving`` is, by node, what is still in use and comes free.
+    """
     by_node = {node.node_id: node for node in nodes if node.is_alive}
     ours = {node_id: dict.fromkeys(KINDS, 0.0) for node_id in by_node}
     for job in running:
-        for node_id, count in job.placed.items():
+        for node_id in job.places:
             for kind in KINDS if node_id in ours else ():
-                ours[node_id][kind] += count * job.need.get(kind, 0.0)
+                ours[node_id][kind] += job.need.get(kind, 0.0)
     # The smaller of both views: Ray knows of others' use, we know what was granted just now.
     free = [
-        {k: min(node.free.get(k, 0.0), node.total.get(k, 0.0) - ours[node_id][k]) for k in KINDS}
+        {k: min(node.free.get(k, 0.0) + back.get(k, 0.0), node.total.get(k, 0.0) - ours[node_id][k]) for k in KINDS}
         for node_id, node in by_node.items()
+        for back in (leaving.get(node_id, {}),)
     ]
     for job in sorted(running, key=lambda j: -j.need.get("cpus", 0.0)):
-        coming = job.num_workers - sum(job.placed.values())
+        coming = job.num_workers - len(job.places)
         left = coming - _take(job.need, free, coming)
         if left > 0 and free:
             # What finds no room yet has a claim on the next that there is.

@@ -251,11 +251,13 @@ class AvoidedNode:
 class Direction:
     """The job row's desired state, handed to the controller with every tick.
 
-    ``num_workers`` is the size to reach; ``actor`` and ``reason`` tell who wants it and why.
+    ``num_workers`` is the size to reach; ``actor`` and ``reason`` tell who wants it and why. ``num_offered`` is
+    the most that the job would be given if it asked (0: its size is not its own to choose).
     """
 
     goal: RunGoal
     num_workers: int
+    num_offered: int = 0
     actor: str = "service"
     reason: str = ""
     avoid: tuple[AvoidedNode, ...] = ()
@@ -322,7 +324,8 @@ class JobSnapshot:
     """A whole attempt folded into one value: the answer of a controller to ``direct``.
 
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
-    built the task. ``rounds_done`` is the highest round of ``records`` ever seen in ``lineage``.
+    built the task. ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
+    ``size_reason`` tells why, in a sentence.
     """
 
     job_id: str
@@ -340,6 +343,8 @@ class JobSnapshot:
     num_current: int = 0
     num_wanted: int = 0
     num_pending: int = 0
+    num_asked: int | None = None
+    size_reason: str = ""
     workers: tuple[WorkerView, ...] = ()
     records: tuple[RoundRecord, ...] = ()
     logs: tuple[LogChunk, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass, replace
 
 import structlog
@@ -16,6 +17,7 @@ from service.ports import (
     ControllerLostError,
     ControllerSilentError,
 )
+from service.queue import wanted_workers
 from service.reconciler.launching import Launching
 from service.reconciler.verdicts import Step, effective_goal, lost, moves
 from service.records import JobRow, Transition
@@ -43,6 +45,14 @@ class Office:
     liveness_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a job may ask for (``Direction.num_offered``), and why it was last made smaller for others."""
+
+    num_offered: int = 0
+    why_smaller: str = ""
+
+
 class Pursuit:
     """One job, from its admission until it is placed no longer."""
 
@@ -51,18 +61,17 @@ class Pursuit:
         self._key = JobKey(job_id=job.id, attempt=job.attempt)
         self._acked: Acknowledged | None = None
         self.snapshot: JobSnapshot | None = None
+        self.offer = Offer()
 
     @property
     def attempt(self) -> int:
         return self._key.attempt
 
     @property
-    def placed(self) -> dict[str, int]:
-        """How many workers are on which node, as last told."""
-        counts: dict[str, int] = {}
-        for view in self.snapshot.workers if self.snapshot else ():
-            counts[view.node_id] = counts.get(view.node_id, 0) + 1
-        return counts
+    def places(self) -> tuple[str, ...]:
+        """The nodes of its workers by rank, as last told; those without a rank come last."""
+        views = self.snapshot.workers if self.snapshot else ()
+        return tuple(v.node_id for v in sorted(views, key=lambda v: math.inf if v.rank is None else v.rank))
 
     def is_brisk(self, job: JobRow) -> bool:
         """Whether something is about to happen, so that it pays to look again soon."""
@@ -83,7 +92,7 @@ class Pursuit:
         """
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
-        direction = replace(direction_of(job, is_leaving=is_leaving), avoid=avoid)
+        direction = replace(direction_of(job, self.offer, is_leaving=is_leaving), avoid=avoid)
         try:
             snapshot = await office.cluster.direct(self._key, job.term, direction, acked, office.liveness_s)
         except ControllerLostError as error:
@@ -161,22 +170,19 @@ class Pursuit:
 _OWN_REASONS = frozenset({Reason.USER_ERROR, Reason.BUNDLE_INVALID})
 
 
-def wanted_workers(job: JobRow) -> int:
-    """The size to steer to: the user's number, else what was granted, within the range."""
-    scale = job.scale
-    return scale.pinned if scale.pinned is not None else max(scale.min, min(job.num_desired, scale.max))
-
-
-def direction_of(job: JobRow, *, is_leaving: bool) -> Direction:
+def direction_of(job: JobRow, offer: Offer, *, is_leaving: bool) -> Direction:
     """The row's desired state in the controller's words."""
     scale, wants = job.scale, wanted_workers(job)
     is_users = scale.pinned is not None or bool(scale.reason)
     goal = effective_goal(job.goal, is_leaving=is_leaving)
     if goal is RunGoal.PAUSE and job.goal is RunGoal.RUN:
         return Direction(goal=goal, num_workers=wants, reason="the service is being stopped")
+    if offer.why_smaller and scale.pinned is None:
+        return Direction(goal=goal, num_workers=wants, num_offered=wants, actor="service", reason=offer.why_smaller)
     return Direction(
         goal=goal,
         num_workers=wants,
+        num_offered=0 if scale.pinned is not None else max(wants, offer.num_offered),
         actor=scale.actor if is_users else "service",
         reason=scale.reason or (f"{wants} workers were asked for" if is_users else "what is free"),
     )

@@ -16,7 +16,7 @@ from service.avoidance import WINDOW_S, avoided, suspects, usable
 from service.folders import JOBS
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
-from service.reconciler.pursuit import Office, Pursuit, wanted_workers
+from service.reconciler.pursuit import Offer, Office, Pursuit
 from service.reconciler.sight import StorageSight
 from service.records import ClusterView, Duty, JobRow, NodeMark
 from service.states import PLACED_STATES, JobState
@@ -174,20 +174,38 @@ class Reconciler:
         ]
         await self._office.store.set_explanations(told, self._office.fence)
         num_hopeless = sum(why is not None for _, why in told)
-        is_nobody_held_up = num_hopeless == len(queued) < self._max_queued
+        has_room = num_hopeless == len(queued) < self._max_queued
         self._max_queued = LINE + num_hopeless
-        more = queue.grow(running, nodes) if is_nobody_held_up else []
-        grown = {grant.job_id: grant.num_workers for grant in more}
+        still = [waits for waits in waiting if waits.job_id not in grants]
+        resized = [*queue.adjust(running, nodes, may_grow=has_room), *queue.reclaim(still, running, nodes)]
+        offered = queue.offers(running, nodes) if has_room else {}
+        await self._resize(placed, {grant.job_id: grant for grant in resized}, offered, has_waiting=bool(still))
+
+    async def _resize(
+        self, placed: list[JobRow], grants: dict[str, queue.Grant], offered: dict[str, int], *, has_waiting: bool
+    ) -> None:
+        """Note the sizes to steer to, and what jobs may ask for besides."""
         for job in placed:
-            desired = grown.get(job.id, wanted_workers(job))
+            grant = grants.get(job.id)
+            desired = grant.num_workers if grant else queue.wanted_workers(job)
             await self._guarded(job.id, self._office.store.set_desired(job, desired, self._office.fence))
+            if (pursuit := self._pursuit_of(job)) is not None:
+                why = pursuit.offer.why_smaller if has_waiting else ""
+                why = grant.reason if grant else why
+                pursuit.offer = Offer(num_offered=offered.get(job.id, 0), why_smaller=why)
+
+    def _pursuit_of(self, job: JobRow) -> Pursuit | None:
+        pursuit = self._pursuits.get(job.id)
+        return pursuit if pursuit is not None and pursuit.attempt == job.attempt else None
 
     def _running(self, job: JobRow) -> queue.Running:
-        pursuit = self._pursuits.get(job.id)
-        placed = pursuit.placed if pursuit and pursuit.attempt == job.attempt else {}
+        pursuit = self._pursuit_of(job)
+        if pursuit is None or pursuit.snapshot is None:
+            return queue.running(job)
         # Who is to leave a node has a claim on room elsewhere.
         shunned = {node.node_id for node in self._avoid}
-        return queue.running(job, {node_id: n for node_id, n in placed.items() if node_id not in shunned})
+        places = tuple(node_id for node_id in pursuit.places if node_id not in shunned)
+        return queue.running(job, places, pursuit.snapshot.num_asked)
 
     async def _admit(self, job: JobRow, num_workers: int) -> None:
         """The intent is written before anything is started, so that a crash leaves nothing unknown."""

@@ -76,6 +76,7 @@ def _view(snapshot: JobSnapshot) -> dict[str, Any]:
     return {
         "detail": clean(snapshot.detail),
         "num_pending": snapshot.num_pending,
+        "size_reason": clean(snapshot.size_reason),
         "plan": None if snapshot.plan is None else _plan(snapshot.plan),
         "workers": [asdict(view) for view in snapshot.workers],
     }

@@ -126,7 +126,7 @@ class FakeWorker:
                 cursor=self.round * BATCH,
                 samples=BATCH,
                 time=float(self.round),
-                values={"loss": 1.0 / self.round, "step_s": 1.0},
+                values={"loss": 1.0 / self.round, "step_s": 1.0 / plan.num_members, "workers": plan.num_members},
             )
         )
         if self.round == self.total:

@@ -9,10 +9,11 @@ reduced to its history: one token a committed round, the same for all who commit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tests.control.simulated_worker import Group, SimWorker
 from workers.assignment import JobKey
 from workers.control.decisions import (
     ControllerState,
@@ -25,8 +26,7 @@ from workers.control.decisions import (
     SupersedeGroup,
 )
 from workers.control.turn import begin, turn
-from workers.errors import Failure, Reason
-from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
+from workers.plan import Plan
 from workers.spec import parse_job_spec
 from workers.status import (
     Acknowledged,
@@ -35,11 +35,8 @@ from workers.status import (
     Outcome,
     Phase,
     RunGoal,
-    StopCause,
-    StopReport,
     WorkerStatus,
 )
-from workers.training.boundary import Agreement, count, enter, enterable, halt, is_halted, offer, settle
 
 SETTINGS = ControlSettings(liveness_s=3, hold_s=20, place_s=30, gather_s=1, stop_s=5, kill_s=3)
 
@@ -57,226 +54,26 @@ class Fault(StrEnum):
     CUT_RENDEZVOUS = "cut_rendezvous"
     PAUSE = "pause"
     CANCEL = "cancel"
+    KILL_RANK_0 = "kill_rank_0"
+    KILL_RECEIVER = "kill_receiver"
+    KILL_IN_RESIZE = "kill_in_resize"
+    STOP_IN_RESIZE = "stop_in_resize"
+    KILL_AT_FIRST_STEP = "kill_at_first_step"
+    KILL_AT_LAST_STEP = "kill_at_last_step"
+    KILL_ALL_BUT_ONE = "kill_all_but_one"
+    KILL_WITH_CONTROLLER = "kill_with_controller"
+    RAISE_AND_KILL = "raise_and_kill"
 
 
-@dataclass
-class Collective:
-    flags: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class Group:
-    """One membership of the process group, from the rendezvous on."""
-
-    plan: Plan
-    arrived: set[str] = field(default_factory=set)
-    is_broken: bool = False
-    ops: dict[int, Collective] = field(default_factory=dict)
-
-
-@dataclass
-class SimWorker:
-    id: str
-    world: World
-    phase: Phase = Phase.BUILD
-    phase_since: float = 0.0
-    held: Agreement = field(default_factory=Agreement)
-    term: int = 0
-    seq: int = 0
-    round: int | None = None
-    lineage: int | None = None
-    history: tuple[int, ...] = ()
-    group: Group | None = None
-    op: int = 0
-    has_contributed: bool = False
-    stop: StopReport | None = None
-    is_finished: bool = False
-    is_frozen: bool = False
-    slow_until: float = 0.0
-    user_error_next: bool = False
-    to_build: int = 3
-
-    def to(self, phase: Phase) -> None:
-        self.phase, self.phase_since = phase, self.world.now
-
-    # --- what the controller's calls do -------------------------------------------------------
-
-    def poll(self, term: int, plan: Plan | None) -> WorkerStatus | None:
-        if term < self.term:
-            return None
-        self.term = term
-        if plan is not None:
-            self.held = offer(self.held, plan)
-        self.seq += 1
-        return WorkerStatus(
-            worker_id=self.id,
-            seq=self.seq,
-            term=self.term,
-            phase=self.phase,
-            phase_age_s=self.world.now - self.phase_since,
-            plan=self.held.plan,
-            pending=self.held.pending,
-            halted=self.held.halted,
-            generation=self.group.plan.generation if self.group else None,
-            lineage=self.lineage,
-            round=self.round,
-            cursor=None if self.round is None else self.round * 8,
-            is_finished=self.is_finished,
-            stop=self.stop,
-            checkpoints=tuple(c for c, _ in self.world.storage if c.path.startswith(self.id + "/")),
-        )
-
-    def halt(self, term: int, plan_id: PlanId) -> None:
-        if term >= self.term:
-            self.held = halt(self.held, plan_id)
-            if self.group is not None and is_halted(self.held):
-                self.leave(StopCause.ABORTED)
-
-    def leave(self, cause: StopCause, failure: Failure | None = None) -> None:
-        assert self.group is not None
-        self.group.is_broken = True
-        self.stop = StopReport(generation=self.group.plan.generation, cause=cause, failure=failure)
-        self.group = None
-        self.to(Phase.STOPPED)
-
-    # --- the training thread, one small step at a time ----------------------------------------
-
-    def step(self) -> None:
-        if self.is_frozen or self.world.now < self.slow_until:
-            return
-        match self.phase:
-            case Phase.BUILD:
-                self.to_build -= 1
-                if self.to_build <= 0:
-                    self.to(Phase.READY)
-            case Phase.READY | Phase.STOPPED | Phase.SAVED | Phase.DONE:
-                is_free = self.phase is Phase.READY or (
-                    self.phase is Phase.STOPPED and self.stop is not None and self.stop.cause is StopCause.REMOVED
-                )
-                plan = enterable(self.held, self.id, only_now=not is_free)
-                if plan is not None:
-                    self.held = enter(self.held, plan)
-                    self._obey(plan)
-            case Phase.RENDEZVOUS:
-                self._rendezvous()
-            case _:
-                self._collective()
-
-    def _obey(self, plan: Plan) -> None:
-        """Do what a plan that came into force asks for; the old group is left already."""
-        member = plan.member(self.id)
-        if member is None:
-            self.stop = StopReport(generation=plan.generation, cause=StopCause.REMOVED)
-            self.to(Phase.STOPPED)
-        elif plan.goal is Goal.SAVE_AND_STOP:
-            if member.rank == 0:
-                self.world.save(self, is_final=False)
-            self.to(Phase.SAVED)
-        else:
-            self.group = self.world.groups.setdefault((plan.id.term, plan.generation), Group(plan=plan))
-            assert self.group.plan.members == plan.members, "one generation, one membership"
-            self.group.arrived.add(self.id)
-            self.stop = None
-            self.to(Phase.RENDEZVOUS)
-
-    def _rendezvous(self) -> None:
-        group = self.group
-        assert group is not None
-        if group.plan.generation <= self.world.superseded or group.is_broken or self.world.term != group.plan.id.term:
-            self.leave(StopCause.PEER)
-        elif group.arrived >= set(group.plan.worker_ids):
-            self.op, self.has_contributed = 0, False
-            self.to(Phase.SYNC)
-
-    def _collective(self) -> None:
-        group = self.group
-        assert group is not None
-        op = group.ops.setdefault(self.op, Collective())
-        if not self.has_contributed:
-            if group.is_broken:
-                self.leave(StopCause.PEER)
-                return
-            if self.user_error_next and self.phase is Phase.EXCHANGE:
-                self.user_error_next = False
-                failure = Failure(reason=Reason.USER_ERROR, type="ValueError", message="planted")
-                self.leave(StopCause.USER, failure)
-                return
-            self.held, flag = count(self.held)
-            op.flags[self.id] = flag
-            self.has_contributed = True
-            return
-        is_complete = len(op.flags) == group.plan.num_members
-        if is_complete and (not group.is_broken or self.world.rng.random() < 0.5):
-            self.has_contributed = False
-            self.op += 1
-            self._commit(group, sum(op.flags.values()))
-        elif group.is_broken:
-            self.leave(StopCause.PEER)
-
-    def _commit(self, group: Group, num_counted: int) -> None:
-        if self.phase is Phase.SYNC:
-            self._sync(group)
-            return
-        if self.phase is Phase.EVAL:
-            self._finish(group)
-            return
-        assert self.round is not None
-        assert self.lineage is not None
-        assert self.held.plan is not None
-        self.round += 1
-        token = self.world.token(self, group, self.held.plan)
-        self.history += (token,)
-        self.held = settle(self.held, num_counted)
-        plan = self.held.plan
-        if self.round == self.world.num_rounds:
-            self.is_finished = True
-        if plan.generation != group.plan.generation or plan.goal is not Goal.TRAIN or plan.member(self.id) is None:
-            self.group = None
-            self._obey(plan)
-        elif self.is_finished:
-            self.to(Phase.EVAL)
-        else:
-            if self.round % 5 == 0 and plan.members[0].worker_id == self.id:
-                self.world.save(self, is_final=False)
-            self.to(Phase.EXCHANGE)
-
-    def _sync(self, group: Group) -> None:
-        """Take the source's state; refuse a generation in which a commit would be lost."""
-        source = group.plan.source
-        members = [self.world.workers.get(m.worker_id) for m in group.plan.members]
-        snapshot = self.world.sync_states.get(id(group))
-        if snapshot is None:
-            snapshot = self._source_state(source, members)
-            self.world.sync_states[id(group)] = snapshot
-        if snapshot == "refused":
-            self.leave(StopCause.PEER)
-            return
-        self.lineage, self.history = group.plan.lineage, snapshot
-        self.round = len(snapshot)
-        self.is_finished = self.round == self.world.num_rounds
-        self.to(Phase.EVAL if self.is_finished else Phase.EXCHANGE)
-
-    def _source_state(self, source: object, members: list[SimWorker | None]) -> tuple[int, ...] | str:
-        match source:
-            case FreshSource():
-                return ()
-            case CheckpointSource(path=path):
-                return next(h for c, h in self.world.storage if c.path == path)
-            case MemberSource(worker_id=worker_id):
-                giver = self.world.all_workers[worker_id]
-                assert giver.round is not None
-                if any(
-                    m is not None and (m.round or 0) > giver.round for m in members if m and m.lineage == giver.lineage
-                ):
-                    return "refused"
-                return giver.history
-        raise AssertionError(source)
-
-    def _finish(self, group: Group) -> None:
-        if self.held.plan is not None and self.held.plan.members[0].worker_id == self.id:
-            self.world.save(self, is_final=True)
-        self.group = None
-        self.to(Phase.DONE)
+TARGETED: Mapping[Fault, Callable[[SimWorker], bool]] = {
+    Fault.KILL_RANK_0: lambda w: w.group is not None and w.group.plan.members[0].worker_id == w.id,
+    Fault.KILL_RECEIVER: lambda w: w.phase is Phase.SYNC and w.round is None,
+    Fault.KILL_IN_RESIZE: lambda w: w.group is not None and w.held.pending is not None,
+    Fault.STOP_IN_RESIZE: lambda w: w.group is not None and w.held.pending is not None,
+    Fault.KILL_AT_FIRST_STEP: lambda w: w.phase is Phase.EXCHANGE and w.round == 0,
+    Fault.KILL_AT_LAST_STEP: lambda w: w.round is not None and w.round >= w.world.num_rounds - 1,
+}
+"""Faults that wait for a worker of whom this holds, and strike it."""
 
 
 @dataclass
@@ -309,6 +106,9 @@ class World:
     stored: tuple[int, int] = (0, 0)
     superseded: int = 0
     goal: RunGoal = RunGoal.RUN
+    struck: list[Fault] = field(default_factory=list)
+    num_deaths: int = 0
+    was_empty: bool = False
     lineages: set[int] = field(default_factory=set)
 
     # --- records of what must hold -------------------------------------------------------------
@@ -342,9 +142,31 @@ class World:
 
     # --- faults ---------------------------------------------------------------------------------
 
+    def is_moment(self, fault: Fault) -> bool:
+        """Whether there is somebody, or something, that the fault is meant for."""
+        return fault not in TARGETED or bool(self.targets(fault))
+
+    def targets(self, fault: Fault) -> list[str]:
+        return [i for i, w in sorted(self.workers.items()) if not w.is_frozen and TARGETED[fault](w)]
+
     def strike(self, fault: Fault) -> None:
         ids = sorted(self.workers)
         match fault:
+            case Fault.STOP_IN_RESIZE:
+                self.workers[self.rng.choice(self.targets(fault))].is_frozen = True
+            case _ if fault in TARGETED:
+                self.kill(self.rng.choice(self.targets(fault)))
+            case Fault.KILL_ALL_BUT_ONE if ids:
+                for worker_id in self.rng.sample(ids, len(ids) - 1):
+                    self.kill(worker_id)
+            case Fault.KILL_WITH_CONTROLLER if ids:
+                self.kill(self.rng.choice(ids))
+                self.controller = None
+            case Fault.RAISE_AND_KILL if len(ids) > 1:
+                raiser, victim = self.rng.sample(ids, 2)
+                self.num_user_errors += 1
+                self.workers[raiser].user_error_next = True
+                self.kill(victim)
             case Fault.KILL if ids:
                 self.kill(self.rng.choice(ids))
             case Fault.KILL_TWO:
@@ -375,6 +197,18 @@ class World:
                 self.goal = RunGoal.CANCEL
             case _:
                 pass
+
+    def _struck(self, fault: Fault) -> None:
+        before = self._holders()
+        self.strike(fault)
+        self.struck.append(fault)
+        self.num_deaths += len(before - self._holders())
+        self.was_empty |= bool(before) and not before & self._holders()
+
+    def _holders(self) -> set[str]:
+        """Workers that hold the newest state, or that of the round before; what leavers hold is older."""
+        rounds = {i: w.round for i, w in self.workers.items() if w.round is not None and not w.is_frozen}
+        return {i for i, round in rounds.items() if round >= max(rounds.values()) - 1}
 
     def kill(self, worker_id: str) -> None:
         worker = self.workers.pop(worker_id)
@@ -509,10 +343,13 @@ class World:
 
     def run(self, max_ticks: int) -> None:
         times = sorted(self.rng.randint(1, 400) for _ in self.faults)
-        pending = list(zip(times, self.faults, strict=True))
+        early = Fault.KILL_AT_FIRST_STEP  # its moment is soon over
+        pending = [(0 if f is early else t, f) for t, f in zip(times, self.faults, strict=True)]
         for n in range(max_ticks):
-            while pending and pending[0][0] <= n:
-                self.strike(pending.pop(0)[1])
+            for moment, fault in [p for p in pending if p[0] <= n and self.is_moment(p[1])]:
+                pending.remove((moment, fault))
+                if self.is_moment(fault):
+                    self._struck(fault)
             self.tick()
             if self.outcome is not None:
                 return

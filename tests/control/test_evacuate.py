@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.control.test_turn import Desk, build_info
+from tests.control.desk import Desk, build_info
 from workers.control.decisions import StartWorker, StopWorker
 from workers.errors import Reason
 from workers.plan import Goal, Switch, TimelineKind

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.control.simulation import Fault, World
+from tests.control.simulation import TARGETED, Fault, World
 from workers.status import Outcome
 
 NUM_ROUNDS = 40
-DEADLY = {Fault.KILL_ALL, Fault.KILL, Fault.KILL_TWO, Fault.STOP_PROCESS}
+DEADLY = {Fault.KILL_ALL, Fault.KILL, Fault.KILL_TWO, Fault.STOP_PROCESS, Fault.KILL_ALL_BUT_ONE} | {
+    *TARGETED,
+    Fault.KILL_WITH_CONTROLLER,
+    Fault.RAISE_AND_KILL,
+}
 WISHES = {Fault.PAUSE, Fault.CANCEL}
 FAULTS = [f for f in Fault if f not in WISHES]
 
@@ -38,6 +43,22 @@ def assert_whole(world: World) -> None:
         assert len(set(history)) == NUM_ROUNDS
         rounds = {token: round for (_, round), token in world.tokens.items()}
         assert [rounds[token] for token in history] == list(range(1, NUM_ROUNDS + 1))
+
+
+@pytest.mark.parametrize("fault", sorted(DEADLY | {Fault.KILL_CONTROLLER}))
+def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: Fault) -> None:
+    struck = 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        faults = [Fault.SCALE, fault] * 3
+        world = World(rng=rng, num_rounds=NUM_ROUNDS, workers_range=(1, 4), want=1 + seed % 4, faults=faults)
+        world.run(max_ticks=20_000)
+        assert world.outcome is Outcome.SUCCEEDED
+        assert_whole(world)
+        # What the dead alone had committed is done again, and nothing else.
+        assert world.was_empty or len(world.tokens) <= NUM_ROUNDS + world.num_deaths
+        struck += world.struck.count(fault)
+    assert struck > 0
 
 
 @settings(max_examples=200, deadline=None)

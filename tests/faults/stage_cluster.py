@@ -43,8 +43,12 @@ class StageFleet:
         self._is_superseded = False
         stage.term = max(stage.term, term)
 
-    async def adopt(self) -> tuple[str, ...]:
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
         return tuple(self._stage.workers)
+
+    async def adopt(self) -> tuple[str, ...]:
+        return self.worker_ids
 
     def heard(self) -> Heard:
         lost = {i: why for i, why in self._stage.departed.items() if i not in self._told}

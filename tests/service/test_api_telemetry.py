@@ -164,6 +164,17 @@ async def test_a_waiting_job_is_explained(
     assert "no route" in (await client.get(path_of(first, "explain"))).json()["summary"]
 
 
+async def test_an_elastic_job_is_told_why_it_does_not_grow(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    job = await placed(services.store, fence)
+    why = "It does not grow to 2: measured to be 1.01 times as fast as 1, and 1.05 is the least worth a change."
+    await services.store.reconciler.fold(snapshot(job, size_reason=why), fence)
+    await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert (found["summary"], found["details"]) == ("It runs with 1 of at most 4 workers.", [why])
+
+
 async def test_a_failed_job_is_explained_by_its_last_frames(
     client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
 ) -> None:

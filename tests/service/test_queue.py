@@ -1,8 +1,12 @@
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from service.queue import Grant, Running, Waiting, admit, explain, grow, running, waiting
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.queue import Grant, Running, Waiting, adjust, admit, explain, offers, reclaim, running, waiting
 from service.records import NodeView
 from service.store.opening import Store
 from tests.service.given import spec
@@ -24,8 +28,24 @@ def queued(job_id: str, min: int = 1, max: int = 1, cpus: float = 1.0, pinned: i
     return Waiting(job_id=job_id, need={**ONE_CPU, "cpus": cpus}, min=min, max=max, pinned=pinned)
 
 
-def placed(job_id: str, num_workers: int, max: int = 4, *, on: dict[str, int] | None = None) -> Running:
-    return Running(job_id=job_id, need=ONE_CPU, num_workers=num_workers, max=max, placed=on or {})
+def placed(
+    job_id: str,
+    num_workers: int,
+    max: int = 4,
+    *,
+    on: dict[str, int] | None = None,
+    asks: int | None = None,
+    min: int = 1,
+) -> Running:
+    return Running(
+        job_id=job_id,
+        need=ONE_CPU,
+        num_workers=num_workers,
+        min=min,
+        max=max,
+        num_asked=num_workers if asks is None else asks,
+        places=tuple(node_id for node_id, count in (on or {}).items() for _ in range(count)),
+    )
 
 
 def test_an_unpinned_job_starts_with_what_is_free_up_to_its_max() -> None:
@@ -81,21 +101,119 @@ def test_dead_nodes_hold_nothing() -> None:
     assert admit([queued("a")], [], [dead]) == []
 
 
-def test_running_jobs_grow_into_what_is_free() -> None:
-    jobs = [placed("a", 1, on={"n": 1}), placed("b", 1, on={"n": 1})]
-    assert grow(jobs, [node("n", 6, free=4)]) == [Grant("a", 4), Grant("b", 2)]
+def test_running_jobs_are_offered_the_same_room_and_who_asks_first_gets_it() -> None:
+    jobs = [placed("a", 1, on={"n": 1}), placed("b", 1, on={"n": 1}), placed("c", 1, on={"n": 1})]
+    nodes = [node("n", 7, free=4)]
+    assert offers(jobs, nodes) == {"a": 4, "b": 4, "c": 4}
+    asking = [jobs[0], replace(jobs[1], num_asked=4), replace(jobs[2], num_asked=4)]
+    assert adjust(asking, nodes, may_grow=True) == [Grant("b", 4), Grant("c", 2)]
+
+
+def test_nobody_grows_while_others_wait_but_what_is_given_back_is_taken() -> None:
+    jobs = [placed("a", 2, on={"n": 2}, asks=4), placed("b", 3, on={"n": 3}, asks=1)]
+    assert adjust(jobs, [node("n", 8, free=3)], may_grow=False) == [Grant("b", 1)]
+
+
+def test_an_ask_outside_the_range_is_met_at_its_border() -> None:
+    jobs = [placed("a", 3, max=4, min=2, asks=9), placed("b", 3, min=2, asks=0)]
+    assert adjust(jobs, [node("n", 12)], may_grow=True) == [Grant("a", 4), Grant("b", 2)]
 
 
 @pytest.mark.anyio
 async def test_no_job_gets_more_workers_than_its_batch_has_samples(store: Store) -> None:
     job = (await store.jobs.submit(spec(batch={"global_size": 3}, workers={"min": 1, "max": 8}))).job
     assert admit([waiting(job)], [], [node("n", 8)]) == [Grant(job.id, 3)]
-    assert grow([running(job, {"n": 1})], [node("n", 8, free=7)]) == [Grant(job.id, 3)]
+    assert adjust([running(job, ("n",), num_asked=8)], [node("n", 8, free=7)], may_grow=True) == [Grant(job.id, 3)]
 
 
-def test_pinned_jobs_do_not_grow() -> None:
-    job = Running(job_id="a", need=ONE_CPU, num_workers=1, max=4, is_pinned=True)
-    assert grow([job], [node("n", 6)]) == []
+def test_pinned_jobs_stay_as_they_are() -> None:
+    pinned = replace(placed("a", 3, asks=4), is_pinned=True)
+    assert adjust([pinned], [node("n", 6)], may_grow=True) == []
+    assert offers([pinned], [node("n", 6)]) == {}
+    assert reclaim([queued("b")], [replace(pinned, places=("n",) * 3)], [node("n", 3, free=0)]) == []
+
+
+def test_whoever_has_most_gives_back_as_little_as_lets_the_first_in_line_start() -> None:
+    jobs = [placed("a", 2, on={"n": 2}), placed("b", 4, on={"n": 4}), placed("c", 1, on={"n": 1})]
+    why = "made room for job w, which waits"
+    assert reclaim([queued("w", 1, 4), queued("x")], jobs, [node("n", 7, free=0)]) == [Grant("b", 3, why)]
+    assert reclaim([queued("w", 3, 3)], jobs, [node("n", 7, free=0)]) == [Grant("b", 1, why)]
+
+
+def test_nothing_is_given_back_in_vain() -> None:
+    jobs = [placed("a", 4, on={"n": 4}, min=3)]
+    full = [node("n", 4, free=0)]
+    assert reclaim([queued("w", 2, 2)], jobs, full) == []
+    assert reclaim([queued("w", 9, 9)], jobs, full) == []
+    assert reclaim([], jobs, full) == []
+
+
+def test_nothing_more_is_given_back_while_enough_is_on_its_way() -> None:
+    full = [node("n", 4, free=0)]
+    shrinking = placed("a", 3, on={"n": 4})
+    assert reclaim([queued("w")], [shrinking], full) == []
+    ending = replace(placed("b", 2, on={"n": 2}), is_leaving=True)
+    assert reclaim([queued("w")], [placed("a", 2, on={"n": 2}), ending], full) == []
+
+
+def test_the_last_by_rank_leave_and_only_their_nodes_have_room() -> None:
+    job = replace(placed("a", 4), places=("n", "m", "m", "n"))
+    nodes = [node("n", 2, free=0), node("m", 2, free=0)]
+    why = "made room for job w, which waits"
+    assert reclaim([queued("w", 1, 1, cpus=2)], [job], nodes) == [Grant("a", 1, why)]
+
+
+def test_whoever_s_nodes_do_not_help_keeps_its_workers() -> None:
+    jobs = [placed("a", 4, on={"n": 4}), placed("b", 4, on={"m": 4}), placed("c", 2, on={"o": 2})]
+    nodes = [node("n", 4, free=0), node("m", 4, free=0), node("o", 2, free=0)]
+    why = "made room for job w, which waits"
+    assert reclaim([queued("w", 1, 1, cpus=3)], jobs, nodes) in ([Grant("a", 1, why)], [Grant("b", 1, why)])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[NodeView], list[Running]]:
+    """Nodes that are full of elastic jobs, whose workers lie anywhere."""
+    names = ["n", "m", "o"][: draw(st.integers(1, 3))]
+    jobs = []
+    for job_id in "abc"[: draw(st.integers(1, 3))]:
+        places = tuple(draw(st.lists(st.sampled_from(names), min_size=1, max_size=5)))
+        low = draw(st.integers(1, len(places)))
+        jobs.append(replace(placed(job_id, len(places), min=low), places=places, is_pinned=draw(st.booleans())))
+    used = {name: sum(job.places.count(name) for job in jobs) for name in names}
+    idle = {name: draw(st.integers(0, 1)) for name in names}
+    return [node(name, used[name] + idle[name], free=idle[name]) for name in names], jobs
+
+
+@settings(max_examples=150, deadline=None)
+@given(clusters(), st.integers(1, 3), st.integers(1, 3))
+def test_what_is_given_back_serves_and_none_of_it_could_be_kept(
+    cluster: tuple[list[NodeView], list[Running]], low: int, cpus: int
+) -> None:
+    nodes, jobs = cluster
+    waits = queued("w", low, low, cpus=cpus)
+    grants = {grant.job_id: grant.num_workers for grant in reclaim([waits], jobs, nodes)}
+    by_id = {job.job_id: job for job in jobs}
+    assert all(by_id[i].min <= size < by_id[i].num_workers and not by_id[i].is_pinned for i, size in grants.items())
+
+    def starts(sizes: dict[str, int]) -> bool:
+        smaller = [
+            replace(j, num_workers=n, places=j.places[:n]) for j in jobs for n in (sizes.get(j.job_id, j.num_workers),)
+        ]
+        used = {n.node_id: sum(j.places.count(n.node_id) for j in smaller) for n in nodes}
+        left = [replace(n, free={**n.free, "cpus": n.total["cpus"] - used[n.node_id]}) for n in nodes]
+        return bool(admit([waits], smaller, left))
+
+    if grants:
+        assert starts(grants)
+        assert not any(starts({**grants, i: size + 1}) for i, size in grants.items())
+    else:
+        assert starts({}) or not starts({j.job_id: j.min for j in jobs if not j.is_pinned})
+
+
+def test_workers_that_are_not_there_yet_are_given_up_first() -> None:
+    job = placed("a", 4, on={"n": 2})
+    why = "made room for job w, which waits"
+    assert reclaim([queued("w")], [job], [node("n", 3, free=1)]) == [Grant("a", 2, why)]
 
 
 def test_a_job_that_never_fits_is_told_so_with_the_numbers() -> None:

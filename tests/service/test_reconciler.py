@@ -31,16 +31,39 @@ async def test_a_job_goes_from_queued_to_succeeded(scene: Scene) -> None:
     assert await scene.cluster.names() == []
 
 
-async def test_an_unpinned_job_takes_what_is_free_and_the_next_one_waits(endless: Scene) -> None:
-    first, second = await endless.submit(), await endless.submit(name="second")
-    row = await endless.until(first, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
-    assert row.state is JobState.RUNNING
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs ask for another size as soon as they have measured the present one."""
+    monkeypatch.setattr("workers.advisors.scaling.REST_S", 0.0)
+    monkeypatch.setattr("workers.control.sizing.ASK_S", 0.0)
+    monkeypatch.setattr("service.reconciler.reconciler.VIEW_S", 0.0)
+
+
+async def test_pinned_jobs_give_nothing_back_and_the_next_one_waits(endless: Scene) -> None:
+    first, second = await endless.submit(workers=4), await endless.submit(name="second")
+    await endless.until(first, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
     assert (await endless.job(second)).state is JobState.QUEUED
     await endless.say(first, Verb.CANCEL)
     await endless.until_state(second, JobState.RUNNING)
     assert (await endless.job(first)).state is JobState.CANCELLED
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_an_elastic_job_takes_what_is_free_gives_way_to_the_next_and_grows_again(endless: Scene) -> None:
+    first = await endless.submit()
+    await endless.until(first, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)
+    second = await endless.submit(name="second", workers=1)
+    await endless.until_state(second, JobState.RUNNING)
+    await endless.until(first, lambda row: (row.num_current, row.num_desired) == (3, 3))
+    await endless.say(second, Verb.CANCEL)
+    await endless.until(first, lambda row: row.num_current == 4)
+    entries = await endless.store.telemetry.timeline(first.id, 0, 100)
+    resizes = [(e.actor, e.before["workers"], e.after["workers"]) for e in entries if e.kind == "resize"]
+    assert resizes == [("service", 4, 3), ("scaling", 3, 4)]
+    assert any(e.reason == f"made room for job {second.id}, which waits" for e in entries)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_pinned_size_reaches_the_controller_and_auto_frees_it(endless: Scene) -> None:
     job = await endless.submit()
     row = await endless.until(job, lambda row: row.num_current == 4 and row.state is JobState.RUNNING)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from workers.assignment import JobKey
+from workers.control.sizing import Sizing
 from workers.errors import Failure, Reason
 from workers.plan import Plan, PlanId
 from workers.spec import JobSpec
@@ -87,16 +88,16 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerState:
-    """All a controller knows; everything in it can be learned again from the row and the workers.
+    """All a controller knows; it can be learned again from the row and the workers, speeds by measuring anew.
 
     ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each worker's
     polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed``
     are the workers lost since the latest plan, ``nodes`` where each worker was last, ``avoided`` the nodes that
     are to be empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the
     highest (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
-    everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one whose
-    failure of user code was counted. ``num_formed`` counts generations since the last commit, ``num_launches``
-    those that began without a survivor since then.
+    everywhere; ``reached`` is the wanted size that it last met, ``sizing`` what is known of sizes.
+    ``counted_generation`` is the last one whose failure of user code was counted. ``num_formed`` counts generations
+    since the last commit, ``num_launches`` those that began without a survivor since then.
     """
 
     key: JobKey
@@ -126,6 +127,7 @@ class ControllerState:
     counted_generation: int = 0
     failure: Failure | None = None
     reached: int = 0
+    sizing: Sizing = field(default_factory=Sizing)
     ready_since_s: float | None = None
     short_since_s: float | None = None
     saving_since_s: float | None = None

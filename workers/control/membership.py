@@ -81,6 +81,13 @@ def statuses(state: ControllerState) -> list[WorkerStatus]:
     return [f.status for f in state.workers.values() if f.status is not None]
 
 
+def num_left(state: ControllerState) -> int | None:
+    """Samples that are still to be drawn, None while no worker has told."""
+    totals = [s.build.total_samples for s in statuses(state) if s.build is not None]
+    cursors = [s.cursor for s in statuses(state) if s.cursor is not None]
+    return max(totals) - max(cursors) if totals and cursors else None
+
+
 def usable(state: ControllerState) -> dict[str, WorkerStatus]:
     """Workers that a plan may name or has named: answering, not failed, not on their way out."""
     return {

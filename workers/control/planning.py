@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from workers.advisors import precision as precision_advisor
-from workers.control import membership
+from workers.control import membership, sizing
 from workers.control.decisions import ControllerState, Inputs, Note
 from workers.lr import LrPlan, LrRule
 from workers.plan import (
@@ -163,9 +163,17 @@ def _row(state: ControllerState, inputs: Inputs, plan: Plan, base: Plan | None) 
             "workers": plan.num_members,
             "generation": plan.generation,
             "lineage": plan.lineage,
+            **_expected(state, plan),
             **(_choices(plan) if base is None else {}),
         },
     )
+
+
+def _expected(state: ControllerState, plan: Plan) -> dict[str, object]:
+    """What a size that the job asked for shall bring; what it brought is told by a row of its own."""
+    ask = state.sizing.ask
+    is_asked = ask is not None and plan.cause.actor == sizing.ACTOR
+    return {"expected_gain": round(ask.expected_gain, 3)} if ask is not None and is_asked else {}
 
 
 def _choices(plan: Plan) -> dict[str, object]:

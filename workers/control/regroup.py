@@ -187,10 +187,10 @@ def _cause(state: ControllerState, num_members: int) -> Cause:
     if user and failure is not None:
         reason = f"{failure.type}: {failure.message}; trying the same round again"
         count = f" (failure {state.num_failures}, {state.spec.retry.max_failures} are allowed)"
-        return Cause(kind=TimelineKind.FAILURE, actor="controller", reason=reason + count)
+        return Cause(kind=TimelineKind.FAILURE, actor="controller", reason=reason + count + _besides(state))
     if memory:
         reason = "a worker ran out of memory in mid-exchange and goes on with half its micro-batch"
-        return Cause(kind=TimelineKind.BATCH, actor="controller", reason=reason)
+        return Cause(kind=TimelineKind.BATCH, actor="controller", reason=reason + _besides(state))
     if _lost(state):
         reason = f"{_lost_words(state)}; went on with {num_members}"
         return Cause(kind=TimelineKind.WORKER_LOST, actor="controller", reason=reason)
@@ -201,6 +201,11 @@ def _lost(state: ControllerState) -> dict[str, str]:
     """Members that are gone and why, also those that went while no controller was there."""
     members = state.plan.worker_ids if state.plan else ()
     return {**dict.fromkeys((i for i in members if i not in state.workers), "gone"), **state.departed}
+
+
+def _besides(state: ControllerState) -> str:
+    """A loss beside another cause; one row tells both."""
+    return f"; besides, {_lost_words(state)}" if _lost(state) else ""
 
 
 def _lost_words(state: ControllerState) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.control import membership, planning
+from workers.control import membership, planning, sizing
 from workers.control.decisions import Action, ControllerState, Inputs, StartWorker, StopWorker, WorkerFacts
 from workers.plan import Cause, Goal, Switch, TimelineKind
-from workers.status import Phase, StopCause
+from workers.status import Phase, StopCause, WorkerStatus
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
@@ -50,12 +50,17 @@ def settle(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
         return state, ()
     if state.furthest <= state.settled_at:
         return None
-    leavers = [
-        i
-        for i, s in membership.usable(state).items()
-        if plan.member(i) is None and s.phase is Phase.STOPPED and s.stop and s.stop.cause is StopCause.REMOVED
-    ]
+    leavers = [i for i, s in membership.usable(state).items() if plan.member(i) is None and _has_left(s)]
     return stop(state, leavers, now_s) if leavers else None
+
+
+def _has_left(status: WorkerStatus) -> bool:
+    """Whether a worker was taken out of its group, or left one that broke and was not named again.
+
+    Either holds state that grows old: nobody must go on from it later.
+    """
+    is_removed = status.stop is not None and status.stop.cause is StopCause.REMOVED
+    return status.phase is Phase.STOPPED and (is_removed or status.round is not None)
 
 
 def stop(state: ControllerState, worker_ids: list[str], now_s: float) -> Turned:
@@ -89,11 +94,10 @@ def _change(state: ControllerState, inputs: Inputs, members: tuple[str, ...]) ->
     if source is None:
         return state, ()
     is_replacement = len(members) > plan.num_members and state.reached >= len(members)
-    direction = inputs.direction
     cause = (
         Cause(kind=TimelineKind.WORKER_JOINED, actor="controller", reason="a replacement for a lost worker is ready")
         if is_replacement
-        else Cause(kind=TimelineKind.RESIZE, actor=direction.actor, reason=direction.reason)
+        else sizing.cause(state.sizing, inputs.direction, len(members))
     )
     draft = planning.Draft(switch=Switch.AGREED, members=members, source=source, cause=cause)
     state, note = planning.issue(state, inputs, draft, plan)

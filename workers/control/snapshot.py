@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workers.control.decisions import ControllerState
+from workers.control.sizing import num_asked
 from workers.control.telemetry import Pending
 from workers.errors import Failure, Reason
 from workers.plan import Plan
@@ -65,6 +66,8 @@ def fold(
         total_samples=progress.total_samples,
         num_current=_num_training(plan, statuses),
         num_wanted=want,
+        num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
+        size_reason=state.sizing.why,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
         workers=tuple(_view(s, plan) for s in statuses),
         records=pending.records,

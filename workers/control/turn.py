@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, evacuate, membership, planning, regroup, resize
+from workers.control import ending, evacuate, membership, planning, regroup, resize, sizing
 from workers.control.decisions import (
     Action,
     ControllerState,
@@ -46,7 +46,8 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     state = membership.observe(state, inputs, now_s)
     state, kills = _kill(state, now_s)
     state = ending.noted(state, inputs)
-    actions: tuple[Action, ...] = kills
+    state, notes = _size(state, inputs, now_s)
+    actions: tuple[Action, ...] = (*kills, *notes)
     for rule in _RULES:
         turned = rule(state, inputs, now_s)
         if turned is not None:
@@ -69,6 +70,18 @@ def _kill(state: ControllerState, now_s: float) -> Turned:
             del workers[worker_id]  # its node is out of reach; it is fenced by the generation it is not in
     state = regroup.count_stalls(replace(state, workers=workers, departed=departed), verdicts)
     return state, tuple(KillWorker(i, why) for i, why in verdicts.items())
+
+
+def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    """Learn how fast the job is at its size, and weigh another one while nothing else is under way."""
+    found = [record for status in inputs.statuses.values() for record in status.records]
+    known = sizing.observe(state.sizing, found, state.plan, now_s)
+    plan, standing = state.plan, None
+    is_calm = state.has_trained and state.ending is None and not state.is_broken and not state.is_adopting
+    if plan is not None and is_calm and membership.is_settled(state, plan):
+        standing = sizing.Standing(term=state.term, plan=plan, num_left=membership.num_left(state))
+    known, row = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
+    return replace(state, sizing=known), () if row is None else (Note(row),)
 
 
 def _adopt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:

@@ -1,0 +1,66 @@
+"""Elastic jobs give way to those who wait and grow again by themselves, on a real Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.gated import START_S, Gated
+from tests.cluster.serving import Serving
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+SLOW_TASK = """
+import time
+
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+
+class SlowSamples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1200
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return torch.ones(2), torch.ones(1)
+
+
+def build(config):
+    return TrainingTask(
+        model=nn.Linear(2, 1),
+        train_data=SlowSamples(),
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+    )
+"""
+
+
+def num_current(job: Gated) -> int:
+    return int(job.job()["workers"]["current"])
+
+
+def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_TASK)
+    first = Gated(served, tmp_path, steps=100_000, code=tmp_path)
+    try:
+        wait_for("two workers", lambda: num_current(first) == 2, START_S)
+        second = Gated(served, tmp_path, steps=100_000, code=tmp_path, workers=2)
+        try:
+            wait_for("room for the second", lambda: num_current(second) == 2, START_S)
+            assert num_current(first) == 1
+        finally:
+            second.end()
+        wait_for("the first to grow again", lambda: num_current(first) == 2, START_S)
+        wait_for("the verdict", lambda: "probation" in first.kinds(), START_S)
+    finally:
+        first.end()
+    rows = first.timeline()
+    resizes = [(r["actor"], r["before"]["workers"], r["after"]["workers"]) for r in rows if r["kind"] == "resize"]
+    assert resizes == [("service", 2, 1), ("scaling", 1, 2)]
+    (verdict,) = [r["after"] for r in rows if r["kind"] == "probation"]
+    assert verdict["is_kept"]
+    assert verdict["gain"] > 1.2

@@ -1,0 +1,239 @@
+"""A worker of the simulation: phases as the trainer's, collectives by contribution, state as its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workers.errors import Failure, Reason
+from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
+from workers.status import (
+    Phase,
+    StopCause,
+    StopReport,
+    WorkerStatus,
+)
+from workers.training.boundary import Agreement, count, enter, enterable, halt, is_halted, offer, settle
+
+if TYPE_CHECKING:
+    from tests.control.simulation import World
+
+
+@dataclass
+class Collective:
+    flags: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Group:
+    """One membership of the process group, from the rendezvous on."""
+
+    plan: Plan
+    arrived: set[str] = field(default_factory=set)
+    is_broken: bool = False
+    ops: dict[int, Collective] = field(default_factory=dict)
+
+
+@dataclass
+class SimWorker:
+    id: str
+    world: World
+    phase: Phase = Phase.BUILD
+    phase_since: float = 0.0
+    held: Agreement = field(default_factory=Agreement)
+    term: int = 0
+    seq: int = 0
+    round: int | None = None
+    lineage: int | None = None
+    history: tuple[int, ...] = ()
+    group: Group | None = None
+    op: int = 0
+    has_contributed: bool = False
+    stop: StopReport | None = None
+    is_finished: bool = False
+    is_frozen: bool = False
+    slow_until: float = 0.0
+    user_error_next: bool = False
+    to_build: int = 3
+
+    def to(self, phase: Phase) -> None:
+        self.phase, self.phase_since = phase, self.world.now
+
+    # --- what the controller's calls do -------------------------------------------------------
+
+    def poll(self, term: int, plan: Plan | None) -> WorkerStatus | None:
+        if term < self.term:
+            return None
+        self.term = term
+        if plan is not None:
+            self.held = offer(self.held, plan)
+        self.seq += 1
+        return WorkerStatus(
+            worker_id=self.id,
+            seq=self.seq,
+            term=self.term,
+            phase=self.phase,
+            phase_age_s=self.world.now - self.phase_since,
+            plan=self.held.plan,
+            pending=self.held.pending,
+            halted=self.held.halted,
+            generation=self.group.plan.generation if self.group else None,
+            lineage=self.lineage,
+            round=self.round,
+            cursor=None if self.round is None else self.round * 8,
+            is_finished=self.is_finished,
+            stop=self.stop,
+            checkpoints=tuple(c for c, _ in self.world.storage if c.path.startswith(self.id + "/")),
+        )
+
+    def halt(self, term: int, plan_id: PlanId) -> None:
+        if term >= self.term:
+            self.held = halt(self.held, plan_id)
+            if self.group is not None and is_halted(self.held):
+                self.leave(StopCause.ABORTED)
+
+    def leave(self, cause: StopCause, failure: Failure | None = None) -> None:
+        assert self.group is not None
+        self.group.is_broken = True
+        self.stop = StopReport(generation=self.group.plan.generation, cause=cause, failure=failure)
+        self.group = None
+        self.to(Phase.STOPPED)
+
+    # --- the training thread, one small step at a time ----------------------------------------
+
+    def step(self) -> None:
+        if self.is_frozen or self.world.now < self.slow_until:
+            return
+        match self.phase:
+            case Phase.BUILD:
+                self.to_build -= 1
+                if self.to_build <= 0:
+                    self.to(Phase.READY)
+            case Phase.READY | Phase.STOPPED | Phase.SAVED | Phase.DONE:
+                is_free = self.phase is Phase.READY or (
+                    self.phase is Phase.STOPPED and self.stop is not None and self.stop.cause is StopCause.REMOVED
+                )
+                plan = enterable(self.held, self.id, only_now=not is_free)
+                if plan is not None:
+                    self.held = enter(self.held, plan)
+                    self._obey(plan)
+            case Phase.RENDEZVOUS:
+                self._rendezvous()
+            case _:
+                self._collective()
+
+    def _obey(self, plan: Plan) -> None:
+        """Do what a plan that came into force asks for; the old group is left already."""
+        member = plan.member(self.id)
+        if member is None:
+            self.stop = StopReport(generation=plan.generation, cause=StopCause.REMOVED)
+            self.to(Phase.STOPPED)
+        elif plan.goal is Goal.SAVE_AND_STOP:
+            if member.rank == 0:
+                self.world.save(self, is_final=False)
+            self.to(Phase.SAVED)
+        else:
+            self.group = self.world.groups.setdefault((plan.id.term, plan.generation), Group(plan=plan))
+            assert self.group.plan.members == plan.members, "one generation, one membership"
+            self.group.arrived.add(self.id)
+            self.stop = None
+            self.to(Phase.RENDEZVOUS)
+
+    def _rendezvous(self) -> None:
+        group = self.group
+        assert group is not None
+        if group.plan.generation <= self.world.superseded or group.is_broken or self.world.term != group.plan.id.term:
+            self.leave(StopCause.PEER)
+        elif group.arrived >= set(group.plan.worker_ids):
+            self.op, self.has_contributed = 0, False
+            self.to(Phase.SYNC)
+
+    def _collective(self) -> None:
+        group = self.group
+        assert group is not None
+        op = group.ops.setdefault(self.op, Collective())
+        if not self.has_contributed:
+            if group.is_broken:
+                self.leave(StopCause.PEER)
+                return
+            if self.user_error_next and self.phase is Phase.EXCHANGE:
+                self.user_error_next = False
+                failure = Failure(reason=Reason.USER_ERROR, type="ValueError", message="planted")
+                self.leave(StopCause.USER, failure)
+                return
+            self.held, flag = count(self.held)
+            op.flags[self.id] = flag
+            self.has_contributed = True
+            return
+        is_complete = len(op.flags) == group.plan.num_members
+        if is_complete and (not group.is_broken or self.world.rng.random() < 0.5):
+            self.has_contributed = False
+            self.op += 1
+            self._commit(group, sum(op.flags.values()))
+        elif group.is_broken:
+            self.leave(StopCause.PEER)
+
+    def _commit(self, group: Group, num_counted: int) -> None:
+        if self.phase is Phase.SYNC:
+            self._sync(group)
+            return
+        if self.phase is Phase.EVAL:
+            self._finish(group)
+            return
+        assert self.round is not None
+        assert self.lineage is not None
+        assert self.held.plan is not None
+        self.round += 1
+        token = self.world.token(self, group, self.held.plan)
+        self.history += (token,)
+        self.held = settle(self.held, num_counted)
+        plan = self.held.plan
+        if self.round == self.world.num_rounds:
+            self.is_finished = True
+        if plan.generation != group.plan.generation or plan.goal is not Goal.TRAIN or plan.member(self.id) is None:
+            self.group = None
+            self._obey(plan)
+        elif self.is_finished:
+            self.to(Phase.EVAL)
+        else:
+            if self.round % 5 == 0 and plan.members[0].worker_id == self.id:
+                self.world.save(self, is_final=False)
+            self.to(Phase.EXCHANGE)
+
+    def _sync(self, group: Group) -> None:
+        """Take the source's state; refuse a generation in which a commit would be lost."""
+        source = group.plan.source
+        members = [self.world.workers.get(m.worker_id) for m in group.plan.members]
+        snapshot = self.world.sync_states.get(id(group))
+        if snapshot is None:
+            snapshot = self._source_state(source, members)
+            self.world.sync_states[id(group)] = snapshot
+        if snapshot == "refused":
+            self.leave(StopCause.PEER)
+            return
+        self.lineage, self.history = group.plan.lineage, snapshot
+        self.round = len(snapshot)
+        self.is_finished = self.round == self.world.num_rounds
+        self.to(Phase.EVAL if self.is_finished else Phase.EXCHANGE)
+
+    def _source_state(self, source: object, members: list[SimWorker | None]) -> tuple[int, ...] | str:
+        match source:
+            case FreshSource():
+                return ()
+            case CheckpointSource(path=path):
+                return next(h for c, h in self.world.storage if c.path == path)
+            case MemberSource(worker_id=worker_id):
+                giver = self.world.all_workers[worker_id]
+                assert giver.round is not None
+                if any(
+                    m is not None and (m.round or 0) > giver.round for m in members if m and m.lineage == giver.lineage
+                ):
+                    return "refused"
+                return giver.history
+        raise AssertionError(source)
+
+    def _finish(self, group: Group) -> None:
+        if self.held.plan is not None and self.held.plan.members[0].worker_id == self.id:
+            self.world.save(self, is_final=True)
+        self.group = None
+        self.to(Phase.DONE)

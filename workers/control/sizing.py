@@ -1,0 +1,246 @@
+"""What a controller knows of its job's speed at each size, and the size that it asks for. Pure.
+
+It steers to the size that it was directed to, whatever that is; what it asks for is only a wish, which the
+service grants while there is room. So growth never takes what others were given meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from workers.advisors import scaling
+from workers.advisors.scaling import Change, Rate, Situation, Verdict
+from workers.plan import Cause, Goal, Plan, TimelineKind
+from workers.status import Direction, RoundRecord, TimelineRow
+
+ACTOR = "scaling"
+MAX_STEPS = 64
+MAX_COSTS = 5
+ASK_S = 1.0
+LAPSE_S = 60.0
+"""A wish that nobody has granted for so long is given up, and weighed anew."""
+
+MEMORY_S = 600.0
+"""How long a measured speed is believed; twice as long with every time that the size did not pay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The newest steps at one size, in samples a second, when they were heard, and how often it did not pay."""
+
+    samples_per_s: tuple[float, ...] = ()
+    heard_s: float = 0.0
+    num_failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A wish for another size: from where, why, and what it shall bring (1.0 where it gives back)."""
+
+    num_workers: int
+    origin: int
+    reason: str
+    expected_gain: float
+    before: Rate
+    unix_s: float
+
+    @property
+    def is_growth(self) -> bool:
+        return self.num_workers > self.origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """Speeds by size, costs of resizes (seconds), the wish under way, and in words why the size is what it is."""
+
+    memory: Mapping[int, Memory] = field(default_factory=dict)
+    last: RoundRecord | None = None
+    changed_s: float = 0.0
+    stalls_s: tuple[float, ...] = ()
+    delays_s: tuple[float, ...] = ()
+    ask: Ask | None = None
+    asked_s: float = float("-inf")
+    num_judged: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The job as it trains: the plan in force everywhere, and how many samples are left (None: unknown).
+
+    ``term`` is the controller's.
+    """
+
+    term: int
+    plan: Plan
+    num_left: int | None
+
+
+def observe(sizing: Sizing, records: Iterable[RoundRecord], plan: Plan | None, now_s: float) -> Sizing:
+    """Fold records in, each once. ``now_s`` is the controller's monotonic clock."""
+    for record in sorted(records, key=lambda r: r.key):
+        if sizing.last is None or record.key > sizing.last.key:
+            sizing = _observe(sizing, record, plan, now_s)
+    return sizing
+
+
+def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: float) -> Sizing:
+    size, step_s = int(record.values.get("workers", 0)), record.values.get("step_s", 0.0)
+    if size < 1 or step_s <= 0.0:
+        return sizing
+    last, known = sizing.last, sizing.memory.get(size, Memory())
+    sizing = replace(sizing, last=record)
+    if last is None or last.values["workers"] != size:
+        # The first step of a size pays for warming up.
+        fresh = replace(known, samples_per_s=(), heard_s=now_s)
+        sizing = replace(sizing, memory={**sizing.memory, size: fresh}, changed_s=now_s)
+        is_planned = plan is not None and plan.id == record.plan_id and plan.cause.kind is TimelineKind.RESIZE
+        return _cost(sizing, last, record) if is_planned and last is not None else sizing
+    if record.is_skipped:
+        return sizing
+    steps = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
+    return replace(sizing, memory={**sizing.memory, size: replace(known, samples_per_s=steps, heard_s=now_s)})
+
+
+def _cost(sizing: Sizing, last: RoundRecord, record: RoundRecord) -> Sizing:
+    stall_s = max(0.0, record.time - last.time - record.values["step_s"])
+    sizing = replace(sizing, stalls_s=(*sizing.stalls_s, stall_s)[-MAX_COSTS:])
+    if sizing.ask is None or not sizing.ask.is_growth:
+        return sizing
+    delay_s = max(0.0, record.time - sizing.ask.unix_s)
+    return replace(sizing, delays_s=(*sizing.delays_s, delay_s)[-MAX_COSTS:])
+
+
+def consider(
+    sizing: Sizing, direction: Direction, standing: Standing | None, now_s: float, unix_s: float
+) -> tuple[Sizing, TimelineRow | None]:
+    """Judge the last growth and decide what to ask for; a row where a growth was judged.
+
+    ``standing`` is None while no plan is in force everywhere: then nothing is decided.
+    """
+    sizing = _without_overtaken_ask(sizing, direction)
+    if standing is None or standing.plan.goal is not Goal.TRAIN or now_s - sizing.asked_s < ASK_S:
+        return sizing, None
+    size = standing.plan.num_members
+    sizing = replace(sizing, asked_s=now_s)
+    if direction.num_offered == 0:
+        return replace(sizing, why=""), None
+    if size != direction.num_workers:
+        return replace(sizing, why=f"It goes from {size} to {direction.num_workers} workers."), None
+    rates = _rates(sizing, size, now_s)
+    ask = sizing.ask
+    if ask is not None and ask.is_growth and size > ask.origin:
+        return _judged(sizing, ask, standing, rates.get(size), unix_s)
+    if ask is not None:
+        is_done = size == ask.num_workers or unix_s - ask.unix_s > LAPSE_S
+        return (replace(sizing, ask=None) if is_done else sizing), None
+    return _advised(sizing, direction, standing, rates, (now_s, unix_s)), None
+
+
+def _advised(
+    sizing: Sizing, direction: Direction, standing: Standing, rates: Mapping[int, Rate], at: tuple[float, float]
+) -> Sizing:
+    now_s, unix_s = at
+    size = standing.plan.num_members
+    advice = scaling.advise(
+        Situation(
+            num_workers=size,
+            num_offered=direction.num_offered,
+            rates=rates,
+            num_left=standing.num_left,
+            since_change_s=now_s - sizing.changed_s,
+            stalls_s=sizing.stalls_s,
+            delays_s=sizing.delays_s,
+        )
+    )
+    if isinstance(advice, Change):
+        wish = Ask(
+            num_workers=advice.num_workers,
+            origin=size,
+            reason=advice.reason,
+            expected_gain=advice.expected_gain,
+            before=rates[size],
+            unix_s=unix_s,
+        )
+        sizing = replace(sizing, ask=wish)
+    return replace(sizing, why=advice.reason)
+
+
+def _without_overtaken_ask(sizing: Sizing, direction: Direction) -> Sizing:
+    """Forget a wish whose room is gone, or whose size was set otherwise."""
+    ask = sizing.ask
+    if ask is None:
+        return sizing
+    low, high = sorted((ask.origin, ask.num_workers))
+    has_room = not ask.is_growth or max(direction.num_workers, direction.num_offered) > ask.origin
+    is_under_way = direction.num_offered > 0 and low <= direction.num_workers <= high and has_room
+    return sizing if is_under_way else replace(sizing, ask=None)
+
+
+def _rates(sizing: Sizing, size: int, now_s: float) -> dict[int, Rate]:
+    """The speeds that are still believed; what is older is worth trying again."""
+    known = {
+        n: scaling.rate_of(memory.samples_per_s)
+        for n, memory in sizing.memory.items()
+        if n == size or now_s - memory.heard_s < MEMORY_S * 2**memory.num_failed
+    }
+    least = {size: 1}  # of the present size the advisor says itself what is too little
+    return {n: r for n, r in known.items() if r is not None and r.num_steps >= least.get(n, scaling.MIN_STEPS)}
+
+
+def _judged(
+    sizing: Sizing, ask: Ask, standing: Standing, rate: Rate | None, unix_s: float
+) -> tuple[Sizing, TimelineRow | None]:
+    size = standing.plan.num_members
+    verdict = scaling.judge(ask.before, rate)
+    if verdict is None or rate is None:
+        return replace(sizing, why=f"It is being measured whether {size} workers pay."), None
+    known = sizing.memory[size]
+    known = replace(known, num_failed=0 if verdict.is_kept else known.num_failed + 1)
+    sizing = replace(sizing, num_judged=sizing.num_judged + 1, memory={**sizing.memory, size: known})
+    row = replace(_row(ask, standing.plan, rate, verdict), key=f"size/{standing.term}/{sizing.num_judged}", time=unix_s)
+    if verdict.is_kept:
+        return replace(sizing, ask=None, why=row.reason), row
+    back = Ask(num_workers=ask.origin, origin=size, reason=row.reason, expected_gain=1.0, before=rate, unix_s=unix_s)
+    return replace(sizing, ask=back, why=row.reason), row
+
+
+def _row(ask: Ask, plan: Plan, rate: Rate, verdict: Verdict) -> TimelineRow:
+    """What a growth was found to bring."""
+    size = plan.num_members
+    gain = f"{verdict.gain:.2f} times as fast as {ask.origin} (expected: {ask.expected_gain:.2f})"
+    reason = f"{size} workers are {gain}" if verdict.is_kept else f"{size} workers are only {gain}; giving back"
+    return TimelineRow(
+        key="",
+        kind=TimelineKind.PROBATION,
+        time=0.0,
+        step=0,
+        actor=ACTOR,
+        reason=reason,
+        before={"workers": ask.origin, "samples_per_s": round(ask.before.samples_per_s, 3)},
+        after={
+            "workers": size,
+            "samples_per_s": round(rate.samples_per_s, 3),
+            "expected_gain": round(ask.expected_gain, 3),
+            "gain": round(verdict.gain, 3),
+            "is_kept": verdict.is_kept,
+        },
+        cost_s=0.0,
+        steps_lost=0,
+    )
+
+
+def num_asked(sizing: Sizing, direction: Direction) -> int:
+    """The size that the job would have if it were free to choose."""
+    if sizing.ask is None:
+        return direction.num_workers
+    return min(sizing.ask.num_workers, max(direction.num_workers, direction.num_offered))
+
+
+def cause(sizing: Sizing, direction: Direction, num_members: int) -> Cause:
+    """Who wants ``num_members``: this job itself, where it asked, else whoever directs it."""
+    ask = sizing.ask
+    if ask is not None and min(ask.origin, ask.num_workers) <= num_members <= max(ask.origin, ask.num_workers):
+        return Cause(kind=TimelineKind.RESIZE, actor=ACTOR, reason=ask.reason)
+    return Cause(kind=TimelineKind.RESIZE, actor=direction.actor, reason=direction.reason)
