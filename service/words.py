@@ -29,7 +29,7 @@ REASON_WORDS: Mapping[str, str] = {
     "NO_CAPACITY": "there is not enough free capacity",
     "NODE_LOST": "a node was lost",
     "CLUSTER_LOST": "the Ray cluster was lost",
-    "PREEMPTED": "it gave its place back, with its state saved",
+    "PREEMPTED": "the service was stopped, or needed its place for others; its state is saved",
     "STALLED": "a worker made no progress for too long",
     "BUDGET_EXCEEDED": "its budget is used up",
     "CANCELLED_BY_USER": "a person cancelled it",

@@ -179,6 +179,15 @@ def test_a_waiting_job_says_what_it_waits_for(shared: Filled, view: Open) -> Non
     expect(page.locator("[data-note]")).to_contain_text("No point yet")
 
 
+def test_a_remedy_makes_room_and_comes_back(own: Filled, view: Open) -> None:
+    page = view(own.site).go(own.page("chargpt-large"))
+    page.get_by_role("button", name="Pause digits, which holds 3 workers").click()
+    page.wait_for_url(own.site.url + own.page("chargpt-large"))
+    expect(page.get_by_role("button", name="Pause digits")).to_have_count(0)
+    page.goto(own.site.url + own.page("digits"))
+    expect(page.locator("#summary")).to_contain_text("Pausing")
+
+
 def test_a_finished_job_is_whole(shared: Filled, view: Open) -> None:
     page = charts(view(shared.site).go(shared.page("mnist-warmup")))
     expect(page.locator("#summary")).to_contain_text("100 %")
