@@ -321,9 +321,10 @@ def _pause(row: Mapping[str, Any]) -> str:
 
 
 def _end(row: Mapping[str, Any]) -> str:
-    outcome = _detail(row, "outcome", "state")
-    ended = _ENDINGS.get(str(outcome), "ended")
-    return f"The job {ended} at step {count(row.get('step'))}{_because(row)}"
+    outcome = str(_detail(row, "outcome", "state"))
+    ended = _ENDINGS.get(outcome, "ended")
+    why = str(row.get("reason") or "").removeprefix(f"{outcome}: ")
+    return f"The job {ended} at step {count(row.get('step'))}{_because({'reason': '' if why == outcome else why})}"
 
 
 _ENDINGS: Mapping[str, str] = {
