@@ -359,10 +359,15 @@ _CHANGES: Mapping[str, str] = {
     "precision": "Precision",
     "exchange": "Gradient exchange",
     "probation": "A change is on trial",
-    "limit": "A limit was reached",
 }
 
+
+def _limit(row: Mapping[str, Any]) -> str:
+    return f"A limit was reached{_because(row)}"
+
+
 _BEGINNINGS = {
+    "limit": _limit,
     "start": _start,
     "resize": _resize,
     "worker_lost": _worker_lost,
