@@ -149,7 +149,7 @@ class Failure:
 
 
 MAX_TRACEBACK_CHARS = 64_000
-MAX_MESSAGE_CHARS = 4_000
+MAX_MESSAGE_CHARS = 1_000
 
 
 def failure_of(

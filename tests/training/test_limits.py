@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.group import Group
+from tests.training.group import TERM, Group
 from tests.training.tasks import Regression, Script, mlp, mse
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, failure_of
 from workers.plan import PlanId
@@ -34,6 +34,7 @@ def record(round: int, **values: float) -> RoundRecord:
 
 def log_of(path: Path, num_bytes: int, begin: int = 0) -> LogReader:
     """A log with so many bytes, of which those before ``begin`` take no room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.truncate(begin)
         file.seek(begin)
@@ -127,3 +128,15 @@ def test_thousands_of_values_are_cut_to_the_first_and_training_goes_on() -> None
     for status in statuses.values():
         assert {cut.what for cut in status.cuts} == {"values", "evaluation"}
         assert status.phase is Phase.DONE
+
+
+def test_a_worker_whose_log_runs_away_answers_polls_with_little_of_it_and_says_so() -> None:
+    script = Script()
+    script.task = lambda: TrainingTask(model=mlp(), train_data=Regression(8, torch.float32, script), loss=mse)
+    with Group(script, steps=2, batch={"global_size": 4}) as group:
+        (worker,) = group.start(1)
+        log_of(Path(group.assignment(worker).log_file), 4 * MAX_BEHIND_BYTES)
+        polled = [group.sessions[worker].poll(TERM, None, Acknowledged(), False) for _ in range(30)]
+    assert sum(len(chunk.data) for status in polled for chunk in status.logs) < 2 * BURST_BYTES
+    assert polled[0].logs[0].offset >= 3 * MAX_BEHIND_BYTES
+    assert [cut.what for cut in polled[-1].cuts] == ["logs"]
