@@ -64,11 +64,15 @@ class ClusterPort(Protocol):
         ...
 
     async def end_controller(self, key: JobKey, term: int) -> None:
-        """Let a controller go whose outcome is stored; nothing happens when it is gone."""
+        """Let a controller go, and the workers that it still has; nothing happens when it is gone."""
         ...
 
     async def kill(self, names: Sequence[str]) -> None:
         """End actors by name, whatever they do; nothing happens to names that are gone."""
+        ...
+
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        """On which of these nodes there is a file at ``path``; a node that does not answer sees nothing."""
         ...
 
     async def view(self) -> ClusterView:

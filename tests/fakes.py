@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from service.ports import ClusterLostError, ControllerLostError, ControllerSilentError
+from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
 from service.records import ClusterView, NodeView
 from tests.control.fake_fleet import FakeFleet, FakeWorker
 from workers.assignment import JobKey
 from workers.control.controller import JobController
+from workers.control.fleet import Fleet
 from workers.control.launch import Launch
 from workers.control.names import controller_name, worker_name
 from workers.status import Acknowledged, Direction, JobSnapshot
@@ -25,12 +27,15 @@ class FakeCluster:
         self.num_cpus, self.total = num_cpus, total
         self.is_up = True
         self.machines: tuple[str, ...] = ("n",)
+        self.leaving: set[str] = set()
+        self.blind: set[str] = set()
         self.workers: dict[JobKey, dict[str, FakeWorker]] = {}
         self.fleets: dict[JobKey, FakeFleet] = {}
         self.controllers: dict[str, JobController] = {}
         self.launches: list[tuple[JobKey, int, Launch]] = []
         self.strays: set[str] = set()
         self.silent: set[str] = set()
+        self.faulty: set[str] = set()
         self.killed: list[str] = []
         self.seen_terms: list[int] = []
 
@@ -53,7 +58,9 @@ class FakeCluster:
         self.launches.append((key, term, launch))
         name = controller_name(key, term)
         if name not in self.controllers:
-            self.controllers[name] = JobController(key, term, "ns", make_fleet=lambda _: self._fleet(key, term))
+            self.controllers[name] = JobController(
+                key, term, "ns", make_fleet=lambda given: self._fleet(key, term, given)
+            )
         await self.controllers[name].prepare(term, launch)
 
     async def direct(
@@ -63,12 +70,18 @@ class FakeCluster:
         name = controller_name(key, term)
         if name in self.silent:
             raise ControllerSilentError(f"{name} did not answer within {bound_s:g} s")
+        if name in self.faulty:
+            raise ControllerFaultError(f"{name} failed: KeyError")
         if name not in self.controllers:
             raise ControllerLostError(f"there is no actor {name}")
         return await self.controllers[name].direct(term, direction, acked)
 
     async def end_controller(self, key: JobKey, term: int) -> None:
-        await self.kill([controller_name(key, term)])
+        name = controller_name(key, term)
+        controller = self.controllers.get(name)
+        if controller is not None and controller._course is not None:
+            await controller._course.finish()
+        await self.kill([name])
 
     async def kill(self, names: Sequence[str]) -> None:
         self._check()
@@ -77,13 +90,27 @@ class FakeCluster:
             self.strays.discard(name)
             await self.lose_controller(name)
 
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        self._check()
+        assert Path(path).is_file()
+        return frozenset(node_id for node_id in node_ids if node_id not in self.blind)
+
     async def view(self) -> ClusterView:
         self._check()
-        used = sum(len(alive) for alive in self.workers.values())
-        total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
-        free = {**total, "cpus": self.num_cpus - used}
-        nodes = tuple(NodeView(node_id=n, name=n, is_alive=True, total=total, free=free) for n in self.machines)
+        nodes = tuple(self._node(name) for name in self.machines)
         return ClusterView(is_up=True, address="fake", ray_version="0", nodes=nodes)
+
+    def _node(self, name: str) -> NodeView:
+        used = sum(worker.node_id == name for alive in self.workers.values() for worker in alive.values())
+        total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
+        return NodeView(
+            node_id=name,
+            name=name,
+            is_alive=True,
+            total=total,
+            free={**total, "cpus": self.num_cpus - used},
+            is_leaving=name in self.leaving,
+        )
 
     async def lose_controller(self, name: str) -> None:
         """A controller's process ends; its workers go on."""
@@ -99,11 +126,11 @@ class FakeCluster:
         self.workers.clear()
         self.fleets.clear()
 
-    def _fleet(self, key: JobKey, term: int) -> FakeFleet:
+    def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
-        self.fleets[key] = FakeFleet(term, total=self.total, workers=alive)
-        return self.fleets[key]
+        self.fleets[key] = fleet = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
+        return fleet
 
     def _check(self) -> None:
         if not self.is_up:

@@ -210,14 +210,18 @@ class WorkerStatus:
 class Acknowledged:
     """What the store has committed, so that its writers may forget it.
 
-    ``rounds`` is the highest (lineage, round) such that all before it are stored; ``log_offsets``
-    maps workers to stored bytes; ``checkpoints`` are registered paths; ``timeline`` the keys of stored rows.
+    ``rounds`` is the highest (lineage, round) such that all before it are stored, ``committed_at`` the Unix
+    seconds of its commit (None before the first); ``log_offsets`` maps workers to stored bytes; ``checkpoints``
+    are registered paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that still lack
+    their cost; a controller is handed them once, since whoever wrote them may be gone.
     """
 
     rounds: tuple[int, int] = (0, 0)
+    committed_at: float | None = None
     log_offsets: Mapping[str, int] = field(default_factory=dict)
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()
+    unpriced: tuple[TimelineRow, ...] = ()
 
 
 class RunGoal(StrEnum):
@@ -226,6 +230,15 @@ class RunGoal(StrEnum):
     RUN = "run"
     PAUSE = "pause"  # checkpoint, then release everything
     CANCEL = "cancel"  # stop without saving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidedNode:
+    """A node on which no worker shall start, and from which those that are there shall move away."""
+
+    node_id: str
+    actor: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +252,7 @@ class Direction:
     num_workers: int
     actor: str = "service"
     reason: str = ""
+    avoid: tuple[AvoidedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -26,7 +26,7 @@ from workers.assignment import JobKey
 from workers.checkpoints import list_checkpoints
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
-from workers.status import Acknowledged, Direction, JobSnapshot, RunGoal, RunPhase
+from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, RunGoal, RunPhase
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -76,14 +76,14 @@ class Pursuit:
         """Start the controller of the row's term."""
         await self._start(job)
 
-    async def step(self, job: JobRow, *, is_leaving: bool) -> None:
+    async def step(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> None:
         """Direct the controller once and store its answer.
 
         Raises ClusterLostError, FencedOutError, StaleRowError (a command came in between: look again).
         """
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
-        direction = direction_of(job, is_leaving=is_leaving)
+        direction = replace(direction_of(job, is_leaving=is_leaving), avoid=avoid)
         try:
             snapshot = await office.cluster.direct(self._key, job.term, direction, acked, office.liveness_s)
         except ControllerLostError as error:
@@ -91,7 +91,7 @@ class Pursuit:
         except ControllerSilentError as error:
             await self._succeed(job, str(error), past=controller_name(self._key, job.term))
         except ControllerFaultError as error:
-            await self._give_up(job, failure_of(error))
+            await self._give_up(job, replace(failure_of(error), reason=Reason.CONTROLLER_ERROR))
         else:
             if snapshot is None:
                 await self._start(job)
@@ -145,6 +145,9 @@ class Pursuit:
         log.warning("job failed", job=job.id, attempt=job.attempt, why=failure.message)
         to = JobState.CANCELLED if job.state is JobState.CANCELLING else JobState.FAILED
         await self._move(job, (Step(to, Transition(reason=reason, failure=failure)),))
+        with contextlib.suppress(ControllerLostError, ControllerFaultError):
+            # It takes its workers with it, where it still can.
+            await self._office.cluster.end_controller(self._key, job.term)
         with contextlib.suppress(ControllerLostError):
             await self._office.cluster.kill([controller_name(self._key, job.term)])
 

@@ -6,42 +6,41 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import RowMapping, delete, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select
 
 from service.rank_history import MAX_TIMES, AttemptSpan, thinned
 from service.store.schema import ranks
 from workers.status import RankSpan
 
 
-async def store_spans(conn: AsyncConnection, job_id: str, attempt: int, spans: Sequence[RankSpan]) -> None:
+def store_spans(conn: Connection, job_id: str, attempt: int, spans: Sequence[RankSpan]) -> None:
     """Insert spans; of two under one key the one with more rounds stays. Too many are thinned out."""
     if not spans:
         return
     place = (ranks.c.job_id == job_id, ranks.c.attempt == attempt)
-    rows = await conn.execute(select(ranks).where(*place, ranks.c.begin >= min(span.begin for span in spans)))
+    rows = conn.execute(select(ranks).where(*place, ranks.c.begin >= min(span.begin for span in spans)))
     stored = {each.span.key: each.span.num_rounds for each in map(_span_of, rows.mappings())}
     fresh = [span for span in spans if span.num_rounds > stored.get(span.key, 0)]
     for span in (span for span in fresh if span.key in stored):
         of_span = (ranks.c.worker_id == span.worker_id, ranks.c.rank == span.rank, ranks.c.begin == span.begin)
-        await conn.execute(delete(ranks).where(*place, *of_span))
+        conn.execute(delete(ranks).where(*place, *of_span))
     if fresh:
-        await conn.execute(insert(ranks), [_row(job_id, AttemptSpan(attempt=attempt, span=span)) for span in fresh])
+        conn.execute(insert(ranks), [_row(job_id, AttemptSpan(attempt=attempt, span=span)) for span in fresh])
     if any(span.key not in stored for span in fresh):
-        await _bound(conn, job_id)
+        _bound(conn, job_id)
 
 
-async def _bound(conn: AsyncConnection, job_id: str) -> None:
+def _bound(conn: Connection, job_id: str) -> None:
     counted = select(func.count(ranks.c.begin.distinct())).where(ranks.c.job_id == job_id)
-    if (await conn.execute(counted)).scalar_one() > MAX_TIMES:
-        kept = thinned(await spans_of(conn, job_id))
-        await conn.execute(delete(ranks).where(ranks.c.job_id == job_id))
-        await conn.execute(insert(ranks), [_row(job_id, each) for each in kept])
+    if (conn.execute(counted)).scalar_one() > MAX_TIMES:
+        kept = thinned(spans_of(conn, job_id))
+        conn.execute(delete(ranks).where(ranks.c.job_id == job_id))
+        conn.execute(insert(ranks), [_row(job_id, each) for each in kept])
 
 
-async def spans_of(conn: AsyncConnection, job_id: str) -> list[AttemptSpan]:
+def spans_of(conn: Connection, job_id: str) -> list[AttemptSpan]:
     """All that is kept of a job, by growing time."""
-    found = await conn.execute(select(ranks).where(ranks.c.job_id == job_id).order_by(ranks.c.begin, ranks.c.rank))
+    found = conn.execute(select(ranks).where(ranks.c.job_id == job_id).order_by(ranks.c.begin, ranks.c.rank))
     return [_span_of(row) for row in found.mappings()]
 
 

@@ -1,40 +1,40 @@
-"""The gated task from a test's side: its bundle, its gates, and what its audit tells."""
+"""The gated task from a test's side: its bundle, its gates, and what the oracle says of it at its end."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from service.packing import pack
+from service.settings import load_settings
 from service.supervise.processes import belonging_to
 from tests.cluster.serving import Serving
+from tests.faults.diary import Note, read_diary
+from tests.faults.evidence import gather
+from tests.faults.findings import assert_nothing_found
+from tests.faults.oracle import Case, judge
+from tests.service.given import zip_bytes
 from tests.waiting import wait_for
 
 BATCH = 12
-TASK = Path(__file__).with_name("gated_task")
+TESTS = Path(__file__).parents[1]
+TASK = (TESTS / "cluster" / "gated_task" / "train.py", TESTS / "faults" / "diary.py")
 START_S = 90.0
 STEP_S = 60.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One worker's part of one committed step."""
-
-    step: int
-    pid: int
-    ids: tuple[int, ...]
+def gated_bundle() -> bytes:
+    """The task as a user's code archive."""
+    return zip_bytes({file.name: file.read_text() for file in TASK})
 
 
 class Gated:
-    """One job of the gated task on a running service; ``folder`` holds its gates and its audit."""
+    """One job of the gated task on a running service; ``folder`` holds its gates and its diary."""
 
     def __init__(self, served: Serving, folder: Path, steps: int = 24, **changes: Any) -> None:
         self.served, self.folder, self.steps = served, folder, steps
@@ -42,7 +42,7 @@ class Gated:
         config = {"folder": str(folder), "num_samples": self.num_samples, **changes.pop("config", {})}
         self._gates: list[int] = config.get("gates", [])
         with served.client() as client:
-            bundle = client.upload(pack(changes.pop("code", TASK)).data)["id"]
+            bundle = client.upload(gated_bundle())["id"]
             spec = {
                 "name": "gated",
                 "entrypoint": "train:build",
@@ -116,29 +116,14 @@ class Gated:
         with self.served.client() as client:
             return client.logs(self.id).text
 
-    def lines(self) -> list[Line]:
-        text = (self.folder / "audit").read_text()
-        parts = [line.split(" ") for line in text.splitlines()]
-        return [Line(int(step), int(pid), tuple(map(int, ids.split(",")))) for step, pid, ids in parts]
+    def notes(self) -> list[Note]:
+        return read_diary(self.folder / "diary")
 
-    def assert_every_sample_counted(self) -> None:
-        """Every step was done once, with all its samples, and every sample of an epoch was used once."""
-        by_step: dict[int, list[Line]] = defaultdict(list)
-        for line in self.lines():
-            by_step[line.step].append(line)
-        assert sorted(by_step) == list(range(1, self.steps + 1))
-        drawn: list[int] = []
-        for step, lines in sorted(by_step.items()):
-            ids = [i for line in lines for i in line.ids]
-            assert len(ids) == BATCH, f"step {step}: {lines}"
-            drawn += ids
-        for first in range(0, len(drawn), self.num_samples):
-            assert sorted(drawn[first : first + self.num_samples]) == list(range(self.num_samples))
-
-    def assert_every_point_told(self) -> None:
-        """One metric point a step, none missing and none double."""
-        told = [point["step"] for point in self.points()]
-        assert told == list(range(1, self.steps + 1)), f"told: {told}"
+    def assert_nothing_broken(self, *, has_lost_all: bool = False) -> None:
+        """Ask the oracle about this job; ``has_lost_all`` where the test killed all of its workers at once."""
+        evidence = gather(load_settings({"home": self.served.home}, {}))
+        assert any(note.job == self.id for note in self.notes()), "no worker noted a step"
+        assert_nothing_found(judge(Case(evidence=evidence, notes=self.notes(), has_lost_all=has_lost_all)))
 
     def seconds_without_a_step(self, kind: str) -> float:
         """What the timeline says that a change cost."""

@@ -259,6 +259,7 @@ def test_the_same_failure_on_two_ranks_counts_once_and_too_many_save_and_fail() 
     desk.turn()
     assert desk.plan.goal is Goal.SAVE_AND_STOP
     desk.say("1.1", Phase.SAVED, plan=desk.plan, stop=None)
+    desk.acked = Acknowledged(rounds=(1, 5))
     desk.turn()
     assert len(desk.of(StopWorker)) == 2
     desk.turn(lost=dict.fromkeys(ids, "ended"))
@@ -277,6 +278,34 @@ def test_a_failure_at_start_up_is_not_tried_again() -> None:
     assert desk.of(StopWorker) == [StopWorker("1.1")]
     desk.turn(lost={"1.1": "ended"})
     assert (desk.state.outcome, desk.state.reason) == (Outcome.FAILED, Reason.DEPENDENCY_FAILED)
+
+
+def test_a_first_state_that_cannot_be_made_fails_at_once() -> None:
+    desk = Desk(max_failures=3)
+    desk.turn()
+    desk.turn()
+    for i in ("1.1", "1.2"):
+        desk.say(i, Phase.READY)
+    desk.turn()
+    misfit = replace(FAILURE, message="init_from: does not fit", round=None)
+    for i, cause, failure in (("1.1", StopCause.USER, misfit), ("1.2", StopCause.PEER, None)):
+        desk.say(i, Phase.STOPPED, plan=desk.plan)
+        desk.stop(i, cause, failure)
+    desk.turn()
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker("1.1"), StopWorker("1.2")]
+    desk.turn(lost={"1.1": "ended", "1.2": "ended"})
+    assert (desk.state.outcome, desk.state.reason) == (Outcome.FAILED, Reason.USER_ERROR)
+    assert desk.state.detail == misfit.message
+
+
+def test_a_newcomer_whose_task_differs_does_not_end_a_job_that_trains() -> None:
+    desk = Desk(max_failures=3)
+    ids = desk.started(1)
+    desk.stop(ids[0], StopCause.USER, replace(FAILURE, round=None))
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.plan.members[0].worker_id == ids[0]
 
 
 def test_a_newcomer_that_cannot_start_does_not_harm_the_others() -> None:
@@ -407,6 +436,25 @@ def test_a_pause_before_any_state_was_told_asks_before_it_lets_go() -> None:
     desk.stop("1.1", StopCause.ABORTED)
     desk.turn()
     assert (desk.plan.goal, desk.plan.source) == (Goal.SAVE_AND_STOP, MemberSource("1.1", 3))
+
+
+def test_saved_workers_are_let_go_only_once_the_store_has_their_last_round_or_after_a_while() -> None:
+    desk = Desk()
+    ids = desk.started(2)
+    desk.acked = Acknowledged(rounds=(1, 4))
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE)
+    desk.turn()
+    for i in ids:
+        desk.say(i, Phase.SAVED, plan=desk.plan, generation=None)
+    desk.turn()
+    assert desk.of(StopWorker) == []
+    patient = desk.state
+    desk.acked = Acknowledged(rounds=(1, 5))
+    desk.turn()
+    assert len(desk.of(StopWorker)) == 2
+    desk.state, desk.acked = patient, Acknowledged(rounds=(1, 4))
+    desk.turn(after_s=SETTINGS.stop_s + 0.1)
+    assert len(desk.of(StopWorker)) == 2
 
 
 def test_losing_everybody_starts_a_new_lineage_from_the_newest_checkpoint() -> None:

@@ -89,6 +89,10 @@ def carry_out(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | 
         if state.plan is not None and not state.is_broken:
             # Whoever entered the plan may have trained since it was last heard: ask before letting go.
             return replace(state, is_broken=True, why_broken="ending before any state was told"), ()
+    elif end.must_save and not _is_told(state, inputs):
+        saved_since_s = now_s if state.saved_since_s is None else state.saved_since_s
+        if now_s - saved_since_s <= state.settings.stop_s:
+            return replace(state, saved_since_s=saved_since_s), ()
     return _let_go(replace(state, ending=replace(end, must_save=False)), inputs, now_s)
 
 
@@ -98,6 +102,12 @@ def _is_saved(state: ControllerState) -> bool:
         return False
     saver = membership.usable(state).get(plan.members[0].worker_id)
     return saver is not None and saver.phase is Phase.SAVED and saver.plan is not None and saver.plan.id == plan.id
+
+
+def _is_told(state: ControllerState, inputs: Inputs) -> bool:
+    """Whether the store has the record of every round that was saved: nobody tells it once the workers are gone."""
+    rounds = [(s.lineage or 0, s.round or 0) for s in membership.holders(state).values()]
+    return inputs.acked.rounds >= max(rounds, default=(0, 0))
 
 
 def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> Turned:

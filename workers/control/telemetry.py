@@ -51,7 +51,7 @@ class Telemetry:
 
     def __init__(self, global_size: int, acked: Acknowledged) -> None:
         self._global_size = global_size
-        self._costs = Costs(global_size, has_earlier=acked.rounds > (0, 0))
+        self._costs = Costs(global_size, acked)
         self._acked = acked
         self._records: dict[tuple[int, int], RoundRecord] = {}
         self._amended: dict[tuple[int, int], RoundRecord] = {}
@@ -59,7 +59,7 @@ class Telemetry:
         self._logs: dict[str, list[LogChunk]] = {}
         self._log_bytes = 0
         self._checkpoints: dict[str, CheckpointInfo] = {}
-        self._rows: dict[str, TimelineRow] = {}
+        self._rows = {row.key: row for row in acked.unpriced if self._costs.is_open(row)}
         self._cuts: set[str] = set()
         self._spans = SpanBuffer()
         self._sent: Pending = Pending()
@@ -215,8 +215,8 @@ class Telemetry:
             self._redone_from = None
         known = self._records.get(record.key)
         if record.key <= self._acked.rounds:
-            stored = self._stored.get(record.key)
-            if stored is not None and record.generation > stored:
+            # Of what a predecessor stored the generation is not known here; the store keeps the higher one.
+            if record.generation > self._stored.get(record.key, 0):
                 self._amended[record.key] = record
                 self._costs.observe(record)
         elif known is None or record.generation > known.generation:

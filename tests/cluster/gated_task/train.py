@@ -1,18 +1,22 @@
-"""A training that writes down every step with its samples, and waits for a file before steps that are named.
+"""A training that notes every step with its samples, and waits for a file before steps that are named.
 
-It travels as a bundle, so it stands alone. ``config``: ``folder`` (all files lie there), ``gates``
-(steps before which each worker says ``at-<step>-<pid>`` and waits for ``go-<step>``), ``raises``
-(steps at which one worker raises, once each), ``num_samples``.
+It travels as a bundle, with ``tests/faults/diary.py`` beside it and nothing else of the tests. ``config``:
+``folder`` (all files lie there), ``gates`` (steps before which each worker says ``at-<step>-<pid>`` and
+waits for ``go-<step>``), ``raises`` (steps at which one worker raises, once each), ``pace_s`` (seconds
+that a step takes at least), ``num_samples``.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
+from diary import Note, line_of
 from torch import nn
 
 from workers.task import TrainingTask
@@ -47,21 +51,38 @@ class Diary:
         self._folder = Path(config["folder"])
         self._gates = set(config.get("gates", ()))
         self._raises = set(config.get("raises", ()))
+        self._pace_s = float(config.get("pace_s", 0.0))
         self._ids: list[int] = []
-        self._file = os.open(self._folder / "audit", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # worker/<job>/<attempt>/<worker id>
+        _, self._job, attempt, self._worker = ray.get_runtime_context().get_actor_name().split("/")
+        self._attempt = int(attempt)
+        self._file = os.open(self._folder / "diary", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def drawn(self, ids: list[int]) -> None:
         """Samples of the step that is about to be done; a step that is redone draws again."""
         assert self.optimizer is not None
         step = self.optimizer.num_steps + 1
         self._ids = ids
+        time.sleep(self._pace_s)
         if step in self._gates:
             self._wait(step)
         if step in self._raises:
             self._raise_once(step)
 
     def stepped(self, step: int) -> None:
-        os.write(self._file, f"{step} {os.getpid()} {','.join(map(str, self._ids))}\n".encode())
+        plan = _plan_in_force()
+        note = Note(
+            job=self._job,
+            attempt=self._attempt,
+            worker=self._worker,
+            lineage=plan.lineage,
+            generation=plan.generation,
+            step=step,
+            pid=os.getpid(),
+            time=time.monotonic(),
+            ids=tuple(self._ids),
+        )
+        os.write(self._file, line_of(note))
 
     def _wait(self, step: int) -> None:
         (self._folder / f"at-{step}-{os.getpid()}").touch()
@@ -77,6 +98,17 @@ class Diary:
         except FileExistsError:
             return
         raise ValueError(f"step {step} is cursed")
+
+
+def _plan_in_force() -> Any:
+    """The plan of the round that calls the optimizer: only the trainer knows it, a few frames up the stack."""
+    frame = sys._getframe()
+    while frame is not None:
+        draw = frame.f_locals.get("draw")
+        if hasattr(draw, "plan"):
+            return draw.plan
+        frame = frame.f_back
+    raise LookupError("no round of the trainer is on the stack of optimizer.step")
 
 
 class Points(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, int]]):

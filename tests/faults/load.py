@@ -1,0 +1,139 @@
+"""Mixed load on a service that is being killed: callers that submit, repeat themselves and command, by seeded choice.
+
+A caller treats the service as a careful program would: a submission is repeated with its key until it is
+answered, anything else is said once. What was answered is remembered for the oracle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+RETRY_S = 0.05
+CALL_S = 10.0
+FINISH_S = 60.0
+ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
+FINE = frozenset({200, 201, 204, 404, 409, 412, 422, 503})
+VERBS = ("cancel", "pause", "resume", "retry")
+
+
+@dataclass
+class Load:
+    """``accepted`` maps keys to jobs; ``deleted`` are jobs whose deletion was asked for; ``wrong`` are bad answers."""
+
+    client: httpx2.AsyncClient
+    rng: random.Random
+    spec: Callable[[int], Mapping[str, Any]]
+    most_jobs: int
+    pause_s: float = 0.05
+    accepted: dict[str, str] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    answers: Counter[str] = field(default_factory=Counter)
+    _num_keys: int = 0
+
+    @asynccontextmanager
+    async def running(self, num_callers: int = 3) -> AsyncIterator[None]:
+        """Calls are made while the block runs; what has been begun is finished at its end."""
+        stop = asyncio.Event()
+        callers = [asyncio.create_task(self._caller(stop)) for _ in range(num_callers)]
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait_for(asyncio.gather(*callers), FINISH_S)
+
+    async def _caller(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            act = self.rng.choices(
+                (self._submit, self._command, self._scale, self._delete, self._repeat), (3, 6, 2, 1, 2)
+            )
+            await act[0]()
+            await asyncio.sleep(self.rng.uniform(0, 2 * self.pause_s))
+
+    async def _submit(self) -> None:
+        if self._num_keys < self.most_jobs:
+            self._num_keys += 1
+            await self._post(f"key-{self._num_keys}", self._num_keys)
+
+    async def _repeat(self) -> None:
+        """The same submission once more, as after an answer that never arrived."""
+        if self.accepted:
+            key = self.rng.choice(sorted(self.accepted))
+            await self._post(key, int(key.removeprefix("key-")))
+
+    async def _post(self, key: str, number: int) -> None:
+        while True:
+            answer = await self._call("POST", "/jobs", json=dict(self.spec(number)), headers={"Idempotency-Key": key})
+            if answer is not None and answer.status_code != 503:
+                break
+            await asyncio.sleep(RETRY_S)
+        known = self.accepted.get(key)
+        if answer.status_code in (200, 201):
+            job_id = str(answer.json()["id"])
+            if known not in (None, job_id) or (known is not None and answer.status_code == 201):
+                self.wrong.append(f"{key} was answered with {answer.status_code} {job_id}, it had made {known}")
+            self.accepted[key] = job_id
+        elif not (answer.status_code == 409 and known in self.deleted):
+            self.wrong.append(f"{key} was answered with {answer.status_code}: {answer.text[:300]}")
+
+    async def _command(self) -> None:
+        if job_id := self._some_job():
+            verb = self.rng.choice(VERBS)
+            params = {"from": "start"} if verb == "retry" and self.rng.random() < 0.3 else {}
+            await self._call("POST", f"/jobs/{job_id}/{verb}", params=params)
+
+    async def _scale(self) -> None:
+        if job_id := self._some_job():
+            workers = self.rng.choice((1, 2, 3, "auto", {"min": 1, "max": 2}))
+            await self._call("PUT", f"/jobs/{job_id}/scale", json={"workers": workers})
+
+    async def _delete(self) -> None:
+        if (job_id := self._some_job()) and self.rng.random() < 0.5:
+            answer = await self._call("DELETE", f"/jobs/{job_id}")
+            if answer is None or answer.status_code in (204, 404):
+                self.deleted.add(job_id)
+
+    def _some_job(self) -> str | None:
+        known = sorted(set(self.accepted.values()) - self.deleted)
+        return self.rng.choice(known) if known else None
+
+    async def settle(self, limit_s: float) -> Counter[str]:
+        """Resume what is paused, and wait until every job has ended; how many are in which state."""
+        async with asyncio.timeout(limit_s):
+            while True:
+                states = await self._states()
+                if set(states.values()) <= ENDED:
+                    return Counter(states.values())
+                for job_id in [job_id for job_id, state in states.items() if state == "PAUSED"]:
+                    await self._call("POST", f"/jobs/{job_id}/resume")
+                await asyncio.sleep(RETRY_S)
+
+    async def _states(self) -> dict[str, str]:
+        states = {}
+        for job_id in sorted(set(self.accepted.values())):
+            answer = await self._call("GET", f"/jobs/{job_id}")
+            if answer is None or answer.status_code == 503:
+                states[job_id] = "UNKNOWN"
+            elif answer.status_code == 200:
+                states[job_id] = str(answer.json()["state"])
+        return states
+
+    async def _call(self, method: str, path: str, **request: Any) -> httpx2.Response | None:
+        """One try; None where the connection broke."""
+        try:
+            answer = await self.client.request(method, f"/api/v1{path}", timeout=CALL_S, **request)
+        except httpx2.TransportError:
+            self.answers["broken"] += 1
+            return None
+        self.answers[str(answer.status_code)] += 1
+        if answer.status_code not in FINE:
+            self.wrong.append(f"{method} {path}: {answer.status_code}: {answer.text[:300]}")
+        return answer

@@ -1,0 +1,159 @@
+"""The service's real processes, forked from one that has imported everything, so that they come up in milliseconds.
+
+The API listens on a socket that outlives it, as under `serve`; the reconciler drives the cluster of
+``stage_cluster``. Every one can be killed or stopped by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from service.log import configure_log
+from service.reconciler import orphans, reconciler
+from service.reconciler.process import Process
+from service.settings import Settings, load_settings
+from service.store.opening import open_store
+from service.supervise import api_process
+from service.supervise.home import Home
+from service.supervise.ray_record import RayRecord, write_ray_record
+from tests.faults.stage_cluster import RemoteCluster, serve_cluster
+
+import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
+
+CLUSTER, API, RECONCILER = "cluster", "api", "reconciler"
+END_S = 20.0
+REAP_S = 0.5
+PATIENCE_S = 1.0
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
+
+
+def _enter(environment: Mapping[str, str], log: str) -> None:
+    """A process's surroundings as `serve` would make them."""
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed one has told all then
+    configure_log()
+
+
+def _run_cluster(environment: Mapping[str, str], log: str, path: str, num_cpus: float, diary: str) -> None:
+    _enter(environment, log)
+    asyncio.run(serve_cluster(path, num_cpus, Path(diary)))
+
+
+def _run_api(environment: Mapping[str, str], log: str, listener: socket.socket) -> None:
+    _enter(environment, log)
+    api_process.main(listener.detach())
+
+
+def _run_reconciler(environment: Mapping[str, str], log: str, path: str) -> None:
+    _enter(environment, log)
+    # A test cannot wait for the patience of production; the rule that it counts stays.
+    orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
+
+    async def run() -> int:
+        settings = load_settings()
+        store = open_store(settings.database_url)
+        try:
+            process = Process(settings, store.reconciler, make_cluster=lambda address, namespace: RemoteCluster(path))
+            return await process.run()
+        finally:
+            await store.close()
+
+    code = asyncio.run(run())
+    sys.stdout.flush()
+    os._exit(code)
+
+
+class Installation:
+    """One home with its three processes, by name. Use as a context manager: nothing of it outlives the block."""
+
+    def __init__(self, settings: Settings, *, num_cpus: float = 4.0) -> None:
+        self.settings = settings
+        self.home = Home(settings.home)
+        self.diary = settings.home / "diary"
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._environment = settings.as_environment()
+        self._num_cpus = num_cpus
+        self._cluster_socket = str(settings.home / "cluster.sock")
+        self._processes: dict[str, ForkServerProcess] = {}
+        self._frozen: list[ForkServerProcess] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    @property
+    def cluster(self) -> RemoteCluster:
+        """A driver of the cluster for the test itself."""
+        return RemoteCluster(self._cluster_socket)
+
+    def __enter__(self) -> Installation:
+        self.home.run.mkdir(mode=0o700, exist_ok=True)
+        self.home.logs.mkdir(exist_ok=True)
+        self.diary.touch(mode=0o600)
+        # Not a Ray of its own: the jobs are to go on when the service ends.
+        write_ray_record(self.home.ray_file, RayRecord(address="127.0.0.1:1", is_own=False))
+        for name in (CLUSTER, API, RECONCILER):
+            self.start(name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self._processes.values(), *self._frozen]:
+            process.kill()
+            process.join(END_S)
+        self._listener.close()
+
+    def start(self, name: str) -> None:
+        """Start a process that is not there."""
+        log = str(self.home.logs / f"{name}.log")
+        target, arguments = {
+            CLUSTER: (_run_cluster, (self._cluster_socket, self._num_cpus, str(self.diary))),
+            API: (_run_api, (self._listener,)),
+            RECONCILER: (_run_reconciler, (self._cluster_socket,)),
+        }[name]
+        process = _CONTEXT.Process(target=target, args=(self._environment, log, *arguments), name=name)
+        process.start()
+        self._processes[name] = process
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and see it end."""
+        self._processes[name].kill()
+        self._processes[name].join(END_S)
+
+    def freeze(self, name: str) -> ForkServerProcess:
+        """SIGSTOP; the process, for another to be started under its name while it stands still."""
+        process = self._processes.pop(name)
+        self._frozen.append(process)
+        os.kill(_pid(process), signal.SIGSTOP)
+        return process
+
+    def thaw(self, process: ForkServerProcess) -> None:
+        """SIGCONT."""
+        os.kill(_pid(process), signal.SIGCONT)
+
+    def tend(self) -> list[str]:
+        """Start again what has ended, as the supervisor would; which these were."""
+        ended = [name for name, process in self._processes.items() if not process.is_alive()]
+        for name in ended:
+            self.start(name)
+        return ended
+
+    def log(self, name: str) -> str:
+        """What a process has written."""
+        return (self.home.logs / f"{name}.log").read_text()
+
+
+def _pid(process: ForkServerProcess) -> int:
+    assert process.pid is not None
+    return process.pid

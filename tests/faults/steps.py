@@ -1,0 +1,150 @@
+"""Whether a job's steps and samples were done as the spine allows, told from what its workers noted.
+
+While one worker lives nothing is repeated: a step is redone only for a member that died with it. After
+the loss of all, or a cancel, a new lineage repeats from a checkpoint. Nothing is ever skipped, and no
+two lineages of a job overlap in time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from tests.faults.diary import Note
+from tests.faults.evidence import Job
+from tests.faults.findings import Finding, Kind
+
+Life = list[Note]
+
+
+def judge_steps(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iterator[Finding]:
+    """What is wrong with a job's steps; ``has_lost_all``: all its workers were killed at once on purpose."""
+    lives = _lives(notes)
+    for earlier, later in pairwise(lives):
+        yield from _follows(job, earlier, later, has_lost_all)
+    for life in lives:
+        yield from _within(job, life, has_lost_all)
+    path = path_of(lives)
+    yield from _samples(job, path)
+    if job.state == "SUCCEEDED" and (found := sorted(path)) != list(range(1, job.steps + 1)):
+        yield Finding(Kind.STEP, job.id, f"it succeeded with the steps {_ranges(found)} of {job.steps}")
+
+
+def path_of(lives: Sequence[Life]) -> dict[int, list[Note]]:
+    """The steps behind the newest state: of each, the notes of the last group that did it."""
+    path: dict[int, list[Note]] = {}
+    for life in lives:
+        first = min(note.step for note in life)
+        path = {step: notes for step, notes in path.items() if step < first}
+        path |= {step: _final(notes) for step, notes in _by_step(life).items()}
+    return path
+
+
+def lives_of(notes: Sequence[Note]) -> Mapping[tuple[int, int], Life]:
+    """Notes of each lineage of a job, the oldest lineage first."""
+    found: dict[tuple[int, int], Life] = {}
+    for note in sorted(notes, key=lambda n: n.life):
+        found.setdefault(note.life, []).append(note)
+    return found
+
+
+def final_generations(life: Life) -> dict[int, int]:
+    """Which generation's work each step of a lineage is in the end."""
+    return {step: max(note.generation for note in notes) for step, notes in _by_step(life).items()}
+
+
+def _lives(notes: Sequence[Note]) -> list[Life]:
+    return list(lives_of(notes).values())
+
+
+def _by_step(life: Life) -> dict[int, list[Note]]:
+    found: dict[int, list[Note]] = {}
+    for note in sorted(life, key=lambda n: n.step):
+        found.setdefault(note.step, []).append(note)
+    return found
+
+
+def _final(notes: list[Note]) -> list[Note]:
+    generation = max(note.generation for note in notes)
+    return [note for note in notes if note.generation == generation]
+
+
+def _follows(job: Job, earlier: Life, later: Life, has_lost_all: bool) -> Iterator[Finding]:
+    """A later lineage begins after the earlier one has ended, and goes on from something that it had saved."""
+    old, new = earlier[0].life, later[0].life
+    if max(note.time for note in earlier) > min(note.time for note in later):
+        yield Finding(Kind.TWICE_RUN, job.id, f"lineage {old} still trained when {new} had begun")
+    if both := sorted({n.worker for n in earlier} & {n.worker for n in later}) if old[0] == new[0] else []:
+        yield Finding(Kind.STEP, job.id, f"lineage {new} began although {', '.join(both)} of {old} lived")
+    last, first = max(note.step for note in earlier), min(note.step for note in later)
+    if first > last + 1:
+        yield Finding(Kind.STEP, job.id, f"lineage {new} begins with step {first}, {old} ended with {last}")
+    is_anew = job.restart_after >= old[0]
+    if first <= last and not is_anew and not has_lost_all and _was_saved(job, old[0]):
+        yield Finding(Kind.STEP, job.id, f"attempt {old[0]} was saved at step {last}, {new} repeats from {first}")
+
+
+def _was_saved(job: Job, attempt: int) -> bool:
+    """Whether an attempt ended by a pause, or to make room: then all that was done is saved."""
+    end = job.end_of(attempt)
+    return end is not None and (end.target == "PAUSED" or (end.target == "QUEUED" and end.reason == "PREEMPTED"))
+
+
+def _within(job: Job, life: Life, has_lost_all: bool) -> Iterator[Finding]:
+    where = f"lineage {life[0].life}"
+    by_step = _by_step(life)
+    steps = sorted(by_step)
+    if steps != list(range(steps[0], steps[-1] + 1)):
+        yield Finding(Kind.STEP, job.id, f"{where} has the steps {_ranges(steps)}")
+    done = Counter((note.worker, note.step) for note in life)
+    for (worker, step), count in sorted(done.items()):
+        if count > 1:
+            yield Finding(Kind.STEP, job.id, f"{where}: worker {worker} did step {step} {count} times")
+    last_of = {note.worker: 0 for note in life} | dict(sorted(done, key=lambda key: key[1]))
+    for step, notes in by_step.items():
+        final = _final(notes)
+        for note in notes:
+            if note.generation < final[0].generation and last_of[note.worker] > step:
+                detail = f"{where}: step {step} of generation {note.generation} was redone, {note.worker} lived on"
+                yield Finding(Kind.STEP, job.id, detail)
+        yield from _parts(job, where, final, is_last=step == steps[-1] and has_lost_all)
+
+
+def _parts(job: Job, where: str, notes: list[Note], *, is_last: bool) -> Iterator[Finding]:
+    """The parts of one step make up one batch; of the last before a sudden death some may be unnoted."""
+    ids = [i for note in notes for i in note.ids]
+    if len(ids) != job.batch and not is_last:
+        seen = ", ".join(f"{note.worker}: {len(note.ids)}" for note in notes)
+        detail = f"{where}: step {notes[0].step} has {len(ids)} samples of {job.batch} ({seen})"
+        yield Finding(Kind.SAMPLE, job.id, detail)
+
+
+def _samples(job: Job, path: Mapping[int, list[Note]]) -> Iterator[Finding]:
+    """Along the path each sample of an epoch is used once: at any step their counts differ by one at most."""
+    if job.num_samples is None or sorted(path) != list(range(1, len(path) + 1)):
+        return
+    counts = dict.fromkeys(range(job.num_samples), 0)
+    total = 0
+    for step in sorted(path):
+        ids = [i for note in path[step] for i in note.ids]
+        if len(ids) != job.batch:
+            return  # told already, or unnoted
+        total += len(ids)
+        for i in ids:
+            counts[i] = counts.get(i, 0) + 1
+        few, many = total // job.num_samples, -(-total // job.num_samples)
+        if wrong := sorted(i for i, count in counts.items() if not few <= count <= many):
+            yield Finding(Kind.SAMPLE, job.id, f"by step {step} the samples {wrong[:10]} are not used as the others")
+            return
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """Numbers in a few words: ``1-4, 6-9``."""
+    parts: list[list[int]] = []
+    for step in steps:
+        if parts and step == parts[-1][1] + 1:
+            parts[-1][1] = step
+        else:
+            parts.append([step, step])
+    return ", ".join(f"{a}-{b}" if a != b else str(a) for a, b in parts) or "none"

@@ -1,0 +1,113 @@
+"""The service's processes are killed at random moments under mixed load, over a cluster that goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from service.folders import token_file
+from service.reconciler.process import Exit
+from service.settings import Settings
+from tests.faults.diary import read_diary
+from tests.faults.evidence import gather
+from tests.faults.findings import assert_nothing_found
+from tests.faults.load import Load
+from tests.faults.oracle import Case, judge
+from tests.faults.processes import API, RECONCILER, Installation
+from tests.waiting import LIMIT_S, wait_for
+
+pytestmark = pytest.mark.anyio
+
+NUM_KILLS = 50
+SEED = 20
+
+
+def noted_spec(number: int) -> dict[str, Any]:
+    """A job of the stage's workers; ``num_samples`` tells the oracle the length of an epoch."""
+    return {
+        "name": f"noted-{number}",
+        "entrypoint": "workers.recipes.digits:build",
+        "config": {"num_samples": 40},
+        "steps": 30 + number % 30,
+        "workers": {"min": 1, "max": 1 + number % 3},
+        "batch": {"global_size": 8},
+        "checkpoint": {"every_steps": 5},
+    }
+
+
+@pytest.fixture
+def installation(settings: Settings) -> Iterator[Installation]:
+    with Installation(settings) as made:
+        yield made
+
+
+@pytest.fixture
+async def load(installation: Installation) -> AsyncIterator[Load]:
+    token = token_file(installation.settings.home)
+    wait_for("the API's token", token.exists)
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+    async with httpx2.AsyncClient(base_url=installation.url, headers=headers, trust_env=False) as client:
+        yield Load(client, random.Random(SEED), noted_spec, most_jobs=60)
+
+
+async def judged(installation: Installation, load: Load) -> None:
+    """Let everything come to its end, and ask the oracle."""
+    states = await load.settle(90)
+    assert set(states) <= {"SUCCEEDED", "CANCELLED"}, states
+    deadline_s = time.monotonic() + LIMIT_S
+    while (names := await installation.cluster.names()) and time.monotonic() < deadline_s:
+        await asyncio.sleep(0.02)
+    case = Case(
+        evidence=gather(installation.settings),
+        notes=read_diary(installation.diary),
+        accepted=load.accepted,
+        deleted=load.deleted,
+        names=names,
+    )
+    assert_nothing_found(judge(case))
+    assert load.wrong == []
+
+
+@pytest.mark.timeout(240)
+async def test_fifty_kills_under_mixed_load_lose_nothing_and_leave_nothing(
+    installation: Installation, load: Load
+) -> None:
+    rng = random.Random(SEED)
+    async with load.running():
+        for _ in range(NUM_KILLS):
+            await asyncio.sleep(rng.uniform(0.05, 0.8))
+            for name in rng.choice(((API,), (RECONCILER,), (RECONCILER,), (API, RECONCILER))):
+                installation.kill(name)
+            installation.tend()
+    await judged(installation, load)
+    assert len(load.accepted) >= 40
+
+
+async def test_a_reconciler_that_was_stopped_and_wakes_after_another_took_over_does_no_harm(
+    installation: Installation, load: Load
+) -> None:
+    async with load.running():
+        for _ in range(3):
+            await until(lambda: installation.diary.stat().st_size, "some job's steps")
+            stopped = installation.freeze(RECONCILER)
+            installation.start(RECONCILER)
+            size = installation.diary.stat().st_size
+            await until(lambda size=size: installation.diary.stat().st_size > size, "steps under the second one")
+            installation.thaw(stopped)
+            await until(lambda stopped=stopped: not stopped.is_alive(), "the end of the first one")
+            assert stopped.exitcode == Exit.FENCED_OUT
+    await judged(installation, load)
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Wait, while other tasks of this loop go on, until something holds."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
+        await asyncio.sleep(0.02)

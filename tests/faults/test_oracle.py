@@ -1,0 +1,211 @@
+"""The oracle itself: content with a clean record, and never silent about a broken promise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.settings import load_settings
+from service.states import JobState
+from service.store.opening import Store
+from tests.faults.diary import Note, line_of, read_diary
+from tests.faults.evidence import Event, Evidence, Job, PointKey, Row, gather
+from tests.faults.findings import Kind
+from tests.faults.oracle import Case, judge
+from tests.service.given import checkpoint, leader, placed, record, row, snapshot
+
+BATCH, STEPS = 4, 6
+
+
+def note(step: int, worker: str = "1.0", ids: tuple[int, ...] | None = None, **changes: object) -> Note:
+    first = (step - 1) * BATCH % 12
+    made = Note(
+        job="job_1",
+        attempt=1,
+        worker=worker,
+        lineage=1,
+        generation=1,
+        step=step,
+        pid=7,
+        time=float(step),
+        ids=tuple(range(first, first + BATCH)) if ids is None else ids,
+    )
+    return replace(made, **changes)
+
+
+def pair(step: int, **changes: object) -> list[Note]:
+    """A step of two workers."""
+    first = (step - 1) * BATCH % 12
+    return [
+        note(step, "1.0", (first, first + 1), **changes),
+        note(step, "1.1", (first + 2, first + 3), **changes),
+    ]
+
+
+def chain(*targets: str, attempts: tuple[int, ...] = (0, 1, 1, 1)) -> tuple[Event, ...]:
+    sources = (None, *targets)
+    return tuple(
+        Event(seq=n, attempt=attempts[n - 1], source=sources[n - 1], target=target, reason=None)
+        for n, target in enumerate(targets, 1)
+    )
+
+
+def point(number: int, **changes: int) -> PointKey:
+    return replace(PointKey(attempt=1, lineage=1, generation=1, round=number, step=number), **changes)
+
+
+JOB = Job(
+    id="job_1",
+    spec={"steps": STEPS, "batch": {"global_size": BATCH}, "config": {"num_samples": 12}},
+    state="SUCCEEDED",
+    attempt=1,
+    restart_after=0,
+    num_current=0,
+    events=chain("QUEUED", "STARTING", "RUNNING", "SUCCEEDED"),
+    points=tuple(point(step) for step in range(1, STEPS + 1)),
+    timeline=(Row(seq=1, attempt=1, key="start", kind="start", steps_lost=None),),
+    checkpoints=frozenset({"c"}),
+    stored=frozenset({"c"}),
+)
+NOTES = [note(step) for step in range(1, STEPS + 1)]
+
+
+def case(job: Job = JOB, notes: list[Note] = NOTES, **changes: object) -> Case:
+    evidence = Evidence(jobs={job.id: job}, keys={"k": job.id}, folders=frozenset({job.id}))
+    return replace(Case(evidence=evidence, notes=notes, accepted={"k": job.id}), **changes)
+
+
+def kinds(case: Case) -> set[Kind]:
+    return {finding.kind for finding in judge(case)}
+
+
+def test_a_clean_record_gives_no_finding() -> None:
+    assert judge(case()) == []
+
+
+def test_a_step_redone_for_a_member_that_died_with_it_is_allowed() -> None:
+    died = [*pair(1), note(2, "1.1", (6, 7)), *(note(s, generation=2) for s in range(2, STEPS + 1))]
+    points = tuple(point(s, generation=1 if s == 1 else 2) for s in range(1, STEPS + 1))
+    assert judge(case(replace(JOB, points=points), died)) == []
+
+
+def test_a_restore_after_the_loss_of_all_may_repeat_and_a_shared_worker_gives_it_away() -> None:
+    again = [note(s, "1.5", lineage=2, time=10.0 + s) for s in range(3, STEPS + 1)]
+    points = tuple(point(s, lineage=1 if s < 3 else 2) for s in range(1, STEPS + 1))
+    job = replace(JOB, points=points)
+    assert judge(case(job, [*NOTES[:4], *again])) == []
+    lived = [replace(n, worker="1.0") for n in again]
+    assert kinds(case(job, [*NOTES[:4], *lived])) == {Kind.STEP}
+
+
+SPOILT_NOTES: dict[str, tuple[list[Note], Kind]] = {
+    "a step is missing": ([n for n in NOTES if n.step != 3], Kind.STEP),
+    "the last step is missing": (NOTES[:-1], Kind.STEP),
+    "a worker does a step twice": ([*NOTES, note(6, time=9.0)], Kind.STEP),
+    "a step is redone though all lived": (
+        [*pair(1), *pair(2), *(n for s in range(2, STEPS + 1) for n in pair(s, generation=2))],
+        Kind.STEP,
+    ),
+    "a part is missing": ([*NOTES[:2], note(3, ids=(8, 9)), *NOTES[3:]], Kind.SAMPLE),
+    "a sample stands in for another": ([*NOTES[:2], note(3, ids=(8, 9, 10, 10)), *NOTES[3:]], Kind.SAMPLE),
+    "two lineages at once": ([*NOTES[:4], *(note(s, "1.5", lineage=2) for s in range(3, STEPS + 1))], Kind.TWICE_RUN),
+    "a restore skips": (
+        [*NOTES[:2], *(note(s, "1.5", lineage=2, time=10.0 + s) for s in range(4, STEPS + 1))],
+        Kind.STEP,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT_NOTES)
+def test_spoilt_training_is_found(name: str) -> None:
+    notes, kind = SPOILT_NOTES[name]
+    assert kind in kinds(case(notes=notes))
+
+
+SPOILT_BOOKS: dict[str, tuple[Callable[[Job], Job], Kind]] = {
+    "an illegal move": (lambda j: replace(j, events=chain("QUEUED", "RUNNING", "SUCCEEDED")), Kind.STATE),
+    "a state without its event": (lambda j: replace(j, state=JobState.FAILED), Kind.STATE),
+    "a gap in the events": (lambda j: replace(j, events=(*j.events[:2], *j.events[3:])), Kind.STATE),
+    "an attempt too many": (
+        lambda j: replace(j, events=chain("QUEUED", "STARTING", "RUNNING", "SUCCEEDED", attempts=(0, 1, 2, 2))),
+        Kind.STATE,
+    ),
+    "workers of a job that is over": (lambda j: replace(j, num_current=1), Kind.STATE),
+    "a missing point": (lambda j: replace(j, points=j.points[:2] + j.points[3:]), Kind.POINT),
+    "a missing last point": (lambda j: replace(j, points=j.points[:-1]), Kind.POINT),
+    "a double point": (lambda j: replace(j, points=(*j.points, point(7, step=6))), Kind.POINT),
+    "a point of an older group": (
+        lambda j: replace(j, points=(point(1, generation=2), *j.points[1:])),
+        Kind.POINT,
+    ),
+    "a double timeline row": (lambda j: replace(j, timeline=j.timeline * 2), Kind.TIMELINE),
+    "a lost worker that cost steps": (
+        lambda j: replace(j, timeline=(Row(seq=1, attempt=1, key="x", kind="worker_lost", steps_lost=1),)),
+        Kind.TIMELINE,
+    ),
+    "an unregistered checkpoint": (lambda j: replace(j, stored=frozenset({"c", "d"})), Kind.CHECKPOINT),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT_BOOKS)
+def test_spoilt_books_are_found(name: str) -> None:
+    spoil, kind = SPOILT_BOOKS[name]
+    assert kind in kinds(case(spoil(JOB)))
+
+
+def test_a_saved_attempt_must_not_repeat_and_a_cancelled_one_may() -> None:
+    states = ("QUEUED", "STARTING", "RUNNING", "PAUSING", "PAUSED", "QUEUED", "STARTING", "RUNNING", "SUCCEEDED")
+    events = chain(*states, attempts=(0, 1, 1, 1, 1, 1, 2, 2, 2))
+    again = [note(s, attempt=2, time=10.0 + s) for s in range(3, STEPS + 1)]
+    points = tuple(point(s, attempt=1 if s < 3 else 2) for s in range(1, STEPS + 1))
+    paused = replace(JOB, attempt=2, events=events, points=points)
+    assert kinds(case(paused, [*NOTES[:4], *again])) == {Kind.STEP}
+    assert judge(case(paused, [*NOTES[:2], *again])) == []
+    cancelled = tuple(replace(e, source=_c(e.source), target=str(_c(e.target))) for e in events)
+    assert judge(case(replace(paused, events=cancelled), [*NOTES[:4], *again])) == []
+    untold = points[:1] + points[2:]
+    assert judge(case(replace(paused, events=cancelled, points=untold), [*NOTES[:4], *again])) == []
+    assert Kind.POINT in kinds(case(replace(paused, points=untold), [*NOTES[:2], *again]))
+
+
+def _c(state: str | None) -> str | None:
+    return {"PAUSING": "CANCELLING", "PAUSED": "CANCELLED"}.get(str(state), state)
+
+
+def test_lost_doubled_and_left_over_things_are_found() -> None:
+    clean = case()
+    assert kinds(replace(clean, accepted={"k": "job_1", "l": "job_2"})) == {Kind.LOST}
+    assert kinds(replace(clean, accepted={"k": "job_1", "l": "job_2"}, deleted={"job_2"})) == set()
+    assert Kind.TWICE_MADE in kinds(replace(clean, accepted={"k": "job_2"}, deleted={"job_2"}))
+    assert kinds(replace(clean, names=["worker/job_1/1/1.0"])) == {Kind.LEFT}
+    running = replace(JOB, state="RUNNING", events=JOB.events[:3])
+    assert judge(replace(case(running), names=["worker/job_1/1/1.0"])) == []
+    assert kinds(replace(case(running), names=["controller/job_1/2/1"])) == {Kind.LEFT}
+    folders = replace(clean.evidence, folders=frozenset({"job_1", "job_9"}))
+    assert kinds(replace(clean, evidence=folders)) == {Kind.LEFT}
+
+
+def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "diary"
+    file.write_bytes(line_of(NOTES[0]) + line_of(NOTES[1])[:20])
+    assert read_diary(file) == [NOTES[0]]
+    assert read_diary(tmp_path / "none") == []
+
+
+@pytest.mark.anyio
+async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(store: Store, tmp_path: Path) -> None:
+    job = await placed(store, fence := await leader(store))
+    told = snapshot(job, [record(1), record(2)], timeline=(row("r", cost_s=0.5),), checkpoints=(checkpoint(2),))
+    await store.reconciler.fold(told, fence)
+    found = gather(load_settings({"home": tmp_path}, {})).jobs[job.id]
+    assert [event.target for event in found.events] == ["QUEUED", "STARTING"]
+    assert [(p.attempt, p.lineage, p.generation, p.round, p.step) for p in found.points] == [
+        (1, 1, 1, 1, 1),
+        (1, 1, 1, 2, 2),
+    ]
+    assert [(r.seq, r.key, r.kind, r.steps_lost) for r in found.timeline] == [(1, "r", "resize", 0)]
+    assert found.checkpoints == {checkpoint(2).path}
+    assert (found.state, found.attempt, found.steps, found.batch) == ("STARTING", 1, 100, 32)
