@@ -40,6 +40,8 @@ class UnreachableError(ClientError):
                 "set CONCERTINA_CA_FILE to a PEM file of the authority that made its certificate, "
                 "and call it by a name that is in the certificate"
             )
+        elif url.startswith("http://") and "disconnected" in why:
+            remedy = "if it has a certificate, write https:// instead of http://; else see its log"
         super().__init__(f"no answer from {url} ({why}); {remedy}")
 
 

@@ -119,6 +119,11 @@ def test_a_caller_believes_the_authority_that_it_was_given_and_nobody_else(serve
     ):
         caller.get("/version")
     with (
+        Client(f"http://127.0.0.1:{served.address.port}", served.token) as plain_caller,
+        pytest.raises(UnreachableError, match="write https:// instead"),
+    ):
+        plain_caller.get("/version")
+    with (
         socket.create_connection(("127.0.0.1", served.address.port)) as plain,
         authority_trust(files.authority).wrap_socket(plain, server_hostname=NAME) as connection,
     ):
