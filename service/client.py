@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -34,9 +35,15 @@ class UnreachableError(ClientError):
     """Nobody answered at the address, or the answer broke off."""
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(
-            f"no answer from {url} ({why}); start the service with `concertina serve`, or name another with --url"
-        )
+        remedy = "start the service with `concertina serve`, or name another with --url"
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            remedy = (
+                "set CONCERTINA_CA_FILE to a PEM file of the authority that made its certificate, "
+                "and call it by a name that is in the certificate"
+            )
+        elif url.startswith("http://") and "disconnected" in why:
+            remedy = "if it has a certificate, write https:// instead of http://; else see its log"
+        super().__init__(f"no answer from {url} ({why}); {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +86,21 @@ class LogPart:
 
 
 class Client:
-    """Speaks to one service. Close it, or use it as a context manager. Not for several threads at once."""
+    """Speaks to one service. Close it, or use it as a context manager. Not for several threads at once.
 
-    def __init__(self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    ``trust`` says which certificates are believed; None: those of authorities that everybody knows.
+    """
+
+    def __init__(
+        self, url: str, token: str, trust: ssl.SSLContext | None = None, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self.url = url.rstrip("/")
         self._sleep = sleep
         self._http = httpx2.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"concertina/{service_version()}"},
             timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            verify=True if trust is None else trust,
             trust_env=False,  # a proxy for the internet is not the way to a service on this machine
         )
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.documents import desired_workers
 from service.records import Explanation, JobRow, StoredCluster
 from service.states import JobState
+from service.words import plural
 from workers.errors import Failure, Reason
 
 STALE_CLUSTER_S = 30.0
 NUM_FRAMES = 12
 NUM_NAMED_JOBS = 5
+_CAUSED = r"\n\n(?:The above exception was the direct cause|During handling of the above exception)"
 
 REMEDIES: Mapping[Reason, str] = {
     Reason.USER_ERROR: "Correct the code, upload it and submit again; what is trained so far can be gone on from by "
@@ -138,7 +141,9 @@ def _failure_lines(failure: Failure) -> list[str]:
     place = f" on rank {failure.rank}" if failure.rank is not None else ""
     moment = f" in round {failure.round}" if failure.round is not None else " at start-up"
     lines = [f"{failure.type}{place}{moment}: {failure.message}"]
-    frames = failure.traceback.rstrip().splitlines()[-NUM_FRAMES:]
+    # Of a chain the first error is the user's own; those that it caused tell how the service took it.
+    first = re.split(_CAUSED, failure.traceback, maxsplit=1)[0]
+    frames = first.rstrip().splitlines()[-NUM_FRAMES:]
     return lines + (["\n".join(frames)] if frames else [])
 
 
@@ -155,16 +160,17 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     wanted = desired_workers(job)
     detail = str(job.observed.get("detail") or "")
     if job.num_current >= wanted and job.state is JobState.RUNNING:
+        asked = ", as was asked for" if job.scale.pinned is not None else ""
         weighed = str(job.observed.get("size_reason") or "") if job.num_current < job.most_workers else ""
         return job.explanation or Explanation(
-            summary=f"It runs with {job.num_current} of at most {job.most_workers} workers.",
+            summary=f"It runs with {job.num_current} of at most {job.most_workers} workers{asked}.",
             details=(weighed,) if weighed else (),
         )
     pending = int(job.observed.get("num_pending") or 0)
     summary = (
         f"It recovers: {job.num_current} of {wanted} workers train."
         if job.state is JobState.RECOVERING
-        else f"It runs with {job.num_current} workers and wants {wanted}."
+        else f"It runs with {plural(job.num_current, 'worker')} and wants {wanted}."
     )
     if job.explanation is not None:
         summary = job.explanation.summary

@@ -25,7 +25,7 @@ PREFIX = "CONCERTINA_"
 CONFIG_FILE = "config.toml"
 DEFAULT_HOME = "~/.concertina"
 
-CLIENT_NAMES = frozenset({"url", "token"})
+CLIENT_NAMES = frozenset({"url", "token", "ca_file"})
 WORKER_NAMES = frozenset({"output"})
 
 
@@ -43,9 +43,9 @@ class Settings(BaseSettings):
     home: Annotated[Path, Field(description="Folder of the database, files, token and configuration.")] = Path(
         DEFAULT_HOME
     )
-    host: Annotated[str, Field(description="Address to listen on; other than loopback needs behind_proxy.")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[
+        str, Field(description="Address to listen on; other than loopback needs a certificate or behind_proxy.")
+    ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="TCP port to listen on; 0 takes a free one.")] = 8420
     database: Annotated[str | None, Field(description="URL of the database; null is SQLite in the home directory.")] = (
         None
@@ -69,6 +69,10 @@ class Settings(BaseSettings):
     behind_proxy: Annotated[
         bool, Field(description="A proxy in front does TLS; its X-Forwarded-Proto is believed.")
     ] = False
+    tls_certificate: Annotated[
+        Path | None, Field(description="PEM file of the certificate to show, then its chain; needs tls_key.")
+    ] = None
+    tls_key: Annotated[Path | None, Field(description="PEM file of the certificate's key, without a password.")] = None
     liveness_s: Annotated[
         float, Field(gt=0, le=3600, description="Seconds after which one that does not answer counts as lost.")
     ] = 15.0
@@ -114,10 +118,10 @@ class Settings(BaseSettings):
         """Only what ``load_settings`` hands over, so that one function decides the order."""
         return (init_settings,)
 
-    @field_validator("home")
+    @field_validator("home", "tls_certificate", "tls_key")
     @classmethod
-    def _whole_path(cls, value: Path) -> Path:
-        return Path(os.path.abspath(value.expanduser()))
+    def _whole_path(cls, value: Path | None) -> Path | None:
+        return None if value is None else Path(os.path.abspath(value.expanduser()))
 
     @field_validator("storage")
     @classmethod
@@ -163,10 +167,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _closed_to_the_network(self) -> Settings:
-        if not is_loopback(self.host) and not self.behind_proxy:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, missing = ("tls_key", "tls_certificate")[:: 1 if self.tls_certificate is None else -1]
+            raise ValueError(f"{given} is given without {missing}; give both, or neither")
+        if not is_loopback(self.host) and not self.behind_proxy and self.tls_certificate is None:
             raise ValueError(
-                f"host={self.host} would open this service to the network without TLS; "
-                "keep 127.0.0.1, or put a TLS proxy in front and set behind_proxy"
+                f"host={self.host} would open this service to the network without TLS; keep 127.0.0.1, give "
+                "tls_certificate and tls_key, or put a TLS proxy in front and set behind_proxy"
             )
         return self
 
@@ -179,6 +186,13 @@ class Settings(BaseSettings):
     def storage_folder(self) -> Path | None:
         """The folder; None for other storage."""
         return None if "://" in self.storage_url else Path(self.storage_url)
+
+    @property
+    def public_url(self) -> str | None:
+        """Where others call: by the first allowed name, which a certificate is made for; None without TLS here."""
+        if self.tls_certificate is None or not self.allowed_hosts:
+            return None
+        return f"https://{self.allowed_hosts[0]}:{self.port}"
 
     @property
     def database_url(self) -> str:
@@ -207,12 +221,16 @@ def _as_text(value: object) -> str:
 
 
 class ClientSettings(BaseModel):
-    """Where the command line finds a service: ``--url`` and ``CONCERTINA_TOKEN``."""
+    """Where the command line finds a service: ``--url`` and ``CONCERTINA_TOKEN``.
+
+    ``ca_file`` is the authority of the service's certificate, where this machine does not know it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str | None = None
     token: str | None = None
+    ca_file: Path | None = None
 
 
 def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
@@ -231,9 +249,14 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
 
 
 def load_client_settings(url: str | None = None, environ: Mapping[str, str] | None = None) -> ClientSettings:
-    """The service to talk to: the flag, else ``CONCERTINA_URL``; the token only from ``CONCERTINA_TOKEN``."""
+    """The service to talk to: the flag, else ``CONCERTINA_URL``; the rest from ``CONCERTINA_TOKEN, _CA_FILE``."""
     variables = os.environ if environ is None else environ
-    return ClientSettings(url=url or variables.get(f"{PREFIX}URL"), token=variables.get(f"{PREFIX}TOKEN"))
+    ca_file = variables.get(f"{PREFIX}CA_FILE")
+    return ClientSettings(
+        url=url or variables.get(f"{PREFIX}URL"),
+        token=variables.get(f"{PREFIX}TOKEN"),
+        ca_file=Path(ca_file).expanduser() if ca_file else None,
+    )
 
 
 def secret_values(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

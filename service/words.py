@@ -29,7 +29,7 @@ REASON_WORDS: Mapping[str, str] = {
     "NO_CAPACITY": "there is not enough free capacity",
     "NODE_LOST": "a node was lost",
     "CLUSTER_LOST": "the Ray cluster was lost",
-    "PREEMPTED": "it gave its place back, with its state saved",
+    "PREEMPTED": "the service was stopped, or needed its place for others; its state is saved",
     "STALLED": "a worker made no progress for too long",
     "BUDGET_EXCEEDED": "its budget is used up",
     "CANCELLED_BY_USER": "a person cancelled it",
@@ -325,9 +325,10 @@ def _pause(row: Mapping[str, Any]) -> str:
 
 
 def _end(row: Mapping[str, Any]) -> str:
-    outcome = _detail(row, "outcome", "state")
-    ended = _ENDINGS.get(str(outcome), "ended")
-    return f"The job {ended} at step {count(row.get('step'))}{_because(row)}"
+    outcome = str(_detail(row, "outcome", "state"))
+    ended = _ENDINGS.get(outcome, "ended")
+    why = str(row.get("reason") or "").removeprefix(f"{outcome}: ")
+    return f"The job {ended} at step {count(row.get('step'))}{_because({'reason': '' if why == outcome else why})}"
 
 
 _ENDINGS: Mapping[str, str] = {
@@ -362,10 +363,15 @@ _CHANGES: Mapping[str, str] = {
     "precision": "Precision",
     "exchange": "Gradient exchange",
     "probation": "A change is on trial",
-    "limit": "A limit was reached",
 }
 
+
+def _limit(row: Mapping[str, Any]) -> str:
+    return f"A limit was reached{_because(row)}"
+
+
 _BEGINNINGS = {
+    "limit": _limit,
     "start": _start,
     "resize": _resize,
     "worker_lost": _worker_lost,

@@ -134,7 +134,8 @@ class Failure:
     """An error as data: what a rank saw when it left a round or failed to start.
 
     ``round`` is the round that was being trained, None before training. ``traceback`` is the whole
-    text, bounded by ``MAX_TRACEBACK_CHARS``; ``worker_id`` is empty where no worker is at fault.
+    text, bounded by ``MAX_TRACEBACK_CHARS`` as the message is by ``MAX_MESSAGE_CHARS``; ``num_cut`` characters of
+    both are left out. ``worker_id`` is empty where no worker is at fault.
     """
 
     reason: Reason
@@ -144,25 +145,35 @@ class Failure:
     worker_id: str = ""
     rank: int | None = None
     round: int | None = None
+    num_cut: int = 0
 
 
 MAX_TRACEBACK_CHARS = 64_000
+MAX_MESSAGE_CHARS = 1_000
 
 
 def failure_of(
     error: BaseException, *, worker_id: str = "", rank: int | None = None, round: int | None = None
 ) -> Failure:
     """Describe an exception as data; anything outside the tree counts as the user's code."""
-    text = "".join(traceback.format_exception(error))
-    if len(text) > MAX_TRACEBACK_CHARS:
-        half = MAX_TRACEBACK_CHARS // 2
-        text = f"{text[:half]}\n... {len(text) - MAX_TRACEBACK_CHARS} characters cut ...\n{text[-half:]}"
+    whole = "".join(traceback.format_exception(error))
+    told = str(error) or type(error).__name__
+    message, text = _shortened(told, MAX_MESSAGE_CHARS), _shortened(whole, MAX_TRACEBACK_CHARS)
     return Failure(
         reason=error.reason if isinstance(error, JobError) else Reason.USER_ERROR,
         type=type(error).__name__,
-        message=str(error) or type(error).__name__,
+        message=message,
         traceback=text,
         worker_id=worker_id,
         rank=rank,
         round=round,
+        num_cut=max(0, len(told) - MAX_MESSAGE_CHARS) + max(0, len(whole) - MAX_TRACEBACK_CHARS),
     )
+
+
+def _shortened(text: str, max_chars: int) -> str:
+    """Its beginning and its end, and between them how much is missing."""
+    if len(text) <= max_chars:
+        return text
+    half = max_chars // 2
+    return f"{text[:half]}\n... {len(text) - max_chars} characters cut ...\n{text[-half:]}"

@@ -18,6 +18,11 @@ class Secrets:
 
     values: tuple[str, ...] = ()
 
+    @property
+    def max_bytes(self) -> int:
+        """The length of the longest value."""
+        return max((len(value.encode()) for value in self.values), default=0)
+
     def text(self, text: str) -> str:
         """The text with every value replaced by stars."""
         for value in self.values:

@@ -175,6 +175,15 @@ class FailedSave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Something that a worker no longer tells in full; ``what`` names it, ``reason`` tells the limit and the remedy."""
+
+    what: str
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """One worker as it is now; the answer to ``poll``.
 
@@ -210,6 +219,7 @@ class WorkerStatus:
     memory_bytes: int = 0
     gpu_utilisation: float | None = None
     spans: tuple[RankSpan, ...] = ()
+    cuts: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

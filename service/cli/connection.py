@@ -10,6 +10,8 @@ from service.folders import token_file
 from service.settings import DEFAULT_HOME, is_loopback, load_client_settings, load_settings
 from service.supervise.home import Home
 from service.supervise.lock import current_holder
+from service.supervise.serve import last_settings
+from service.tls import authority_trust, own_trust
 
 DEFAULT_URL = "http://127.0.0.1:8420"
 
@@ -26,12 +28,14 @@ def connect(url: str | None = None, home: Path | None = None) -> Client:
     """
     settings = load_client_settings(url)
     place = home_of(home)
-    address = settings.url
-    if address is None:
-        holder = current_holder(place.lock_file)
-        address = holder.url if holder and holder.url.startswith("http") else DEFAULT_URL
+    holder = current_holder(place.lock_file)
+    served = holder.url if holder and holder.url.startswith("http") else None
+    address = settings.url or served or DEFAULT_URL
     token = settings.token or _token_of(place, address)
-    return Client(address, token)
+    if settings.ca_file is not None:
+        return Client(address, token, authority_trust(settings.ca_file))
+    is_own = address == served and address.startswith("https")
+    return Client(address, token, own_trust(last_settings(place)) if is_own else None)
 
 
 def _token_of(place: Home, address: str) -> str:

@@ -75,7 +75,7 @@ def _run(options: DemoOptions, answer: Answer) -> int:
     played = _Played()
 
     def on_ready(served: Served) -> None:
-        say(f"  open     [bold]{escape(login_link(served.settings, served.url))}[/bold]")
+        say(f"  open     [bold]{escape(login_link(served.settings, served.page_url))}[/bold]")
 
         def play() -> None:
             exit_code = _play(spec, served.settings.home, begin_s, answer, served.is_stopping)
@@ -100,7 +100,7 @@ def _conclude(served: Served, *, leave: bool) -> None:
     if leave:
         served.request_stop()
     else:
-        say(f"\n  the page stays up: [bold]{escape(served.url)}[/bold]; Ctrl-C ends everything")
+        say(f"\n  the page stays up: [bold]{escape(served.page_url)}[/bold]; Ctrl-C ends everything")
 
 
 def _play(

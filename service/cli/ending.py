@@ -151,7 +151,9 @@ def _end_holder(place: Home, holder: Holder) -> None:
         raise CommandError(f"the service of {place.path} is just starting; try again in a moment", SERVER_ERROR)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(holder.pid).terminate()
-    tell(Mark.NOTE, "stopping", f"process {holder.pid}: running jobs save (30 s at most)")
+    has_own = last_settings(place).ray_address is None
+    what = "running jobs save (30 s at most)" if has_own else "jobs go on without the service"
+    tell(Mark.NOTE, "stopping", f"process {holder.pid}: {what}")
     deadline_s = time.monotonic() + STOP_LIMIT_S
     while current_holder(place.lock_file) is not None:
         if time.monotonic() > deadline_s:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import datetime
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from rich.console import Group
@@ -41,7 +41,7 @@ def show_job(client: Client, reference: str, form: Form) -> None:
         ("name", job["name"]),
         ("id", job["id"]),
         ("state", words.state(job["state"]) + (f": {why}" if why else "")),
-        ("progress", f"step {words.count(done.get('step'))} of {words.count(done.get('steps'))}"),
+        ("progress", _progress(done)),
         ("loss", words.number(done.get("loss"))),
         ("evaluation", evaluated or "–"),
         ("workers", f"{words.workers(counts)}, {counts.get('desired')} wanted"),
@@ -55,6 +55,11 @@ def show_job(client: Client, reference: str, form: Form) -> None:
         ("page", f"{client.url}/jobs/{job['id']}"),
     ]
     show(form, job, facts(rows))
+
+
+def _progress(done: dict[str, Any]) -> str:
+    of = f" of {words.count(done['steps'])}" if done.get("steps") else ""
+    return f"step {words.count(done.get('step'))}{of}"
 
 
 def show_metrics(client: Client, reference: str, keys: str | None, points: int, form: Form) -> None:
@@ -73,8 +78,22 @@ def show_timeline(client: Client, reference: str, form: Form) -> None:
     """What changed while the job ran, as sentences."""
     job = client.find_job(reference)
     rows = client.timeline(job["id"])
-    sentences = ((_clock(r["time"]), words.count(r["step"]), words.timeline(r)) for r in rows)
+    sentences = [_told(run) for run in _runs_of_checkpoints(rows)]
     show(form, {"timeline": rows}, table(("time", "step", "what"), sentences))
+
+
+def _runs_of_checkpoints(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The rows, with checkpoints that follow each other in one piece: hundreds of them would hide all else."""
+    pieces = (list(piece) for _, piece in groupby(rows, key=lambda row: row["kind"] == "checkpoint"))
+    return [run for piece in pieces for run in ([piece] if piece[0]["kind"] == "checkpoint" else [[r] for r in piece])]
+
+
+def _told(run: list[dict[str, Any]]) -> tuple[str, str, str]:
+    last = run[-1]
+    sentence = words.timeline(last)
+    if len(run) > 1:
+        sentence = f"{words.plural(len(run), 'checkpoint')} from step {words.count(run[0]['step'])} on; {sentence}"
+    return (_clock(last["time"]), words.count(last["step"]), sentence)
 
 
 def explain_job(client: Client, reference: str, form: Form) -> None:

@@ -6,6 +6,7 @@ Typer makes a command's options of its parameters, so some have more of them tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,6 +72,12 @@ def serve(
     behind_proxy: Annotated[
         bool | None, typer.Option("--behind-proxy", help="A proxy in front does TLS.", show_default="no")
     ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="Speak HTTPS with this certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM, without password).")
+    ] = None,
     output: FormOption = Form.TEXT,
 ) -> None:
     """Run the service until Ctrl-C: API and pages, the keeper of jobs, and a Ray of its own."""
@@ -86,6 +93,8 @@ def serve(
         "home": home,
         "allowed_hosts": tuple(allowed_host) if allowed_host else None,
         "behind_proxy": behind_proxy,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
     }
     raise typer.Exit(run_service(flags, output))
 

@@ -25,7 +25,7 @@ def run_service(flags: Mapping[str, object], form: Form) -> int:
     with answering(form) as answer:
 
         def on_ready(served: Served) -> None:
-            link = login_link(served.settings, served.url)
+            link = login_link(served.settings, served.page_url)
             _welcome(link)
             answer({"url": served.url, "link": link, "home": str(served.settings.home), "pid": os.getpid()})
 
@@ -53,7 +53,8 @@ def open_pages(url: str | None, home: Path | None, form: Form) -> None:
             "or log in with the token on the login page of the service you mean",
             SERVER_ERROR,
         )
-    link = login_link(last_settings(place), url or holder.url)
+    settings = last_settings(place)
+    link = login_link(settings, url or settings.public_url or holder.url)
     show(form, {"link": link}, escape(link))
     if form is Form.TEXT:
         _show(link)

@@ -44,7 +44,8 @@ def read_job_file(file: Path) -> dict[str, Any]:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DocumentError(f"the job file {str(file)!r} cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise DocumentError(f"the job file {str(file)!r} cannot be read: {why}") from None
     document = parse(text, file.name)
     if not isinstance(document, dict):
         raise DocumentError(f"{file.name}: a job spec is a mapping (name: ..., entrypoint: ...), not {document!r:.60}")

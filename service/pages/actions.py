@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from service.documents import Document
 from service.errors import BadRequestError, InvalidError, NotFoundError, ServiceError
+from service.ids import JOB_ID
 from service.pages.cluster import banner
 from service.pages.job import question, size_view
 from service.pages.job_pages import JobPages
@@ -79,7 +80,10 @@ class Actions:
             return await self._buttons(job_id, request, error)
         if verb == "delete":
             return _go("/jobs", request, is_elsewhere=True)
-        return await self._buttons(job_id, request) if is_live(request) else _go(f"/jobs/{job_id}", request)
+        if is_live(request):
+            return await self._buttons(job_id, request)
+        back = form.one("back")
+        return _go(f"/jobs/{back if JOB_ID.fullmatch(back) else job_id}", request)
 
     async def _buttons(self, job_id: str, request: Request, error: ServiceError | None = None) -> HTMLResponse:
         job = await self._source.job(job_id)

@@ -17,11 +17,13 @@ from service.pages import tabs
 from service.pages.cluster import banner
 from service.pages.heat import heat_view
 from service.pages.jobs import eval_values
+from service.pages.remedies import could_fit, may_hold, remedies_view
 from service.pages.render import html, part
 from service.pages.source import PageSource
 
 NUM_STATISTICS_POINTS = 2000
 NUM_OTHERS = 50
+NUM_LOOKED_AT = 50
 MAX_RANK_DIGITS = 6
 _EXPLAINED = frozenset({"QUEUED", "STARTING", "RECOVERING", "FAILED"})
 
@@ -92,7 +94,14 @@ class JobPages:
 
     async def _explain(self, job: Document, request: Request) -> dict[str, Any]:
         is_wanted = job["state"] in _EXPLAINED or job["workers"]["current"] < job["workers"]["desired"]
-        return {"job": job, "explain": await self._source.telemetry.explain(job["id"]) if is_wanted else None}
+        if not is_wanted:
+            return {"job": job, "explain": None, "remedies": []}
+        told = await self._source.telemetry.explain(job["id"])
+        holders: list[Document] = []
+        if job["state"] == "QUEUED" and could_fit(job, await self._source.overview.cluster()):
+            listed, _ = await self._source.listed(ListQuery(states=("RUNNING",), page_size=NUM_LOOKED_AT))
+            holders = sorted(filter(may_hold, listed), key=lambda other: -int(other["workers"]["current"]))
+        return {"job": job, "explain": told, "remedies": remedies_view(job, holders)}
 
     async def actions(self, job: Document, request: Request) -> dict[str, Any]:
         """The context of the buttons."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup, escape
 
 from service import words
 from service.pages.assets import static
@@ -35,9 +37,15 @@ def short(identifier: str) -> str:
     return f"…{identifier[-6:]}" if identifier.startswith("job_") else identifier[:8]
 
 
+def with_code(text: str) -> Markup:
+    """A sentence whose words in backticks are code, as in the terminal."""
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
+
+
 _FILTERS: Mapping[str, Callable[..., Any]] = {
     "utc": utc,
     "short": short,
+    "with_code": with_code,
     "number": words.number,
     "count": words.count,
     "rate": words.rate,

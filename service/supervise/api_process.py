@@ -27,6 +27,8 @@ def _config(settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=settings.behind_proxy,
         timeout_graceful_shutdown=GRACE_S,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
     )
 
 

@@ -18,6 +18,7 @@ from service.supervise.ports import LOOPBACK, listen
 from service.supervise.ray_head import RayHead, ray_environment
 from service.supervise.ray_record import RayRecord, write_ray_record
 from service.supervise.supervisor import Address, Mark, Parts, Say, Supervisor
+from service.tls import check_certificate, own_trust
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,11 @@ class Served:
     request_stop: Callable[[], None]
     is_stopping: Callable[[], bool]
 
+    @property
+    def page_url(self) -> str:
+        """Where browsers call, which may be elsewhere: there only the certificate's name is believed."""
+        return self.settings.public_url or self.url
+
 
 def serve(
     settings: Settings,
@@ -40,8 +46,10 @@ def serve(
 ) -> int:
     """Run the service of one home until it is told to stop; gives the exit code. Main thread only.
 
-    Raises HomeError, AlreadyServedError, DatabaseServedError and PortTakenError before anything is started.
+    Raises HomeError, AlreadyServedError, DatabaseServedError, PortTakenError and SettingsError before anything is
+    started.
     """
+    check_certificate(settings)
     home = Home(settings.home)
     home.prepare()
     with (
@@ -53,7 +61,7 @@ def serve(
         home.remember_outside([p for p in (actual.storage_folder, actual.database_file) if p is not None])
         write_private(home.settings_file, json.dumps(actual.as_environment()))
         host = actual.host if actual.host not in ("0.0.0.0", "::") else LOOPBACK
-        address = Address(host, actual.port)
+        address = Address(host, actual.port, own_trust(actual))
         lock.announce(address.url)
         head = None if actual.ray_address else RayHead(home, actual.num_cpus, with_source(environment))
         if actual.ray_address:

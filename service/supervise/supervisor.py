@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -39,18 +40,24 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the API answers from this machine."""
+    """Where the API answers from this machine; ``trust`` is in its certificate, None where it does no TLS."""
 
     host: str
     port: int
+    trust: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        scheme = "http" if self.trust is None else "https"
+        return f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def status(self, path: str) -> int | None:
         """The HTTP status of a GET, None where nobody answers in time."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S)
+        connection = (
+            http.client.HTTPConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S)
+            if self.trust is None
+            else http.client.HTTPSConnection(self.host, self.port, timeout=PROBE_TIMEOUT_S, context=self.trust)
+        )
         try:
             connection.request("GET", path)
             return connection.getresponse().status

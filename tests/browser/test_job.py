@@ -27,6 +27,10 @@ async def train_on(sample: Sample, job: JobRow, upto: int, workers: int, *rows: 
     await sample.store.reconciler.fold(replace(more, timeline=rows), sample.fence)
 
 
+async def now(sample: Sample) -> float:
+    return sample.clock.now_s
+
+
 def grown(upto: int, workers: int, time_s: float) -> TimelineRow:
     return TimelineRow(
         key=f"plan/1/{upto}",
@@ -179,6 +183,15 @@ def test_a_waiting_job_says_what_it_waits_for(shared: Filled, view: Open) -> Non
     expect(page.locator("[data-note]")).to_contain_text("No point yet")
 
 
+def test_a_remedy_makes_room_and_comes_back(own: Filled, view: Open) -> None:
+    page = view(own.site).go(own.page("chargpt-large"))
+    page.get_by_role("button", name="Pause digits, which holds 3 workers").click()
+    page.wait_for_url(own.site.url + own.page("chargpt-large"))
+    expect(page.get_by_role("button", name="Pause digits")).to_have_count(0)
+    page.goto(own.site.url + own.page("digits"))
+    expect(page.locator("#summary")).to_contain_text("Pausing")
+
+
 def test_a_finished_job_is_whole(shared: Filled, view: Open) -> None:
     page = charts(view(shared.site).go(shared.page("mnist-warmup")))
     expect(page.locator("#summary")).to_contain_text("100 %")
@@ -199,6 +212,17 @@ def test_the_system_tab_maps_each_rank_over_time(shared: Filled, view: Open) -> 
     page.get_by_role("link", name="Memory").click()
     expect(heat.locator("tbody tr").first.locator("td").last).to_contain_text("MB")
     assert "heat=memory" in page.url
+
+
+def test_a_message_without_a_space_stays_in_the_page(own: Filled, view: Open) -> None:
+    word = "x" * 1000
+    row = replace(grown(3200, 4, own.site.write(now)), kind=TimelineKind.FAILURE, reason=word, actor="digits")
+    own.site.write(lambda sample: train_on(sample, own.jobs["digits"], 3200, 4, row))
+    page = view(own.site, 390).go(own.page("digits"))
+    expect(page.locator("#happened li").first).to_contain_text(word[1:])
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 def test_logs_are_text_searched_and_filtered(shared: Filled, view: Open) -> None:

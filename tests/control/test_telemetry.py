@@ -10,6 +10,7 @@ from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
     CheckpointInfo,
+    Cut,
     FailedSave,
     LogChunk,
     Phase,
@@ -262,3 +263,22 @@ def test_a_successor_prices_its_own_plan_though_every_record_before_it_is_stored
 
 def test_nothing_pending_is_nothing() -> None:
     assert Telemetry(G, Acknowledged()).pending() == Pending()
+
+
+def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> None:
+    telemetry = Telemetry(G, Acknowledged())
+    cuts = (Cut(what="logs", reason="too fast", time=5.0), Cut(what="values", reason="too many", time=6.0))
+    telemetry.take(status(cuts=cuts[:1], cursor=4 * G))
+    telemetry.take(status(cuts=cuts, worker_id="1.2"))
+    rows = telemetry.pending().timeline
+    assert [(r.kind, r.key, r.step, r.reason) for r in rows] == [
+        (TimelineKind.LIMIT, "limit/logs", 4, "too fast"),
+        (TimelineKind.LIMIT, "limit/values", 0, "too many"),
+    ]
+    telemetry.acknowledge(Acknowledged(timeline=frozenset({"limit/logs"})))  # the other's key is long forgotten
+    telemetry.take(status(cuts=cuts))
+    assert telemetry.pending().timeline == ()
+    assert telemetry.is_drained
+    successor = Telemetry(G, Acknowledged(timeline=frozenset({"limit/logs"})))
+    successor.take(status(cuts=cuts))
+    assert [r.key for r in successor.pending().timeline] == ["limit/values"]

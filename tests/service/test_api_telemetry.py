@@ -179,6 +179,7 @@ async def test_a_failed_job_is_explained_by_its_last_frames(
     client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
 ) -> None:
     trace = 'Traceback (most recent call last):\n  File "train.py", line 7, in loss\nKeyError: "x"\n'
+    trace += "\nThe above exception was the direct cause of the following exception:\n" + "  File ours.py\n" * 20
     failure = Failure(reason=Reason.USER_ERROR, type="KeyError", message='"x"', traceback=trace, rank=1, round=7)
     told = Transition(reason=Reason.USER_ERROR, failure=failure)
     await services.store.reconciler.transition(job, JobState.FAILED, told, fence)
@@ -186,6 +187,7 @@ async def test_a_failed_job_is_explained_by_its_last_frames(
     text = "\n".join(found["details"])
     assert "KeyError on rank 1 in round 7" in text
     assert 'File "train.py", line 7, in loss' in text
+    assert "ours.py" not in text
     assert "Correct the code" in found["remedy"]
 
 
@@ -196,7 +198,7 @@ async def test_a_job_that_wants_more_than_it_has_says_so(
     await services.store.reconciler.fold(snapshot(running), fence)
     await client.put(path_of(job, "scale"), json={"workers": 3})
     found = (await client.get(path_of(job, "explain"))).json()
-    assert found["summary"] == "It runs with 1 workers and wants 3."
+    assert found["summary"] == "It runs with 1 worker and wants 3."
     assert "no room" in " ".join(found["details"])
 
 

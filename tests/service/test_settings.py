@@ -44,6 +44,9 @@ def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
         ({}, {}, "port = ", "cannot be read"),
         ({}, {}, "port = 'x'", "port"),
         ({"host": "0.0.0.0"}, {}, "", "behind_proxy"),
+        ({"host": "0.0.0.0"}, {}, "", "tls_certificate"),
+        ({"tls_key": "k.pem"}, {}, "", "tls_key is given without tls_certificate"),
+        ({"tls_certificate": "c.pem"}, {}, "", "tls_certificate is given without tls_key"),
         ({"host": "train.example"}, {}, "", "behind_proxy"),
         ({"storage": "memory://x"}, {}, "", "other processes would not see it"),
         ({"storage": "s4://bucket/x"}, {}, "", "fsspec knows no s4://"),
@@ -66,8 +69,10 @@ def test_what_is_unknown_or_unusable_is_refused_with_the_remedy(
     assert "secret@" not in str(caught.value)
 
 
-def test_another_host_is_allowed_behind_a_proxy(tmp_path: Path) -> None:
+def test_another_host_is_allowed_behind_a_proxy_or_with_a_certificate(tmp_path: Path) -> None:
     assert load_settings({"home": tmp_path, "host": "0.0.0.0", "behind_proxy": True}, {}).host == "0.0.0.0"
+    pair = {"tls_certificate": tmp_path / "c.pem", "tls_key": tmp_path / "k.pem"}
+    assert load_settings({"home": tmp_path, "host": "0.0.0.0", **pair}, {}).tls_key == tmp_path / "k.pem"
     for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
         assert load_settings({"home": tmp_path, "host": host}, {}).host == host
 
@@ -87,8 +92,10 @@ def test_storage_and_database_are_in_home_or_where_they_are_said_to_be(tmp_path:
 
 
 def test_clients_have_settings_of_their_own() -> None:
-    environ = {"CONCERTINA_URL": "http://a", "CONCERTINA_TOKEN": "t"}
-    assert load_client_settings(None, environ) == ClientSettings(url="http://a", token="t")
+    environ = {"CONCERTINA_URL": "http://a", "CONCERTINA_TOKEN": "t", "CONCERTINA_CA_FILE": "/etc/ca.pem"}
+    expected = ClientSettings(url="http://a", token="t", ca_file=Path("/etc/ca.pem"))
+    assert load_client_settings(None, environ) == expected
+    assert load_settings({"home": Path("/nonexistent")}, environ).port == 8420
     assert load_client_settings("http://b", environ).url == "http://b"
 
 

@@ -116,6 +116,10 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
             "The job was paused at step 1,200",
         ),
         (
+            row(TimelineKind.END, reason="failed: no such folder", after={"workers": 0, "outcome": "failed"}),
+            "The job failed at step 1,200: no such folder",
+        ),
+        (
             row(TimelineKind.BATCH, actor="goodput", before={"global_batch": 128}, after={"global_batch": 256}),
             "Global batch 128 → 256 by goodput",
         ),

@@ -17,6 +17,7 @@ from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import (
     Acknowledged,
     CheckpointInfo,
+    Cut,
     FailedSave,
     LogChunk,
     RankSpan,
@@ -28,7 +29,7 @@ from workers.status import (
 MAX_RECORDS = 10_000
 MAX_LOG_BYTES = 8 * 2**20
 MAX_SENT_RECORDS = 2_000
-MAX_SENT_LOG_BYTES = 2**20
+MAX_SENT_LOG_BYTES = 256 * 2**10
 MAX_STORED_KEYS = 256
 
 
@@ -50,6 +51,7 @@ class Telemetry:
     """
 
     def __init__(self, global_size: int, acked: Acknowledged) -> None:
+        self._global_size = global_size
         self._costs = Costs(global_size, acked)
         self._acked = acked
         self._records: dict[tuple[int, int], RoundRecord] = {}
@@ -59,6 +61,7 @@ class Telemetry:
         self._log_bytes = 0
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._rows = {row.key: row for row in acked.unpriced if self._costs.is_open(row)}
+        self._cuts: set[str] = set()
         self._spans = SpanBuffer()
         self._sent: Pending = Pending()
         self._redone_from: tuple[int, int] | None = None
@@ -82,6 +85,8 @@ class Telemetry:
         for record in status.records:
             self._take_record(record)
         self._spans.take(status.spans)
+        for cut in status.cuts:
+            self._note_cut(cut, status)
         for chunk in status.logs:
             self.take_log(chunk)
         for info in status.checkpoints:
@@ -91,6 +96,24 @@ class Telemetry:
         for failed in status.failed_saves:
             self.note_unstored(_failed_row(failed))
         self._price(self._rows.values())
+
+    def _note_cut(self, cut: Cut, status: WorkerStatus) -> None:
+        """A row for the first worker that tells of it: one a kind and attempt."""
+        key = f"limit/{cut.what}"
+        if key in self._cuts or key in self._acked.timeline:
+            return
+        self._cuts.add(key)
+        self._rows[key] = TimelineRow(
+            key=key,
+            kind=TimelineKind.LIMIT,
+            time=cut.time,
+            step=(status.cursor or 0) // self._global_size,
+            actor="service",
+            reason=cut.reason,
+            after={"cut": cut.what},
+            cost_s=0.0,
+            steps_lost=0,
+        )
 
     def _note_checkpoint(self, info: CheckpointInfo) -> None:
         key = f"checkpoint/{info.path}"
@@ -147,7 +170,9 @@ class Telemetry:
             del self._checkpoints[path]
         self._spans.stored(self._sent.spans)
         for row in self._sent.timeline:
-            if row.key in acked.timeline and self._rows.get(row.key) == row and not self._costs.is_open(row):
+            # Of a limit an earlier controller may have told, so long ago that its key is acknowledged no more.
+            is_stored = row.key in acked.timeline or row.kind is TimelineKind.LIMIT
+            if is_stored and self._rows.get(row.key) == row and not self._costs.is_open(row):
                 del self._rows[row.key]
 
     def pending(self) -> Pending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 import torch
 
@@ -16,6 +17,10 @@ from workers.training.setup import Setup
 from workers.training.world import World
 
 MAX_VALUES = 32
+VALUES_REASON = (
+    f"evaluate returned more than {MAX_VALUES} values, or a name longer than {vector.MAX_NAME_CHARS} characters; "
+    f"the first {MAX_VALUES} of shorter names are kept; return fewer"
+)
 _EVAL_SEED = 1 << 40  # rounds count from 0, far below
 
 
@@ -53,7 +58,10 @@ def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> tuple
             if not memory.is_out_of_memory(error) or not setup.micro.halve(upto - at):
                 raise
             continue
-        _add(sums, values, upto - at, is_first=at == begin)
+        kept = _kept(values)
+        if len(kept) < len(values):
+            mailbox.cut("evaluation", VALUES_REASON)
+        _add(sums, kept, upto - at, is_first=at == begin)
         at = upto
     return sums, end - begin
 
@@ -68,6 +76,14 @@ def _batch_means(setup: Setup, begin: int, end: int) -> Mapping[str, float | tor
     if not isinstance(values, Mapping):
         raise UserCodeError(f"evaluate returned a {type(values).__name__}; return {{name: mean over the batch}}")
     return values
+
+
+def _kept(values: Mapping[str, float | torch.Tensor]) -> Mapping[str, float | torch.Tensor]:
+    """The first values of names that a chart can show."""
+    wrong = next((name for name in values if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise UserCodeError(f"evaluate returned a value under {wrong!r:.80}; name it by a text")
+    return dict(islice(((n, v) for n, v in values.items() if len(n) <= vector.MAX_NAME_CHARS), MAX_VALUES))
 
 
 def _add(sums: dict[str, float], values: Mapping[str, float | torch.Tensor], count: int, *, is_first: bool) -> None:
@@ -87,8 +103,6 @@ def _add(sums: dict[str, float], values: Mapping[str, float | torch.Tensor], cou
 
 def _agreed(world: World, sums: dict[str, float], num_samples: int) -> dict[str, float]:
     names = tuple(sorted(sums))
-    if len(names) > MAX_VALUES:
-        raise UserCodeError(f"evaluate returned {len(names)} values; return at most {MAX_VALUES}")
     named = 1.0 if num_samples else 0.0
     own = [num_samples, named, vector.checksum(names) if num_samples else 0.0, *(sums[n] for n in names)]
     total = world.agree(own + [0.0] * (MAX_VALUES + 3 - len(own)))

@@ -9,6 +9,13 @@ from typing import TextIO
 
 from workers.secrets import Secrets
 from workers.status import LogChunk
+from workers.training.holes import punch_hole
+
+MAX_LINE_BYTES = 64 * 2**10
+KEPT_BYTES = 16 * 2**20
+"""Before what a controller has; more than it holds without the store having it, should it die."""
+
+LEAST_FREED_BYTES = 16 * 2**20
 
 _replaced: list[TextIO] = []  # kept, as collecting an old stream would close the descriptor that the new one uses
 
@@ -40,6 +47,36 @@ class LogReader:
     def __init__(self, path: Path, secrets: Secrets | None = None) -> None:
         self.path = path
         self._secrets = secrets or Secrets()
+        self._freed_to = 0
+
+    def size(self) -> int:
+        """Bytes written so far."""
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def line_after(self, offset: int) -> int:
+        """Where the first line begins after ``offset``, within ``MAX_LINE_BYTES``; never within a secret's value."""
+        before = min(offset, self._secrets.max_bytes)
+        with self.path.open("rb") as file:
+            file.seek(offset - before)
+            data = self._secrets.data(file.read(before + MAX_LINE_BYTES))
+        return offset - before + (data.find(b"\n", before) + 1 or len(data))
+
+    def free(self, begin: int, end: int) -> None:
+        """Give the disk back what these bytes took; they read as zeros then, and the others stay where they are."""
+        if end - begin < LEAST_FREED_BYTES:
+            return
+        with self.path.open("r+b") as file:
+            punch_hole(file.fileno(), begin, end)
+
+    def free_delivered(self, offset: int) -> None:
+        """Free what lies far enough before ``offset`` that nobody asks for it again; now and then is enough."""
+        end = offset - KEPT_BYTES
+        if end - self._freed_to >= LEAST_FREED_BYTES:
+            self.free(self._freed_to, end)
+            self._freed_to = end
 
     def chunks(self, after_offset: int, rank: int | None, worker_id: str, max_bytes: int) -> tuple[LogChunk, ...]:
         """What was written from byte ``after_offset`` on: at most ``max_bytes``, as one chunk or none.

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from workers.errors import Failure, StaleTermError
+from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
 from workers.plan import Plan, PlanId
 from workers.status import (
     Acknowledged,
     BuildInfo,
     CheckpointInfo,
+    Cut,
     FailedSave,
     LogChunk,
     Phase,
@@ -28,10 +29,14 @@ from workers.status import (
 )
 from workers.training import boundary
 from workers.training.boundary import Agreement
-from workers.training.records import RecordBuffer
+from workers.training.records import NAMES_REASON, RECORDS_REASON, NameBound, RecordBuffer
 from workers.training.spans import RoundCost, Spans
 
 WAIT_SLICE_S = 1.0
+ERROR_REASON = (
+    f"an error of the job's code was longer than the {MAX_MESSAGE_CHARS:,} characters kept of its message, or the "
+    f"{MAX_TRACEBACK_CHARS:,} of its traceback; its middle is left out"
+)
 
 
 class GroupLeftError(Exception):
@@ -78,7 +83,9 @@ class Mailbox:
         self._failure: Failure | None = None
         self._build: BuildInfo | None = None
         self._records = RecordBuffer()
+        self._names = NameBound()
         self._spans = Spans(worker_id)
+        self._cuts: dict[str, Cut] = {}
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._finished_checkpoints: Callable[[], list[CheckpointInfo]] = list
         self._failed_saves: Callable[[], tuple[FailedSave, ...]] = tuple
@@ -153,6 +160,7 @@ class Mailbox:
                 memory_bytes=self._gauges.memory_bytes,
                 gpu_utilisation=self._gauges.gpu_utilisation,
                 spans=self._spans.newest(),
+                cuts=tuple(self._cuts.values()),
             )
 
     @property
@@ -176,10 +184,15 @@ class Mailbox:
 
     def failed(self, failure: Failure) -> None:
         """This worker cannot train any more; its thread is about to end."""
+        self._note_length(failure)
         with self._lock:
             self._failure = failure
             self._generation = self._leave = None
         self.set_phase(Phase.FAILED)
+
+    def _note_length(self, failure: Failure | None) -> None:
+        if failure is not None and failure.num_cut:
+            self.cut("error", ERROR_REASON)
 
     def wait_for_plan(self, *, only_now: bool) -> Plan | None:
         """The next plan that this worker, in no group, may enter; None when it shall stop."""
@@ -212,6 +225,7 @@ class Mailbox:
 
     def rest(self, phase: Phase, stop: StopReport | None = None) -> None:
         """In no group any more, and in this phase until a plan or a stop comes."""
+        self._note_length(stop.failure if stop else None)
         with self._lock:
             self._generation = self._leave = None
             self._stop = stop
@@ -282,8 +296,20 @@ class Mailbox:
 
     def publish(self, record: RoundRecord) -> int:
         """Hand a record to the polls; returns how many older ones were given up for lack of room."""
+        bounded = self._names.bounded(record)
+        if bounded is not record:
+            self.cut("names", NAMES_REASON)
         with self._lock:
-            return self._records.keep(record)
+            num_thinned = self._records.keep(bounded)
+        if num_thinned:
+            self.cut("records", RECORDS_REASON)
+        return num_thinned
+
+    def cut(self, what: str, reason: str) -> None:
+        """Tell that something is not told in full from now on; once is enough. Any thread."""
+        if what not in self._cuts:
+            with self._lock:
+                self._cuts[what] = Cut(what=what, reason=reason, time=time.time())
 
     def untold(self) -> tuple[RoundRecord, ...]:
         """The records that the store has not acknowledged here, oldest first."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workers.status import RoundRecord
 
 MAX_RECORDS = 20_000
 MAX_PER_ANSWER = 1_000
+MAX_NAMES = 64
+"""Of the user's own values in all of a worker's records, those of training and of evaluation together."""
+
+OWN_PREFIXES = ("user.", "eval.")
+RECORDS_REASON = f"{MAX_RECORDS:,} records of steps waited for the service; every second of the oldest is left out"
+NAMES_REASON = (
+    f"the job's code returned more than {MAX_NAMES} names of values in all; the first {MAX_NAMES} are kept; "
+    "return the same few names every time"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,25 @@ class Untold:
 
     records: tuple[RoundRecord, ...]
     held: RoundRecord | None
+
+
+class NameBound:
+    """Lets the first names through that it sees: each is a key that charts, lists and queries carry from then on."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def bounded(self, record: RoundRecord) -> RoundRecord:
+        """The record without values of names past the bound; itself where there is none."""
+        over = [name for name in record.values if name.startswith(OWN_PREFIXES) and not self._admit(name)]
+        if not over:
+            return record
+        return replace(record, values={n: v for n, v in record.values.items() if n not in over})
+
+    def _admit(self, name: str) -> bool:
+        if name not in self._known and len(self._known) < MAX_NAMES:
+            self._known.add(name)
+        return name in self._known
 
 
 class RecordBuffer:

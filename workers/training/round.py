@@ -160,6 +160,8 @@ class Rounds:
         self._sums = LocalSums()
         for begin, end in batching.pieces(draw.begin, draw.end, draw.micro):
             self._micro_batch(draw, exchange, begin, end)
+        if self._sums.is_cut:
+            self._mailbox.cut("values", vector.VALUES_REASON)
         if self._sums.names is not None:
             self._state.user_names = self._sums.names
 

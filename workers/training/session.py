@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.plan import Plan, PlanId
 from workers.secrets import secrets_of
-from workers.status import Acknowledged, WorkerStatus
+from workers.status import Acknowledged, LogChunk, WorkerStatus
+from workers.training import log_limit
 from workers.training.calls import StoreCalls
 from workers.training.logs import LogReader
 from workers.training.mailbox import Mailbox
@@ -36,6 +38,7 @@ class Session:
         self._mailbox = Mailbox(assignment.worker_id)
         self._secrets = secrets_of(assignment.spec, assignment.env)
         self._logs = LogReader(log_path(assignment), self._secrets)
+        self._budget = log_limit.Budget()
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._ended = threading.Event()
 
@@ -51,11 +54,19 @@ class Session:
         self._mailbox.hear(term)
         if plan is not None:
             self._mailbox.offer(plan)
-        worker_id = self._assignment.worker_id
-        offset = acked.log_offsets.get(worker_id, 0)
-        logs = self._logs.chunks(offset, self._mailbox.rank, worker_id, MAX_LOG_BYTES)
-        status = self._mailbox.status(acked, logs, wants_records=wants_records)
+        offset = acked.log_offsets.get(self._assignment.worker_id, 0)
+        status = self._mailbox.status(acked, self._log_after(offset), wants_records=wants_records)
         return status if status.stop is None and status.failure is None else self._without_secrets(status)
+
+    def _log_after(self, offset: int) -> tuple[LogChunk, ...]:
+        self._logs.free_delivered(offset)
+        begin = log_limit.begin_at(self._logs, offset)
+        if begin > offset:
+            self._mailbox.cut("logs", log_limit.REASON)
+        room = self._budget.take(MAX_LOG_BYTES, time.monotonic())
+        found = self._logs.chunks(begin, self._mailbox.rank, self._assignment.worker_id, room)
+        self._budget.put(room - sum(len(chunk.data) for chunk in found))
+        return found
 
     def _without_secrets(self, status: WorkerStatus) -> WorkerStatus:
         stop = status.stop

@@ -6,12 +6,18 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
 
 import torch
 
 from workers.errors import UserCodeError
 
 MAX_USER_VALUES = 16
+MAX_NAME_CHARS = 100
+VALUES_REASON = (
+    f"loss returned more than {MAX_USER_VALUES} values besides the loss, or a name longer than {MAX_NAME_CHARS} "
+    f"characters; the first {MAX_USER_VALUES} of shorter names are kept; return fewer"
+)
 
 
 class Slot(IntEnum):
@@ -39,15 +45,20 @@ class LocalSums:
     samples: int = 0
     names: tuple[str, ...] | None = None
     user: list[float | torch.Tensor] = field(default_factory=list)
+    is_cut: bool = False
 
     def add(self, loss: torch.Tensor, weight: float, samples: int, values: Mapping[str, float | torch.Tensor]) -> None:
-        """Count one micro-batch. Raises UserCodeError where its names differ from those before it."""
+        """Count one micro-batch; values past the bound are left out, and ``is_cut`` tells so.
+
+        Raises UserCodeError where its names differ from those before it.
+        """
         self.loss = self.loss + read(loss) * weight
         self.weight += weight
         self.samples += samples
-        names = tuple(values)
+        names = _kept(values)
+        self.is_cut |= len(names) < len(values)
         if self.names is None:
-            self.names, self.user = _checked(names), [read(values[n]) * weight for n in names]
+            self.names, self.user = names, [read(values[n]) * weight for n in names]
         elif names == self.names:
             self.user = [total + read(values[n]) * weight for total, n in zip(self.user, names, strict=True)]
         else:
@@ -116,7 +127,9 @@ def read(value: float | torch.Tensor) -> float | torch.Tensor:
     return value.item() if value.device.type == "cpu" else value.detach().double()
 
 
-def _checked(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(names) > MAX_USER_VALUES:
-        raise UserCodeError(f"loss returned {len(names)} values besides the loss; return at most {MAX_USER_VALUES}")
-    return names
+def _kept(values: Mapping[str, object]) -> tuple[str, ...]:
+    """The first names of a length that a chart can show; the same on all ranks, which return the same."""
+    wrong = next((name for name in values if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise UserCodeError(f"loss returned a value under {wrong!r:.80}; name it by a text")
+    return tuple(islice((name for name in values if len(name) <= MAX_NAME_CHARS), MAX_USER_VALUES))
