@@ -10,7 +10,7 @@ import structlog
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
-from service.api import bundles, jobs, login, stream, system, telemetry
+from service.api import bundles, jobs, login, nodes, stream, system, telemetry
 from service.api.gate import API_PREFIX, Gate
 from service.api.problems import install_handlers
 from service.api.schema import install_schema
@@ -58,7 +58,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     )
     app.add_middleware(Gate, services=use)
     api = APIRouter(prefix=API_PREFIX)
-    for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router):
+    for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router, nodes.router):
         api.include_router(router)
     app.include_router(api)
     app.include_router(system.outside)

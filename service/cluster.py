@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
 import ray
-from ray._private.state import available_resources_per_node
+from ray._private.state import available_resources_per_node, state
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
 from service.records import ClusterView, NodeView
@@ -25,11 +27,13 @@ CONNECT_S = 60.0
 CALL_S = 10.0
 PROBE_S = 2.0
 PREPARE_S = 30.0
+SEE_S = 30.0
 
 T = TypeVar("T")
 
 # Ray's functions without types, given theirs.
 _nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
+_leaving: Callable[[], dict[str, int]] = state.get_draining_nodes
 _free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
 
 _RESOURCES = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
@@ -120,14 +124,31 @@ class Cluster:
                 await self._blocking(partial(ray.kill, actor))
             self._controllers.pop(name, None)
 
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        look: Any = ray.remote(num_cpus=0, max_retries=0)(os.path.isfile)
+
+        async def ask(node_id: str) -> bool:
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            task = look.options(scheduling_strategy=place).remote(path)
+            try:
+                async with asyncio.timeout(SEE_S):
+                    return bool(await task)
+            except (TimeoutError, RayError):
+                ray.cancel(task, force=True)
+                return False
+
+        answers = await asyncio.gather(*(ask(node_id) for node_id in node_ids))
+        return frozenset(node_id for node_id, sees in zip(node_ids, answers, strict=True) if sees)
+
     async def view(self) -> ClusterView:
         nodes = await self._blocking(_nodes)
         free = await self._blocking(_free_by_node)
+        leaving = await self._blocking(_leaving)
         return ClusterView(
             is_up=True,
             address=self._address,
             ray_version=ray.__version__,
-            nodes=tuple(_node(node, free.get(node["NodeID"], {})) for node in nodes),
+            nodes=tuple(_node(node, free.get(node["NodeID"], {}), leaving.get(node["NodeID"])) for node in nodes),
         )
 
     async def _find(self, name: str) -> Any:
@@ -160,7 +181,7 @@ class Cluster:
             raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
 
 
-def _node(node: Mapping[str, Any], free: Mapping[str, float]) -> NodeView:
+def _node(node: Mapping[str, Any], free: Mapping[str, float], deadline_ms: int | None) -> NodeView:
     total = node.get("Resources", {})
     return NodeView(
         node_id=node["NodeID"],
@@ -168,4 +189,6 @@ def _node(node: Mapping[str, Any], free: Mapping[str, float]) -> NodeView:
         is_alive=bool(node["Alive"]),
         total={ours: float(total.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
         free={ours: float(free.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
+        is_leaving=deadline_ms is not None,
+        goes_at=deadline_ms / 1000.0 if deadline_ms else None,
     )

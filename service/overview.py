@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from service.documents import Document, desired_workers
-from service.records import JobRow, NodeView, StoredCluster
+from service.records import ClusterEvent, Duty, JobRow, NodeMark, NodeView, StoredCluster
 from service.states import PLACED_STATES, JobState
+from service.store.nodes import NodeStore
 from service.store.observed import ObservedStore
 from service.store.telemetry import TelemetryStore
 from service.times import rfc3339
 
 STALE_S = 30.0
+MAX_EVENTS = 20
 RESOURCES = ("cpus", "gpus", "memory_bytes")
 
 
 class Overview:
     """Reads only; works while the cluster is down."""
 
-    def __init__(self, telemetry: TelemetryStore, observed: ObservedStore, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, telemetry: TelemetryStore, observed: ObservedStore, nodes: NodeStore, clock: Callable[[], float]
+    ) -> None:
         self._telemetry = telemetry
         self._observed = observed
+        self._nodes = nodes
         self._clock = clock
 
     async def cluster(self) -> Document:
-        """See ``cluster_document``."""
-        return cluster_document(await self._telemetry.cluster(), await self._observed.live_jobs(), self._clock())
+        """See ``cluster_document``, with ``events``: what was decided of late, newest first."""
+        stored, jobs = await self._telemetry.cluster(), await self._observed.live_jobs()
+        document = cluster_document(stored, jobs, self._clock(), await self._nodes.node_marks())
+        events = await self._nodes.cluster_events(MAX_EVENTS)
+        return {**document, "events": [_event(event) for event in events]}
 
 
-def cluster_document(stored: StoredCluster | None, jobs: Sequence[JobRow], now_s: float) -> Document:
+def cluster_document(
+    stored: StoredCluster | None, jobs: Sequence[JobRow], now_s: float, marks: Mapping[str, NodeMark] = {}
+) -> Document:
     """``{is_up, is_stale, error, observed_at, ray, resources, nodes, demand}``.
 
-    A node: ``{id, name, is_alive, total, free, workers: [{job_id, job_name, worker_id, rank, pid, phase}]}``.
+    A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, workers}``, a
+    worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``.
     ``demand`` is what jobs want and do not have: ``[{job_id, name, state, workers, cpus, gpus, since}]``.
     """
     view = None if stored is None else stored.view
@@ -45,7 +56,7 @@ def cluster_document(stored: StoredCluster | None, jobs: Sequence[JobRow], now_s
         "observed_at": None if stored is None else rfc3339(stored.observed_at),
         "ray": {"address": view.address if view else "", "version": view.ray_version if view else ""},
         "resources": _resources(nodes),
-        "nodes": [_node(node, jobs) for node in nodes],
+        "nodes": [_node(node, marks.get(node.node_id), jobs) for node in nodes],
         "demand": [row for job in jobs if (row := _demand(job)) is not None],
     }
 
@@ -69,11 +80,16 @@ def _resources(nodes: Sequence[NodeView]) -> Document:
     }
 
 
-def _node(node: NodeView, jobs: Sequence[JobRow]) -> Document:
+def _node(node: NodeView, mark: NodeMark | None, jobs: Sequence[JobRow]) -> Document:
     return {
         "id": node.node_id,
         "name": node.name,
         "is_alive": node.is_alive,
+        "duty": mark.duty if mark else Duty.ACTIVE,
+        "duty_reason": mark.reason if mark else "",
+        "duty_since": rfc3339(mark.since) if mark else None,
+        "is_leaving": node.is_leaving,
+        "goes_at": None if node.goes_at is None else rfc3339(node.goes_at),
         "total": {key: node.total.get(key, 0.0) for key in RESOURCES},
         "free": {key: node.free.get(key, 0.0) for key in RESOURCES},
         "workers": [
@@ -90,6 +106,10 @@ def _node(node: NodeView, jobs: Sequence[JobRow]) -> Document:
             if worker["node_id"] == node.node_id
         ],
     }
+
+
+def _event(event: ClusterEvent) -> Document:
+    return {"time": rfc3339(event.time), "node_id": event.node_id, "actor": event.actor, "text": event.text}
 
 
 def _workers(job: JobRow) -> Sequence[dict[str, Any]]:

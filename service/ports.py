@@ -71,6 +71,10 @@ class ClusterPort(Protocol):
         """End actors by name, whatever they do; nothing happens to names that are gone."""
         ...
 
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        """On which of these nodes there is a file at ``path``; a node that does not answer sees nothing."""
+        ...
+
     async def view(self) -> ClusterView:
         """Nodes and what is free on them."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
@@ -202,13 +203,56 @@ class BundleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One machine of the cluster; ``resources`` maps ``cpus, gpus, memory_bytes`` to what it has in all and free."""
+    """One machine of the cluster; ``total`` and ``free`` map ``cpus, gpus, memory_bytes`` to what it has.
+
+    ``is_leaving``: the cluster gave notice that it takes the node away, at ``goes_at`` (Unix seconds) if it said so.
+    """
 
     node_id: str
     name: str
     is_alive: bool
     total: Mapping[str, float]
     free: Mapping[str, float]
+    is_leaving: bool = False
+    goes_at: float | None = None
+
+
+class Duty(StrEnum):
+    """What a node may be used for; in the last two it takes no workers, and loses those that it has."""
+
+    ACTIVE = "active"
+    DRAINED = "drained"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMark:
+    """Somebody's latest word on a node: ``actor`` is ``admin`` or ``service``, ``since`` when it was said."""
+
+    node_id: str
+    duty: Duty
+    actor: str
+    reason: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEvent:
+    """Something that was decided about the cluster, as a sentence; ``seq`` counts from 1."""
+
+    seq: int
+    time: float
+    node_id: str | None
+    actor: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker was lost on a node, at this time in Unix seconds."""
+
+    node_id: str
+    time: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from service.feed import Feed
 from service.files import Files
 from service.instruments import Instruments
 from service.jobs import Jobs
+from service.nodes import Nodes
 from service.nudge import API, RECONCILER, NudgeListener, nudge
 from service.overview import Overview
 from service.page_tokens import PageTokens
@@ -40,6 +41,7 @@ class Services:
     files: Files
     telemetry: Telemetry
     overview: Overview
+    nodes: Nodes
     feed: Feed
     instruments: Instruments
 
@@ -61,7 +63,7 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         listener.wake()
 
     jobs = Jobs(store.jobs, storage, page_tokens, wake)
-    overview = Overview(store.telemetry, store.observed, clock)
+    overview = Overview(store.telemetry, store.observed, store.nodes, clock)
     return Services(
         settings=settings,
         clock=clock,
@@ -76,6 +78,7 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         files=Files(jobs, store.observed, storage),
         telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
         overview=overview,
+        nodes=Nodes(store.nodes, store.telemetry, clock, wake),
         feed=Feed(store.telemetry, overview, prices, settings.max_streams),
         instruments=Instruments(),
     )

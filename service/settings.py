@@ -117,12 +117,12 @@ class Settings(BaseSettings):
     @field_validator("database")
     @classmethod
     def _known_database(cls, value: str | None) -> str | None:
-        if value is None or value.startswith("sqlite+aiosqlite:///"):
+        if value is None or value.startswith("sqlite:///"):
             return value
         if not value.startswith("postgresql+asyncpg://"):
             raise ValueError(
                 f"{value.split(':', 1)[0]!r} is no database this service knows; "
-                "use sqlite+aiosqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME"
+                "use sqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME"
             )
         if importlib.util.find_spec("asyncpg") is None:
             raise ValueError("NOT_AVAILABLE: PostgreSQL needs its driver; pip install 'concertina[postgres]'")
@@ -144,13 +144,13 @@ class Settings(BaseSettings):
 
     @property
     def database_url(self) -> str:
-        """The URL for SQLAlchemy's async engine."""
-        return self.database or f"sqlite+aiosqlite:///{self.home / 'concertina.db'}"
+        """The URL of the database, as SQLAlchemy writes it."""
+        return self.database or f"sqlite:///{self.home / 'concertina.db'}"
 
     @property
     def database_file(self) -> Path | None:
         """The file of a SQLite database; None for another database."""
-        prefix = "sqlite+aiosqlite:///"
+        prefix = "sqlite:///"
         return Path(self.database_url.removeprefix(prefix)) if self.database_url.startswith(prefix) else None
 
     def as_environment(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from service.ports import ClusterLostError, ControllerLostError, ControllerSilentError
 from service.records import ClusterView, NodeView
@@ -26,6 +27,8 @@ class FakeCluster:
         self.num_cpus, self.total = num_cpus, total
         self.is_up = True
         self.machines: tuple[str, ...] = ("n",)
+        self.leaving: set[str] = set()
+        self.blind: set[str] = set()
         self.workers: dict[JobKey, dict[str, FakeWorker]] = {}
         self.fleets: dict[JobKey, FakeFleet] = {}
         self.controllers: dict[str, JobController] = {}
@@ -80,13 +83,27 @@ class FakeCluster:
             self.strays.discard(name)
             await self.lose_controller(name)
 
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        self._check()
+        assert Path(path).is_file()
+        return frozenset(node_id for node_id in node_ids if node_id not in self.blind)
+
     async def view(self) -> ClusterView:
         self._check()
-        used = sum(len(alive) for alive in self.workers.values())
-        total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
-        free = {**total, "cpus": self.num_cpus - used}
-        nodes = tuple(NodeView(node_id=n, name=n, is_alive=True, total=total, free=free) for n in self.machines)
+        nodes = tuple(self._node(name) for name in self.machines)
         return ClusterView(is_up=True, address="fake", ray_version="0", nodes=nodes)
+
+    def _node(self, name: str) -> NodeView:
+        used = sum(worker.node_id == name for alive in self.workers.values() for worker in alive.values())
+        total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
+        return NodeView(
+            node_id=name,
+            name=name,
+            is_alive=True,
+            total=total,
+            free={**total, "cpus": self.num_cpus - used},
+            is_leaving=name in self.leaving,
+        )
 
     async def lose_controller(self, name: str) -> None:
         """A controller's process ends; its workers go on."""
@@ -105,7 +122,8 @@ class FakeCluster:
     def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
-        self.fleets[key] = fleet = FakeFleet(term, total=self.total, workers=alive)
+        fleet = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
+        self.fleets[key] = fleet
         return fleet
 
     def _check(self) -> None:

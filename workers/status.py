@@ -191,6 +191,15 @@ class RunGoal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidedNode:
+    """A node on which no worker shall start, and from which those that are there shall move away."""
+
+    node_id: str
+    actor: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Direction:
     """The job row's desired state, handed to the controller with every tick.
 
@@ -201,6 +210,7 @@ class Direction:
     num_workers: int
     actor: str = "service"
     reason: str = ""
+    avoid: tuple[AvoidedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

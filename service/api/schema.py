@@ -30,12 +30,22 @@ def success(status: int, model: type[Any], text: str = "") -> dict[int | str, di
     return {status: {"model": model, "description": text or HTTPStatus(status).phrase}}
 
 
-def body_of(schema: dict[str, Any], media_type: str = "application/json") -> dict[str, Any]:
+def body_of(
+    schema: dict[str, Any], media_type: str = "application/json", *, is_required: bool = True
+) -> dict[str, Any]:
     """Declaration of a body that the route reads itself."""
-    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}
+    return {"requestBody": {"required": is_required, "content": {media_type: {"schema": schema}}}}
 
 
 SPEC_BODY = body_of({"$ref": f"{_REF}JobSpec"})
+REASON_BODY = body_of(
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"reason": {"type": "string", "maxLength": 500}},
+    },
+    is_required=False,
+)
 SCALE_BODY = body_of(
     {
         "type": "object",

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.records import Duty
 from service.states import JobState
 from workers.errors import Reason
 from workers.plan import TimelineKind
@@ -238,6 +239,11 @@ class Node(Shape):
     id: str
     name: str
     is_alive: bool
+    duty: Duty
+    duty_reason: str
+    duty_since: str | None
+    is_leaving: bool
+    goes_at: str | None
     total: dict[str, float]
     free: dict[str, float]
     workers: list[NodeWorker]
@@ -262,6 +268,15 @@ class Ray(Shape):
     version: str
 
 
+class ClusterEvent(Shape):
+    """Something that was decided about the cluster."""
+
+    time: str
+    node_id: str | None
+    actor: str
+    text: str
+
+
 class Cluster(Shape):
     """The cluster as it was seen last."""
 
@@ -273,6 +288,7 @@ class Cluster(Shape):
     resources: dict[str, Amount]
     nodes: list[Node]
     demand: list[Demand]
+    events: list[ClusterEvent]
 
 
 class Version(Shape):

@@ -8,6 +8,7 @@ from typing import Any
 
 from service import words
 from service.documents import Document
+from service.records import Duty
 
 NUM_HUES = 6
 _RESOURCES = (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory_bytes", "memory"))
@@ -30,6 +31,7 @@ def cluster_view(cluster: Document) -> dict[str, Any]:
         if nodes
         else "The cluster has not been seen yet.",
         "demand": [_demand(d) for d in cluster.get("demand") or ()],
+        "events": list(cluster.get("events") or ()),
     }
 
 
@@ -49,10 +51,37 @@ def _node(node: Document) -> dict[str, Any]:
         "id": node["id"],
         "name": node.get("name") or node["id"][:8],
         "is_alive": node.get("is_alive", True),
+        "duty": _duty(node),
+        "actions": _actions(node) if node.get("is_alive", True) else [],
         "resources": resources,
         "workers": [_worker(w) for w in sorted(node.get("workers") or (), key=_by_job)],
         "free_words": _free_words(node),
     }
+
+
+def _duty(node: Document) -> str:
+    """What a node is not used for, in words; empty for one in full use."""
+    duty, reason = node.get("duty", Duty.ACTIVE), node.get("duty_reason")
+    if duty != Duty.ACTIVE:
+        return f"{duty}: {reason}" if reason else str(duty)
+    return "is being taken away by the cluster" if node.get("is_leaving") else ""
+
+
+def _actions(node: Document) -> list[dict[str, str]]:
+    """What can be said of a node now; what empties it asks first."""
+    name, duty = node.get("name") or node["id"][:8], node.get("duty", Duty.ACTIVE)
+    lost = (
+        f"{words.plural(len(node.get('workers') or ()), 'worker').capitalize()} there move to other nodes. Where there "
+        "is no room, a job goes on with fewer, or saves and waits; no step is lost. It takes no new ones until it is "
+        "used again."
+    )
+    asks = [
+        {"verb": verb, "word": word, "do": f"{word} it", "ask": f"{word} node {name}?", "lost": lost, "style": "danger"}
+        for verb, word, result in (("drain", "Drain", Duty.DRAINED), ("quarantine", "Quarantine", Duty.QUARANTINED))
+        if duty != result
+    ]
+    back = {"verb": "uncordon", "word": "Use again", "do": "", "ask": "", "lost": "", "style": ""}
+    return asks if duty == Duty.ACTIVE else [back, *asks]
 
 
 def _free_words(node: Document) -> str:

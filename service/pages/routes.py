@@ -11,9 +11,10 @@ from fastapi.routing import APIRoute
 
 from service.errors import ServiceError
 from service.pages.actions import Actions
-from service.pages.cluster import banner, cluster_view
+from service.pages.cluster import banner
 from service.pages.job_pages import JobPages
 from service.pages.jobs import Filters, eval_values, list_view, main_metric
+from service.pages.nodes import NodePages
 from service.pages.refusals import status_of, title_of, told
 from service.pages.render import html, part, problem_page
 from service.pages.source import PageSource
@@ -89,11 +90,6 @@ class Lists:
         }
         return html("compare.html", context)
 
-    async def cluster(self, request: Request) -> HTMLResponse:
-        """Nodes and what runs where."""
-        seen = await self._source.overview.cluster()
-        return html("cluster.html", {"page": "cluster", "ray": banner(seen), "cluster": cluster_view(seen)})
-
     async def ray(self) -> HTMLResponse:
         """The line above every page that tells when Ray is away."""
         return part("parts/ray.html", {"ray": banner(await self._source.overview.cluster())})
@@ -108,7 +104,7 @@ def build_pages(services: Services) -> APIRouter:
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     source = PageSource.of(services)
     lists, job = Lists(source), JobPages(source)
-    actions = Actions(source, job)
+    actions, nodes = Actions(source, job), NodePages(source)
     router.add_api_route("/", _home, methods=["GET"])
     router.add_api_route("/jobs", lists.jobs, methods=["GET"])
     router.add_api_route("/jobs/bulk", actions.bulk, methods=["POST"])
@@ -118,6 +114,7 @@ def build_pages(services: Services) -> APIRouter:
     router.add_api_route("/jobs/{job_id}/actions/{verb}", actions.command, methods=["POST"])
     router.add_api_route("/jobs/{job_id}/scale", actions.scale, methods=["POST"])
     router.add_api_route("/compare", lists.compare, methods=["GET"])
-    router.add_api_route("/cluster", lists.cluster, methods=["GET"])
+    router.add_api_route("/cluster", nodes.page, methods=["GET"])
+    router.add_api_route("/cluster/nodes/{node}/{verb}", nodes.say, methods=["POST"])
     router.add_api_route("/parts/ray", lists.ray, methods=["GET"])
     return router

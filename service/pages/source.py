@@ -10,6 +10,7 @@ from service.documents import Document, job_document
 from service.files import Files
 from service.jobs import JobPage, Jobs, ListQuery
 from service.logs import LogText
+from service.nodes import Nodes
 from service.overview import Overview
 from service.records import JobRow
 from service.services import Services
@@ -25,6 +26,7 @@ class PageSource:
     telemetry: Telemetry
     files: Files
     overview: Overview
+    nodes: Nodes
     prices: Prices
 
     @classmethod
@@ -35,6 +37,7 @@ class PageSource:
             telemetry=services.telemetry,
             files=services.files,
             overview=services.overview,
+            nodes=services.nodes,
             prices=services.prices,
         )
 

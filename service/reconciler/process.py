@@ -12,7 +12,6 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
-import psutil
 import structlog
 
 from service.cluster import Cluster
@@ -21,7 +20,7 @@ from service.ports import ClusterLostError, ClusterPort
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import BRISK_S, Reconciler
-from service.reconciler.shared_storage import refusal
+from service.reconciler.sight import StorageSight, refusal
 from service.records import ClusterView, Transition
 from service.settings import Settings
 from service.states import JobState
@@ -138,10 +137,12 @@ class Process:
             storage=self._settings.storage_folder,
             liveness_s=self._settings.liveness_s,
         )
-        reconciler = Reconciler(office, scratch)
+        # All nodes of a Ray of our own are this machine.
+        sight = None if record.is_own else StorageSight(cluster, self._settings.storage_folder)
+        reconciler = Reconciler(office, scratch, sight)
         try:
-            if not record.is_own:
-                await self._until_storage_is_seen(cluster, record)
+            if sight is not None:
+                await self._until_storage_is_seen(cluster, sight, record)
             await reconciler.begin()
             await self._ticks(reconciler, cluster, record)
             if record.is_own:
@@ -150,13 +151,12 @@ class Process:
         finally:
             await cluster.close()
 
-    async def _until_storage_is_seen(self, cluster: ClusterPort, record: RayRecord) -> None:
+    async def _until_storage_is_seen(self, cluster: ClusterPort, sight: StorageSight, record: RayRecord) -> None:
         """Nothing is started on machines that would not see the storage; whoever changes the cluster ends the wait."""
-        storage = self._settings.storage_folder
-        file_system = await asyncio.to_thread(_file_system_of, storage)
         told = None
-        while not self._stop.is_set() and (why := refusal(await cluster.view(), storage, file_system)):
+        while not self._stop.is_set() and (blind := await sight.blind((await cluster.view()).nodes)):
             self._check_fence()
+            why = refusal(blind, self._settings.storage_folder)
             if not self._is_current(record):
                 raise ClusterLostError(f"Ray at {record.address} is gone")
             if why != told:
@@ -228,11 +228,3 @@ class Process:
     async def _pause(self, seconds: float) -> None:
         if not self._stop.is_set():
             await self._listener.wait(seconds)
-
-
-def _file_system_of(folder: Path) -> str:
-    """The type of what is mounted where the folder lies or will lie."""
-    place = folder.resolve()
-    mounted = [part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)]
-    # Of two mounts at one place the later one covers the other.
-    return max(enumerate(mounted), key=lambda item: (len(item[1].mountpoint), item[0]))[1].fstype if mounted else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -26,7 +26,7 @@ from workers.assignment import JobKey
 from workers.checkpoints import list_checkpoints
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
-from workers.status import Acknowledged, Direction, JobSnapshot, RunGoal, RunPhase
+from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, RunGoal, RunPhase
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -76,14 +76,14 @@ class Pursuit:
         """Start the controller of the row's term."""
         await self._start(job)
 
-    async def step(self, job: JobRow, *, is_leaving: bool) -> None:
+    async def step(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> None:
         """Direct the controller once and store its answer.
 
         Raises ClusterLostError, FencedOutError, StaleRowError (a command came in between: look again).
         """
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
-        direction = direction_of(job, is_leaving=is_leaving)
+        direction = replace(direction_of(job, is_leaving=is_leaving), avoid=avoid)
         try:
             snapshot = await office.cluster.direct(self._key, job.term, direction, acked, office.liveness_s)
         except ControllerLostError as error:

@@ -12,14 +12,17 @@ from typing import Any
 import structlog
 
 from service import queue
+from service.avoidance import WINDOW_S, avoided, suspects, usable
 from service.folders import jobs_folder
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.reconciler.pursuit import Office, Pursuit, wanted_workers
-from service.records import ClusterView, JobRow
+from service.reconciler.sight import StorageSight
+from service.records import ClusterView, Duty, JobRow, NodeMark
 from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from workers.control.names import parse_name
+from workers.status import AvoidedNode
 
 log = structlog.get_logger("concertina.reconciler")
 
@@ -30,13 +33,18 @@ BRISK_S = 0.1
 
 
 class Reconciler:
-    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once."""
+    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once.
 
-    def __init__(self, office: Office, scratch: Path) -> None:
-        self._office, self._scratch = office, scratch
+    With ``sight`` only nodes that see the storage take workers.
+    """
+
+    def __init__(self, office: Office, scratch: Path, sight: StorageSight | None = None) -> None:
+        self._office, self._scratch, self._sight = office, scratch, sight
         self._pursuits: dict[str, Pursuit] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._view: ClusterView | None = None
+        self._marks: dict[str, NodeMark] = {}
+        self._avoid: tuple[AvoidedNode, ...] = ()
         self._viewed_s = self._stored_view_s = self._reaped_s = float("-inf")
         self._suspects = Suspects()
         self.is_leaving = False
@@ -96,7 +104,7 @@ class Reconciler:
         if job.id not in self._steps:
             pursuit = self._pursuits.setdefault(job.id, Pursuit(self._office, job))
             if pursuit.attempt == job.attempt:
-                self._spawn(job.id, pursuit.step(job, is_leaving=self.is_leaving))
+                self._spawn(job.id, pursuit.step(job, is_leaving=self.is_leaving, avoid=self._avoid))
 
     def _spawn(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
         self._steps[job_id] = asyncio.create_task(self._guarded(job_id, work))
@@ -125,9 +133,29 @@ class Reconciler:
                 await self._office.store.put_cluster(view, self._office.fence)
                 self._stored_view_s = now_s
             self._view = view
+            await self._watch_nodes(view)
+        self._marks = await self._office.store.node_marks()
+        nodes = self._view.nodes if self._view else ()
+        self._avoid = avoided(nodes, self._marks)
+        if self._sight is not None:
+            self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
+
+    async def _watch_nodes(self, view: ClusterView) -> None:
+        """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
+        store, fence, now = self._office.store, self._office.fence, time.time()
+        await store.forget_nodes([node.node_id for node in view.nodes if node.is_alive], fence)
+        for suspect in suspects(view.nodes, self._marks, await store.losses(now - WINDOW_S), now):
+            node, why = suspect.node, suspect.reason
+            if suspect.is_last:
+                text = f"Node {node.name} stays in use although {why}: there is no other to use."
+                await store.note_on_node(node.node_id, text, fence)
+                continue
+            log.warning("node quarantined", node=node.node_id, why=why)
+            mark = NodeMark(node_id=node.node_id, duty=Duty.QUARANTINED, actor="service", reason=why, since=now)
+            await store.quarantine(mark, f"Node {node.name} is quarantined: {why}.", fence)
 
     async def _place(self, queued: list[JobRow], placed: list[JobRow]) -> None:
-        nodes = self._view.nodes if self._view else ()
+        nodes = usable(self._view.nodes if self._view else (), self._avoid)
         running = [self._running(job) for job in placed]
         waiting = [queue.waiting(job) for job in queued]
         grants = {grant.job_id: grant.num_workers for grant in queue.admit(waiting, running, nodes)}
@@ -148,7 +176,10 @@ class Reconciler:
 
     def _running(self, job: JobRow) -> queue.Running:
         pursuit = self._pursuits.get(job.id)
-        return queue.running(job, pursuit.placed if pursuit and pursuit.attempt == job.attempt else {})
+        placed = pursuit.placed if pursuit and pursuit.attempt == job.attempt else {}
+        # Who is to leave a node has a claim on room elsewhere.
+        shunned = {node.node_id for node in self._avoid}
+        return queue.running(job, {node_id: n for node_id, n in placed.items() if node_id not in shunned})
 
     async def _admit(self, job: JobRow, num_workers: int) -> None:
         """The intent is written before anything is started, so that a crash leaves nothing unknown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from service.store.database import Database
 from service.store.schema import login_links, tokens
@@ -19,46 +19,67 @@ class AccessStore:
 
     async def has_admin(self) -> bool:
         """Whether an admin token was ever made."""
-        async with self._database.reading() as conn:
-            found = await conn.execute(select(func.count()).where(tokens.c.kind == ADMIN))
+
+        def work(conn: Connection) -> bool:
+            found = conn.execute(select(func.count()).where(tokens.c.kind == ADMIN))
             return bool(found.scalar_one())
+
+        return await self._database.read(work)
 
     async def replace_admin(self, sha256: str) -> None:
         """Make this the only admin token; sessions that came from the old one end."""
-        async with self._database.writing_quietly() as conn:
-            await conn.execute(delete(tokens))
-            await conn.execute(insert(tokens).values(sha256=sha256, kind=ADMIN, created_at=self._database.now_s))
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(tokens))
+            conn.execute(insert(tokens).values(sha256=sha256, kind=ADMIN, created_at=self._database.now_s))
+
+        await self._database.write_quietly(work)
 
     async def add_session(self, sha256: str, lifetime_s: float) -> None:
         """Let a browser in for a while; what is over goes."""
         now_s = self._database.now_s
-        async with self._database.writing_quietly() as conn:
-            await conn.execute(delete(tokens).where(tokens.c.expires_at <= now_s))
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(tokens).where(tokens.c.expires_at <= now_s))
             row = {"sha256": sha256, "kind": SESSION, "created_at": now_s, "expires_at": now_s + lifetime_s}
-            await conn.execute(insert(tokens).values(row))
+            conn.execute(insert(tokens).values(row))
+
+        await self._database.write_quietly(work)
 
     async def end_session(self, sha256: str) -> None:
         """Forget a browser's session."""
-        async with self._database.writing_quietly() as conn:
-            await conn.execute(delete(tokens).where(tokens.c.sha256 == sha256, tokens.c.kind == SESSION))
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(tokens).where(tokens.c.sha256 == sha256, tokens.c.kind == SESSION))
+
+        await self._database.write_quietly(work)
 
     async def kind_of(self, sha256: str) -> str | None:
         """``admin`` or ``session`` for a token that is valid now, else None."""
         valid = tokens.c.expires_at.is_(None) | (tokens.c.expires_at > self._database.now_s)
-        async with self._database.reading() as conn:
-            found = await conn.execute(select(tokens.c.kind).where(tokens.c.sha256 == sha256, valid))
+
+        def work(conn: Connection) -> str | None:
+            found = conn.execute(select(tokens.c.kind).where(tokens.c.sha256 == sha256, valid))
             return found.scalar_one_or_none()
+
+        return await self._database.read(work)
 
     async def add_link(self, sha256: str, lifetime_s: float) -> None:
         """A login link's code; those that are over go."""
         now_s = self._database.now_s
-        async with self._database.writing_quietly() as conn:
-            await conn.execute(delete(login_links).where(login_links.c.expires_at <= now_s))
-            await conn.execute(insert(login_links).values(sha256=sha256, expires_at=now_s + lifetime_s))
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(login_links).where(login_links.c.expires_at <= now_s))
+            conn.execute(insert(login_links).values(sha256=sha256, expires_at=now_s + lifetime_s))
+
+        await self._database.write_quietly(work)
 
     async def use_link(self, sha256: str) -> bool:
         """Spend a code; True exactly once, within its lifetime."""
         spent = delete(login_links).where(login_links.c.sha256 == sha256).returning(login_links.c.expires_at)
-        async with self._database.writing_quietly() as conn:
-            expires_at = (await conn.execute(spent)).scalar_one_or_none()
+
+        def work(conn: Connection) -> bool:
+            expires_at = conn.execute(spent).scalar_one_or_none()
             return expires_at is not None and expires_at > self._database.now_s
+
+        return await self._database.write_quietly(work)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.store.database import Write
 from service.store.rows import clean, dumps
@@ -35,33 +34,33 @@ MAX_LOG_BYTES = 256 * 2**20
 MAX_ACKNOWLEDGED_KEYS = 5000
 
 
-async def store_records(write: Write, job_id: str, attempt: int, records: Sequence[RoundRecord]) -> None:
+def store_records(write: Write, job_id: str, attempt: int, records: Sequence[RoundRecord]) -> None:
     """Insert records; where one is stored under the same key already, the higher generation stays."""
     by_lineage: dict[int, list[RoundRecord]] = defaultdict(list)
     for record in records:
         by_lineage[record.lineage].append(record)
     for lineage, found in sorted(by_lineage.items()):
         found.sort(key=lambda r: (r.round, r.generation))
-        await _extend_lineage(write, (job_id, attempt, lineage), found)
-        num_skipped = await num_skipped_before(write.conn, job_id, (attempt, lineage, found[0].round))
+        _extend_lineage(write, (job_id, attempt, lineage), found)
+        num_skipped = num_skipped_before(write.conn, job_id, (attempt, lineage, found[0].round))
         rows = []
         for record in found:
             num_skipped += record.is_skipped
             rows.append(_point(write, (job_id, attempt), record, record.round - num_skipped))
-        await _upsert_points(write.conn, rows)
+        _upsert_points(write.conn, rows)
 
 
-async def _extend_lineage(write: Write, key: tuple[str, int, int], found: Sequence[RoundRecord]) -> None:
+def _extend_lineage(write: Write, key: tuple[str, int, int], found: Sequence[RoundRecord]) -> None:
     job_id, attempt, lineage = key
     place = (lineages.c.job_id == job_id, lineages.c.attempt == attempt, lineages.c.lineage == lineage)
-    row = (await write.conn.execute(select(lineages).where(*place))).one_or_none()
+    row = write.conn.execute(select(lineages).where(*place)).one_or_none()
     first, last = found[0].round, found[-1].round
     if row is None:
         values = {"job_id": job_id, "attempt": attempt, "lineage": lineage, "first_round": first, "last_round": last}
-        await write.conn.execute(insert(lineages).values(values))
+        write.conn.execute(insert(lineages).values(values))
     elif first < row.first_round or last > row.last_round:
         first, last = min(first, row.first_round), max(last, row.last_round)
-        await write.conn.execute(update(lineages).where(*place).values(first_round=first, last_round=last))
+        write.conn.execute(update(lineages).where(*place).values(first_round=first, last_round=last))
 
 
 def _point(write: Write, key: tuple[str, int], record: RoundRecord, step: int) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def finite(values: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
-async def _upsert_points(conn: AsyncConnection, rows: list[dict[str, Any]]) -> None:
+def _upsert_points(conn: Connection, rows: list[dict[str, Any]]) -> None:
     statement = _insert_into(conn, points)
     new = statement.excluded
     kept = ("job_id", "attempt", "lineage", "round")
@@ -95,15 +94,15 @@ async def _upsert_points(conn: AsyncConnection, rows: list[dict[str, Any]]) -> N
         set_={column.name: new[column.name] for column in points.c if column.name not in kept},
         where=new.generation > points.c.generation,
     )
-    await conn.execute(statement, rows)
+    conn.execute(statement, rows)
 
 
-def _insert_into(conn: AsyncConnection, table: Table) -> Any:
+def _insert_into(conn: Connection, table: Table) -> Any:
     """An INSERT that knows ``ON CONFLICT``; the two databases spell it alike, SQLAlchemy has it per dialect."""
     return (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-async def store_logs(write: Write, snapshot: JobSnapshot) -> None:
+def store_logs(write: Write, snapshot: JobSnapshot) -> None:
     """Append log bytes; what is stored already is cut off, and an unfinished line waits for its end.
 
     A line is finished by force when it is long, or when its worker or the attempt is over.
@@ -111,9 +110,9 @@ async def store_logs(write: Write, snapshot: JobSnapshot) -> None:
     if not snapshot.logs:
         return
     job_id, attempt = snapshot.job_id, snapshot.attempt
-    sizes = await _log_sizes(write.conn, job_id, attempt)
+    sizes = _log_sizes(write.conn, job_id, attempt)
     last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
-    position = int((await write.conn.execute(last)).scalar_one() or 0)
+    position = int(write.conn.execute(last).scalar_one() or 0)
     living = set() if snapshot.phase is RunPhase.ENDED else {view.worker_id for view in snapshot.workers}
     ranks: dict[str, int | None] = {}
     rows = []
@@ -131,10 +130,10 @@ async def store_logs(write: Write, snapshot: JobSnapshot) -> None:
         rows.append(_log_row(write, (job_id, attempt), chunk, (offset, position, data)))
         position += len(data)
     if rows:
-        await write.conn.execute(insert(log_chunks), rows)
-        await _note_log_workers(write, (job_id, attempt), sizes, ranks)
+        write.conn.execute(insert(log_chunks), rows)
+        _note_log_workers(write, (job_id, attempt), sizes, ranks)
         too_old = (log_chunks.c.job_id == job_id, log_chunks.c.position < position - MAX_LOG_BYTES)
-        await write.conn.execute(delete(log_chunks).where(*too_old))
+        write.conn.execute(delete(log_chunks).where(*too_old))
 
 
 def _new_part(chunk: LogChunk, stored_bytes: int, is_living: bool) -> tuple[int, bytes]:
@@ -163,8 +162,8 @@ def _log_row(write: Write, key: tuple[str, int], chunk: LogChunk, part: tuple[in
     }
 
 
-async def _log_sizes(conn: AsyncConnection, job_id: str, attempt: int) -> dict[str, int]:
-    found = await conn.execute(
+def _log_sizes(conn: Connection, job_id: str, attempt: int) -> dict[str, int]:
+    found = conn.execute(
         select(log_workers.c.worker_id, log_workers.c.size_bytes).where(
             log_workers.c.job_id == job_id, log_workers.c.attempt == attempt
         )
@@ -172,7 +171,7 @@ async def _log_sizes(conn: AsyncConnection, job_id: str, attempt: int) -> dict[s
     return {row.worker_id: row.size_bytes for row in found}
 
 
-async def _note_log_workers(
+def _note_log_workers(
     write: Write, key: tuple[str, int], sizes: Mapping[str, int], ranks: Mapping[str, int | None]
 ) -> None:
     rows = [
@@ -185,14 +184,14 @@ async def _note_log_workers(
         index_elements=[log_workers.c.job_id, log_workers.c.attempt, log_workers.c.worker_id],
         set_={"size_bytes": new.size_bytes, "rank": func.coalesce(new.rank, log_workers.c.rank)},
     )
-    await write.conn.execute(statement, rows)
+    write.conn.execute(statement, rows)
 
 
-async def store_timeline(write: Write, job_id: str, attempt: int, rows: Sequence[TimelineRow]) -> None:
+def store_timeline(write: Write, job_id: str, attempt: int, rows: Sequence[TimelineRow]) -> None:
     """Insert rows by key; one stored without ``cost_s`` is completed by a later one that has it."""
     if not rows:
         return
-    found = await write.conn.execute(
+    found = write.conn.execute(
         select(timeline.c.key, timeline.c.cost_s).where(
             timeline.c.job_id == job_id,
             timeline.c.attempt == attempt,
@@ -201,17 +200,15 @@ async def store_timeline(write: Write, job_id: str, attempt: int, rows: Sequence
     )
     stored = {row.key: row.cost_s for row in found}
     last = select(func.coalesce(func.max(timeline.c.seq), 0)).where(timeline.c.job_id == job_id)
-    seq = int((await write.conn.execute(last)).scalar_one())
+    seq = int(write.conn.execute(last).scalar_one())
     for row in rows:
         if row.key not in stored:
             seq += 1
             values = {"job_id": job_id, "attempt": attempt, "seq": seq, "changed": write.change}
-            await write.conn.execute(insert(timeline).values(**values, **_timeline_values(row)))
+            write.conn.execute(insert(timeline).values(**values, **_timeline_values(row)))
         elif stored[row.key] is None and row.cost_s is not None:
             place = (timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.key == row.key)
-            await write.conn.execute(
-                update(timeline).where(*place).values(changed=write.change, **_timeline_values(row))
-            )
+            write.conn.execute(update(timeline).where(*place).values(changed=write.change, **_timeline_values(row)))
         stored[row.key] = row.cost_s
 
 
@@ -230,7 +227,7 @@ def _timeline_values(row: TimelineRow) -> dict[str, Any]:
     }
 
 
-async def store_checkpoints(write: Write, job_id: str, found: Sequence[CheckpointInfo]) -> None:
+def store_checkpoints(write: Write, job_id: str, found: Sequence[CheckpointInfo]) -> None:
     """Register checkpoints by path; the latest description stays."""
     if not found:
         return
@@ -239,7 +236,7 @@ async def store_checkpoints(write: Write, job_id: str, found: Sequence[Checkpoin
         index_elements=[checkpoints.c.job_id, checkpoints.c.path], set_={"info": statement.excluded.info}
     )
     rows = [{"job_id": job_id, "path": info.path, "info": dumps(checkpoint_values(info))} for info in found]
-    await write.conn.execute(statement, rows)
+    write.conn.execute(statement, rows)
 
 
 def checkpoint_values(info: CheckpointInfo) -> dict[str, Any]:
@@ -248,17 +245,17 @@ def checkpoint_values(info: CheckpointInfo) -> dict[str, Any]:
     return {**asdict(info), "metric": metric}
 
 
-async def acknowledged(conn: AsyncConnection, job_id: str, attempt: int) -> Acknowledged:
+def acknowledged(conn: Connection, job_id: str, attempt: int) -> Acknowledged:
     """What of an attempt this transaction sees as stored."""
-    last = await conn.execute(
+    last = conn.execute(
         select(lineages.c.lineage, lineages.c.last_round)
         .where(lineages.c.job_id == job_id, lineages.c.attempt == attempt)
         .order_by(lineages.c.lineage.desc())
         .limit(1)
     )
     row = last.one_or_none()
-    paths = await conn.execute(select(checkpoints.c.path).where(checkpoints.c.job_id == job_id))
-    keys = await conn.execute(
+    paths = conn.execute(select(checkpoints.c.path).where(checkpoints.c.job_id == job_id))
+    keys = conn.execute(
         select(timeline.c.key)
         .where(timeline.c.job_id == job_id, timeline.c.attempt == attempt)
         .order_by(timeline.c.seq.desc())
@@ -266,7 +263,7 @@ async def acknowledged(conn: AsyncConnection, job_id: str, attempt: int) -> Ackn
     )
     return Acknowledged(
         rounds=(0, 0) if row is None else (row.lineage, row.last_round),
-        log_offsets=await _log_sizes(conn, job_id, attempt),
+        log_offsets=_log_sizes(conn, job_id, attempt),
         checkpoints=frozenset(paths.scalars()),
         timeline=frozenset(keys.scalars()),
     )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Select, delete, func, insert, literal, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, Select, delete, func, insert, literal, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale
@@ -76,14 +75,15 @@ class JobStore:
 
         Raises UnknownBundleError, UnknownJobError, KeyReusedError, KeySpentError; nothing is stored then.
         """
-        async with self._database.writing() as write:
-            if key is not None and (earlier := await _earlier(write, key)) is not None:
+
+        def work(write: Write) -> Submitted:
+            if key is not None and (earlier := _earlier(write, key)) is not None:
                 return Submitted(earlier, is_new=False)
-            await _check_references(write.conn, spec)
+            _check_references(write.conn, spec)
             job_id = self._ids.job_id(write.now_s)
-            job = await _insert(write, job_id, spec)
+            job = _insert(write, job_id, spec)
             if key is not None:
-                await write.conn.execute(
+                write.conn.execute(
                     insert(idempotency_keys).values(
                         principal=key.principal,
                         scope=key.scope,
@@ -93,40 +93,47 @@ class JobStore:
                         created_at=write.now_s,
                     )
                 )
-        return Submitted(job, is_new=True)
+            return Submitted(job, is_new=True)
+
+        return await self._database.write(work)
 
     async def check_references(self, spec: JobSpec) -> None:
         """Raises UnknownBundleError, UnknownJobError, as ``submit`` would now."""
-        async with self._database.reading() as conn:
-            await _check_references(conn, spec)
+
+        def work(conn: Connection) -> None:
+            _check_references(conn, spec)
+
+        await self._database.read(work)
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""
-        async with self._database.reading() as conn:
-            return await fetch_job(conn, job_id)
+        return await self._database.read(lambda conn: fetch_job(conn, job_id))
 
     async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> list[JobRow]:
         """At most ``limit`` jobs, newest first, those older than ``before_id``."""
         statement = _filtered(wanted).order_by(jobs.c.id.desc()).limit(limit)
         if before_id is not None:
             statement = statement.where(jobs.c.id < before_id)
-        async with self._database.reading() as conn:
-            return [job_of(row) for row in await conn.execute(statement)]
+        return await self._database.read(lambda conn: [job_of(row) for row in conn.execute(statement)])
 
     async def count_by_state(self) -> dict[JobState, int]:
         """How many jobs are in each state; states without any are 0."""
         statement = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-        async with self._database.reading() as conn:
-            found = {JobState(state): int(number) for state, number in await conn.execute(statement)}
+
+        rows = await self._database.read(lambda conn: conn.execute(statement).all())
+        found = {JobState(state): int(number) for state, number in rows}
         return {state: found.get(state, 0) for state in JobState}
 
     async def queue_before(self, job: JobRow, limit: int) -> list[JobRow]:
         """QUEUED jobs that have waited longer, the first in line first."""
         earlier = (jobs.c.queued_at < job.queued_at) | ((jobs.c.queued_at == job.queued_at) & (jobs.c.id < job.id))
         statement = select(jobs).where(jobs.c.state == JobState.QUEUED, earlier)
-        async with self._database.reading() as conn:
-            rows = await conn.execute(statement.order_by(jobs.c.queued_at, jobs.c.id).limit(limit))
+
+        def work(conn: Connection) -> list[JobRow]:
+            rows = conn.execute(statement.order_by(jobs.c.queued_at, jobs.c.id).limit(limit))
             return [job_of(row) for row in rows]
+
+        return await self._database.read(work)
 
     async def command(self, job: JobRow, wanted: Move, *, is_fresh_start: bool = False) -> JobRow:
         """Carry out a user's command; ``is_fresh_start`` makes a retry ignore all earlier checkpoints.
@@ -138,8 +145,7 @@ class JobStore:
             columns["failure"] = None
         if is_fresh_start:
             columns.update(restart_after=job.attempt, samples=0, total_samples=None, loss=None, eval_values="{}")
-        async with self._database.writing() as write:
-            return await move(write, job, wanted.to, wanted.reason, columns)
+        return await self._database.write(lambda write: move(write, job, wanted.to, wanted.reason, columns))
 
     async def set_scale(self, job: JobRow, scale: Scale) -> JobRow:
         """Store the wished size, guarded by the row. Raises StaleRowError."""
@@ -150,8 +156,7 @@ class JobStore:
             "scale_actor": scale.actor,
             "scale_reason": scale.reason,
         }
-        async with self._database.writing() as write:
-            return await update_guarded(write, job, columns)
+        return await self._database.write(lambda write: update_guarded(write, job, columns))
 
     async def delete(self, job: JobRow) -> Deleted:
         """Remove an ended job and all its rows, guarded by the row; its files are the caller's to remove.
@@ -159,8 +164,9 @@ class JobStore:
         Raises StaleRowError.
         """
         assert job.is_ended
-        async with self._database.writing() as write:
-            gone = await write.conn.execute(
+
+        def work(write: Write) -> Deleted:
+            gone = write.conn.execute(
                 delete(jobs)
                 .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.version == job.version)
                 .returning(jobs.c.bundle_id)
@@ -168,28 +174,31 @@ class JobStore:
             row = gone.one_or_none()
             if row is None:
                 raise StaleRowError(f"{job.id} has changed; read it again")
-            return Deleted(None if row.bundle_id is None else await _drop_bundle(write, row.bundle_id))
+            return Deleted(None if row.bundle_id is None else _drop_bundle(write, row.bundle_id))
+
+        return await self._database.write(work)
 
     async def events(self, job_id: str, after: int, limit: int) -> list[EventRow]:
         """State transitions with ``seq`` above ``after``, oldest first."""
         statement = select(events).where(events.c.job_id == job_id, events.c.seq > after)
-        async with self._database.reading() as conn:
-            return [event_of(row) for row in await conn.execute(statement.order_by(events.c.seq).limit(limit))]
+        return await self._database.read(
+            lambda conn: [event_of(row) for row in conn.execute(statement.order_by(events.c.seq).limit(limit))]
+        )
 
 
-async def _check_references(conn: AsyncConnection, spec: JobSpec) -> None:
+def _check_references(conn: Connection, spec: JobSpec) -> None:
     if spec.bundle is not None:
-        found = await conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
+        found = conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
         if found.one_or_none() is None:
             raise UnknownBundleError(spec.bundle)
-    if spec.init_from is not None and await fetch_job(conn, spec.init_from.job) is None:
+    if spec.init_from is not None and fetch_job(conn, spec.init_from.job) is None:
         raise UnknownJobError(spec.init_from.job)
 
 
-async def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
+def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
     table = idempotency_keys
-    await write.conn.execute(delete(table).where(table.c.created_at < write.now_s - KEY_LIFETIME_S))
-    found = await write.conn.execute(
+    write.conn.execute(delete(table).where(table.c.created_at < write.now_s - KEY_LIFETIME_S))
+    found = write.conn.execute(
         select(table.c.body_sha256, table.c.job_id).where(
             table.c.principal == key.principal, table.c.scope == key.scope, table.c.key == key.key
         )
@@ -199,13 +208,13 @@ async def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
         return None
     if row.body_sha256 != key.body_sha256:
         raise KeyReusedError(key.key)
-    job = await fetch_job(write.conn, row.job_id)
+    job = fetch_job(write.conn, row.job_id)
     if job is None:
         raise KeySpentError(row.job_id)
     return job
 
 
-async def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
+def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
     statement = insert(jobs).values(
         id=job_id,
         name=spec.name,
@@ -226,17 +235,17 @@ async def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
         worker_s=0.0,
         **dict.fromkeys(("restart_after", "attempt", "term", "num_current", "num_desired", "samples"), 0),
     )
-    job = job_of((await write.conn.execute(statement.returning(jobs))).one())
+    job = job_of((write.conn.execute(statement.returning(jobs))).one())
     if spec.labels:
         rows = [{"job_id": job_id, "key": key, "value": value} for key, value in spec.labels.items()]
-        await write.conn.execute(insert(job_labels), rows)
-    await add_event(write, job, None)
+        write.conn.execute(insert(job_labels), rows)
+    add_event(write, job, None)
     return job
 
 
-async def _drop_bundle(write: Write, bundle_id: str) -> str | None:
+def _drop_bundle(write: Write, bundle_id: str) -> str | None:
     in_use = select(literal(1)).where(jobs.c.bundle_id == bundle_id).exists()
-    gone = await write.conn.execute(
+    gone = write.conn.execute(
         delete(bundles)
         .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, ~in_use)
         .returning(bundles.c.sha256)

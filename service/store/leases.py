@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import inspect, select, text, update
+from sqlalchemy import Connection, inspect, select, text, update
 
 from service.records import StoredCluster
 from service.store.database import Database
@@ -33,8 +33,8 @@ class LeaseStore:
 
     async def installation(self) -> Installation:
         """The one row about this installation."""
-        async with self._database.reading() as conn:
-            row = (await conn.execute(select(installation))).one()
+
+        row = await self._database.read(lambda conn: conn.execute(select(installation)).one())
         return Installation(
             id=row.id,
             page_secret=bytes(row.page_secret),
@@ -57,11 +57,14 @@ class LeaseStore:
 
     async def revision(self) -> str | None:
         """The migration that the database is at; None for a database without tables."""
-        async with self._database.reading() as conn:
-            if not await conn.run_sync(lambda sync: inspect(sync).has_table(VERSION_TABLE)):
+
+        def work(conn: Connection) -> str | None:
+            if not inspect(conn).has_table(VERSION_TABLE):
                 return None
-            found = await conn.execute(text(f"SELECT version_num FROM {VERSION_TABLE}"))
+            found = conn.execute(text(f"SELECT version_num FROM {VERSION_TABLE}"))
             return found.scalar_one_or_none()
+
+        return await self._database.read(work)
 
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:
         """Become the leader; the fencing number, or None while another one is."""
@@ -72,9 +75,12 @@ class LeaseStore:
             .values(fence=installation.c.fence + 1, leader=holder, lease_until=now_s + ttl_s, heartbeat_at=now_s)
             .returning(installation.c.fence)
         )
-        async with self._database.writing_quietly() as conn:
-            fence = (await conn.execute(statement)).scalar_one_or_none()
+
+        def work(conn: Connection) -> int | None:
+            fence = conn.execute(statement).scalar_one_or_none()
             return None if fence is None else int(fence)
+
+        return await self._database.write_quietly(work)
 
     async def renew_lease(self, fence: int, ttl_s: float) -> None:
         """Stay the leader. Raises FencedOutError."""
@@ -85,12 +91,18 @@ class LeaseStore:
             .values(lease_until=now_s + ttl_s, heartbeat_at=now_s)
             .returning(installation.c.fence)
         )
-        async with self._database.writing_quietly() as conn:
-            if (await conn.execute(statement)).one_or_none() is None:
+
+        def work(conn: Connection) -> None:
+            if conn.execute(statement).one_or_none() is None:
                 raise FencedOutError(f"fencing number {fence} was superseded; this reconciler must stop")
+
+        await self._database.write_quietly(work)
 
     async def release_lease(self, fence: int) -> None:
         """Let the next one take over at once."""
         statement = update(installation).where(installation.c.fence == fence).values(lease_until=0.0, leader=None)
-        async with self._database.writing_quietly() as conn:
-            await conn.execute(statement)
+
+        def work(conn: Connection) -> None:
+            conn.execute(statement)
+
+        await self._database.write_quietly(work)

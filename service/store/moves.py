@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, func, insert, select, update
 
 from service.records import JobRow
 from service.states import ENDED_STATES, PLACED_STATES, JobState, is_allowed
@@ -16,7 +15,7 @@ from service.store.schema import events, jobs
 from workers.errors import Reason
 
 
-async def move(write: Write, job: JobRow, to: JobState, reason: Reason | None, values: dict[str, Any]) -> JobRow:
+def move(write: Write, job: JobRow, to: JobState, reason: Reason | None, values: dict[str, Any]) -> JobRow:
     """Move ``job`` to another state if it is still as the caller saw it; ``values`` are further columns.
 
     Raises TransitionError when the table has no such move, StaleRowError when the row has changed.
@@ -24,12 +23,12 @@ async def move(write: Write, job: JobRow, to: JobState, reason: Reason | None, v
     if not is_allowed(job.state, to):
         raise TransitionError(f"{job.id} is {job.state}; the table of states has no move from there to {to}")
     columns = {**_times(job, to, write.now_s), **values, "state": to, "reason": reason}
-    moved = await update_guarded(write, job, columns)
-    await add_event(write, moved, job.state)
+    moved = update_guarded(write, job, columns)
+    add_event(write, moved, job.state)
     return moved
 
 
-async def update_guarded(write: Write, job: JobRow, columns: dict[str, Any]) -> JobRow:
+def update_guarded(write: Write, job: JobRow, columns: dict[str, Any]) -> JobRow:
     """Write columns if state and version are still those of ``job``; the row as it is then.
 
     Raises StaleRowError.
@@ -40,16 +39,16 @@ async def update_guarded(write: Write, job: JobRow, columns: dict[str, Any]) -> 
         .values(**columns, version=job.version + 1, changed=write.change)
         .returning(jobs)
     )
-    row = (await write.conn.execute(statement)).one_or_none()
+    row = write.conn.execute(statement).one_or_none()
     if row is None:
         raise StaleRowError(f"{job.id} is no longer {job.state} at version {job.version}; read it again")
     return job_of(row)
 
 
-async def add_event(write: Write, job: JobRow, source: JobState | None) -> None:
+def add_event(write: Write, job: JobRow, source: JobState | None) -> None:
     """Append the event of the move that led to ``job``."""
     last = select(func.coalesce(func.max(events.c.seq), 0) + 1).where(events.c.job_id == job.id)
-    await write.conn.execute(
+    write.conn.execute(
         insert(events).values(
             job_id=job.id,
             seq=last.scalar_subquery(),
@@ -62,9 +61,9 @@ async def add_event(write: Write, job: JobRow, source: JobState | None) -> None:
     )
 
 
-async def fetch_job(conn: AsyncConnection, job_id: str) -> JobRow | None:
+def fetch_job(conn: Connection, job_id: str) -> JobRow | None:
     """The row as this transaction sees it."""
-    row = (await conn.execute(select(jobs).where(jobs.c.id == job_id))).one_or_none()
+    row = conn.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
     return None if row is None else job_of(row)
 
 

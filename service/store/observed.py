@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, JobState
@@ -29,22 +29,20 @@ class ObservedStore:
     async def live_jobs(self) -> list[JobRow]:
         """Jobs in LIVE_STATES, those that have waited longest first."""
         statement = select(jobs).where(jobs.c.state.in_(sorted(LIVE_STATES))).order_by(jobs.c.queued_at, jobs.c.id)
-        async with self._database.reading() as conn:
-            return [job_of(row) for row in await conn.execute(statement)]
+        return await self._database.read(lambda conn: [job_of(row) for row in conn.execute(statement)])
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""
-        async with self._database.reading() as conn:
-            return await fetch_job(conn, job_id)
+        return await self._database.read(lambda conn: fetch_job(conn, job_id))
 
     async def job_ids(self) -> frozenset[str]:
         """Ids of all jobs."""
-        async with self._database.reading() as conn:
-            return frozenset((await conn.execute(select(jobs.c.id))).scalars())
+        return await self._database.read(lambda conn: frozenset(conn.execute(select(jobs.c.id)).scalars()))
 
     async def admit(self, job: JobRow, num_desired: int, fence: int) -> JobRow:
         """QUEUED to STARTING. Raises StaleRowError, TransitionError, FencedOutError."""
-        async with self._database.writing(fence) as write:
+
+        def work(write: Write) -> JobRow:
             columns = {
                 "attempt": job.attempt + 1,
                 "term": 1,
@@ -54,89 +52,111 @@ class ObservedStore:
                 "explanation": None,
                 "failure": None,
             }
-            return await move(write, job, JobState.STARTING, None, columns)
+            return move(write, job, JobState.STARTING, None, columns)
+
+        return await self._database.write(work, fence)
 
     async def new_term(self, job: JobRow, fence: int) -> JobRow:
         """Count the next controller. Raises StaleRowError, FencedOutError."""
-        async with self._database.writing(fence) as write:
-            return await _update_attempt(write, job, {"term": job.term + 1}, jobs.c.term == job.term)
+        return await self._database.write(
+            lambda write: _update_attempt(write, job, {"term": job.term + 1}, jobs.c.term == job.term), fence
+        )
 
     async def transition(self, job: JobRow, to: JobState, change: Transition, fence: int) -> JobRow:
         """One guarded move. Raises TransitionError, StaleRowError, FencedOutError."""
         columns: dict[str, Any] = {"explanation": explanation_text(change.explanation)}
         if change.failure is not None:
             columns["failure"] = failure_text(change.failure)
-        async with self._database.writing(fence) as write:
-            return await move(write, job, to, change.reason, columns)
+        return await self._database.write(lambda write: move(write, job, to, change.reason, columns), fence)
 
     async def set_desired(self, job: JobRow, num_desired: int, fence: int) -> None:
         """Note the size steered to. Raises StaleRowError, FencedOutError."""
         if job.num_desired != num_desired:
-            async with self._database.writing(fence) as write:
-                await _update_attempt(write, job, {"num_desired": num_desired})
+
+            def work(write: Write) -> None:
+                _update_attempt(write, job, {"num_desired": num_desired})
+
+            await self._database.write(work, fence)
 
     async def set_explanation(self, job: JobRow, explanation: Explanation | None, fence: int) -> None:
         """Note why the job waits. Raises StaleRowError, FencedOutError."""
         if job.explanation != explanation:
-            async with self._database.writing(fence) as write:
+
+            def work(write: Write) -> None:
                 columns = {"explanation": explanation_text(explanation)}
-                await _update_attempt(write, job, columns, jobs.c.state == job.state)
+                _update_attempt(write, job, columns, jobs.c.state == job.state)
+
+            await self._database.write(work, fence)
 
     async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
         """What of this attempt is stored."""
-        async with self._database.reading() as conn:
-            return await acknowledged(conn, job_id, attempt)
+        return await self._database.read(lambda conn: acknowledged(conn, job_id, attempt))
 
     async def fold(self, snapshot: JobSnapshot, fence: int) -> Acknowledged:
         """Store all that is new in the snapshot. Raises StaleRowError, FencedOutError."""
         job_id, attempt = snapshot.job_id, snapshot.attempt
-        async with self._database.writing(fence) as write:
-            job = await fetch_job(write.conn, job_id)
+
+        def work(write: Write) -> Acknowledged:
+            job = fetch_job(write.conn, job_id)
             if job is None or (job.attempt, job.term) != (attempt, snapshot.term):
                 seen = "gone" if job is None else f"at attempt {job.attempt}, term {job.term}"
                 raise StaleRowError(f"snapshot of {job_id} attempt {attempt}, term {snapshot.term}: the job is {seen}")
-            await store_records(write, job_id, attempt, snapshot.records)
-            await store_logs(write, snapshot)
-            await store_timeline(write, job_id, attempt, snapshot.timeline)
-            await store_checkpoints(write, job_id, snapshot.checkpoints)
+            store_records(write, job_id, attempt, snapshot.records)
+            store_logs(write, snapshot)
+            store_timeline(write, job_id, attempt, snapshot.timeline)
+            store_checkpoints(write, job_id, snapshot.checkpoints)
             columns = observed_columns(job, snapshot, write.now_s)
-            await write.conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns, changed=write.change))
-            return await acknowledged(write.conn, job_id, attempt)
+            write.conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns, changed=write.change))
+            return acknowledged(write.conn, job_id, attempt)
+
+        return await self._database.write(work, fence)
 
     async def register_checkpoints(self, job_id: str, found: Sequence[CheckpointInfo], fence: int) -> None:
         """Make the list equal to ``found``. Raises FencedOutError; a job that is gone is passed over."""
-        async with self._database.writing(fence) as write:
-            if await fetch_job(write.conn, job_id) is None:
+
+        def work(write: Write) -> None:
+            if fetch_job(write.conn, job_id) is None:
                 return
             paths = [info.path for info in found]
-            await write.conn.execute(
+            write.conn.execute(
                 delete(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.path.not_in(paths))
             )
-            await store_checkpoints(write, job_id, found)
+            store_checkpoints(write, job_id, found)
+
+        await self._database.write(work, fence)
 
     async def checkpoints(self, job_id: str) -> list[CheckpointInfo]:
         """Registered checkpoints, oldest first."""
-        async with self._database.reading() as conn:
-            found = await conn.execute(select(checkpoints.c.info).where(checkpoints.c.job_id == job_id))
+
+        def work(conn: Connection) -> list[CheckpointInfo]:
+            found = conn.execute(select(checkpoints.c.info).where(checkpoints.c.job_id == job_id))
             return sorted((checkpoint_of(text) for text in found.scalars()), key=lambda info: info.order)
+
+        return await self._database.read(work)
 
     async def bundle(self, bundle_id: str) -> BundleRow | None:
         """An uploaded bundle, or None."""
-        async with self._database.reading() as conn:
-            row = (await conn.execute(select(bundles).where(bundles.c.id == bundle_id))).one_or_none()
+
+        def work(conn: Connection) -> BundleRow | None:
+            row = conn.execute(select(bundles).where(bundles.c.id == bundle_id)).one_or_none()
             return None if row is None else bundle_of(row)
+
+        return await self._database.read(work)
 
     async def put_cluster(self, view: ClusterView, fence: int) -> None:
         """Note what the cluster looks like. Raises FencedOutError."""
         document = asdict(view)
         for node in document["nodes"]:
             node.update(total=dict(node["total"]), free=dict(node["free"]))
-        async with self._database.writing(fence) as write:
+
+        def work(write: Write) -> None:
             columns = {"cluster": dumps(document), "cluster_at": write.now_s, "cluster_changed": write.change}
-            await write.conn.execute(update(installation).values(**columns))
+            write.conn.execute(update(installation).values(**columns))
+
+        await self._database.write(work, fence)
 
 
-async def _update_attempt(write: Write, job: JobRow, columns: Mapping[str, Any], *guards: Any) -> JobRow:
+def _update_attempt(write: Write, job: JobRow, columns: Mapping[str, Any], *guards: Any) -> JobRow:
     """Write columns that users do not set; guarded by the attempt, since a command in between does no harm."""
     statement = (
         update(jobs)
@@ -144,7 +164,7 @@ async def _update_attempt(write: Write, job: JobRow, columns: Mapping[str, Any],
         .values(**columns, changed=write.change)
         .returning(jobs)
     )
-    row = (await write.conn.execute(statement)).one_or_none()
+    row = write.conn.execute(statement).one_or_none()
     if row is None:
         raise StaleRowError(f"{job.id} is no longer in attempt {job.attempt}, term {job.term}, {job.state}")
     return job_of(row)

@@ -11,12 +11,13 @@ from service.store.bundles import BundleStore
 from service.store.database import Database
 from service.store.jobs import JobStore
 from service.store.leases import LeaseStore
+from service.store.nodes import NodeStore
 from service.store.observed import ObservedStore
 from service.store.port import ReconcilerStore
 from service.store.telemetry import TelemetryStore
 
 
-class Reconciling(LeaseStore, ObservedStore):
+class Reconciling(LeaseStore, ObservedStore, NodeStore):
     """``ReconcilerStore`` on SQL."""
 
 
@@ -31,6 +32,7 @@ class Store:
     access: AccessStore
     leases: LeaseStore
     observed: ObservedStore
+    nodes: NodeStore
     reconciler: ReconcilerStore
 
     async def close(self) -> None:
@@ -50,5 +52,6 @@ def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
         access=AccessStore(database),
         leases=reconciling,
         observed=reconciling,
+        nodes=reconciling,
         reconciler=reconciling,
     )

@@ -8,10 +8,10 @@ row has moved since (a user's command, say): read it again and decide again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
+from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, NodeMark, Transition
 from service.states import JobState
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
 
@@ -135,4 +135,24 @@ class ReconcilerStore(Protocol):
 
     async def put_cluster(self, view: ClusterView, fence: int) -> None:
         """Note what the cluster looks like now, for ``GET /cluster``, ``explain`` and the pages."""
+        ...
+
+    async def node_marks(self) -> dict[str, NodeMark]:
+        """The latest word on each node of which there is one, by the node's id."""
+        ...
+
+    async def quarantine(self, mark: NodeMark, text: str, fence: int) -> None:
+        """Take a node out of use; ``text`` goes among the cluster's events. Raises FencedOutError."""
+        ...
+
+    async def note_on_node(self, node_id: str, text: str, fence: int) -> None:
+        """An event; nothing happens where it is the latest on that node. Raises FencedOutError."""
+        ...
+
+    async def forget_nodes(self, known: Collection[str], fence: int) -> None:
+        """Drop words on all other nodes than these. Raises FencedOutError."""
+        ...
+
+    async def losses(self, since: float) -> list[Loss]:
+        """Workers lost after ``since`` (Unix seconds), of all jobs, each with the node that it was on."""
         ...

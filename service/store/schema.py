@@ -207,8 +207,11 @@ timeline = Table(
     Column("steps_lost", BigInteger),
     Column("changed", BigInteger, nullable=False),
 )
+_IS_LOSS = timeline.c.kind == "worker_lost"
 Index("ix_timeline_job_id_attempt_key", timeline.c.job_id, timeline.c.attempt, timeline.c.key, unique=True)
 Index("ix_timeline_job_id_changed", timeline.c.job_id, timeline.c.changed)
+
+Index("ix_timeline_losses", timeline.c.time, sqlite_where=_IS_LOSS, postgresql_where=_IS_LOSS)
 
 log_workers = Table(
     "log_workers",
@@ -243,4 +246,24 @@ checkpoints = Table(
     _job_column(),
     Column("path", String(200), primary_key=True),
     Column("info", Text, nullable=False),
+)
+
+node_marks = Table(
+    "node_marks",
+    metadata,
+    Column("node_id", String(64), primary_key=True),
+    Column("duty", String(16), nullable=False),
+    Column("actor", String(64), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since", Double, nullable=False),
+)
+
+cluster_events = Table(
+    "cluster_events",
+    metadata,
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", Double, nullable=False),
+    Column("node_id", String(64)),
+    Column("actor", String(64), nullable=False),
+    Column("text", Text, nullable=False),
 )

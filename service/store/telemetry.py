@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from sqlalchemy import Row, Table, func, select
+from sqlalchemy import Connection, Row, Select, Table, func, select
 
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
 from service.store.database import Database
@@ -20,6 +20,7 @@ MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
 MAX_JOBS_A_BATCH = 200
 
+_PointRow: TypeAlias = Row[Any, Any, Any, Any]
 _POINT_COLUMNS = (points.c.step, points.c.time, points.c["values"], points.c.changed)
 
 
@@ -31,32 +32,41 @@ class TelemetryStore:
 
     async def points(self, job_id: str, since_step: int = 0) -> list[Point]:
         """Points that count, with ``step`` of at least ``since_step``, by growing step."""
-        async with self._database.reading() as conn:
-            spans = await visible_spans(conn, job_id)
+
+        def work(conn: Connection) -> Sequence[_PointRow]:
+            spans = visible_spans(conn, job_id)
             if not spans:
-                return []
-            found = await conn.execute(
+                return ()
+            found = conn.execute(
                 select(*_POINT_COLUMNS)
                 .where(points.c.job_id == job_id, points.c.step >= since_step, in_spans(spans))
                 .order_by(points.c.attempt, points.c.lineage, points.c.round)
             )
-            rows = found.all()
+            return found.all()
+
+        rows = await self._database.read(work)
         # Long histories are a second of parsing; other requests go on meanwhile.
         return await asyncio.to_thread(_points_of, rows)
 
     async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
         """Rows with ``seq`` above ``after``, oldest first."""
         statement = select(timeline).where(timeline.c.job_id == job_id, timeline.c.seq > after)
-        async with self._database.reading() as conn:
-            found = await conn.execute(statement.order_by(timeline.c.seq).limit(limit))
+
+        def work(conn: Connection) -> list[TimelineEntry]:
+            found = conn.execute(statement.order_by(timeline.c.seq).limit(limit))
             return [timeline_of(row) for row in found]
+
+        return await self._database.read(work)
 
     async def timeline_tail(self, job_id: str, limit: int) -> list[TimelineEntry]:
         """The newest rows, newest first."""
         statement = select(timeline).where(timeline.c.job_id == job_id)
-        async with self._database.reading() as conn:
-            found = await conn.execute(statement.order_by(timeline.c.seq.desc()).limit(limit))
+
+        def work(conn: Connection) -> list[TimelineEntry]:
+            found = conn.execute(statement.order_by(timeline.c.seq.desc()).limit(limit))
             return [timeline_of(row) for row in found]
+
+        return await self._database.read(work)
 
     async def logs(self, job_id: str, rank: int | None, offset: int, max_bytes: int) -> list[LogPiece]:
         """Pieces that end after position ``offset``, until they exceed ``max_bytes``."""
@@ -69,8 +79,7 @@ class TelemetryStore:
         while num_bytes < max_bytes:
             later = [] if not found else [log_chunks.c.position > found[-1].position]
             statement = select(log_chunks).where(*chosen, *later).order_by(log_chunks.c.position)
-            async with self._database.reading() as conn:
-                batch = [log_of(row) for row in await conn.execute(statement.limit(MAX_LOG_CHUNKS_A_BATCH))]
+            batch = await self._log_pieces(statement.limit(MAX_LOG_CHUNKS_A_BATCH))
             found += batch
             num_bytes += sum(len(piece.data) for piece in batch)
             if len(batch) < MAX_LOG_CHUNKS_A_BATCH:
@@ -84,55 +93,60 @@ class TelemetryStore:
             earlier = [] if not found else [log_chunks.c.position < found[-1].position]
             statement = select(log_chunks).where(*_of_rank(job_id, rank), *earlier)
             statement = statement.order_by(log_chunks.c.position.desc()).limit(MAX_LOG_CHUNKS_A_BATCH)
-            async with self._database.reading() as conn:
-                batch = [log_of(row) for row in await conn.execute(statement)]
+            batch = await self._log_pieces(statement)
             found += batch
             if len(batch) < MAX_LOG_CHUNKS_A_BATCH or sum(len(piece.data) for piece in found) > max_bytes:
                 break
         return found[::-1]
 
+    async def _log_pieces(self, statement: Select[Any]) -> list[LogPiece]:
+        return await self._database.read(lambda conn: [log_of(row) for row in conn.execute(statement)])
+
     async def log_size(self, job_id: str) -> int:
         """The position after the last byte of the job's log."""
         last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
-        async with self._database.reading() as conn:
-            return int((await conn.execute(last)).scalar_one() or 0)
+        return await self._database.read(lambda conn: int(conn.execute(last).scalar_one() or 0))
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""
-        async with self._database.reading() as conn:
-            return await fetch_job(conn, job_id)
+        return await self._database.read(lambda conn: fetch_job(conn, job_id))
 
     async def jobs_changed(self, after: int, upto: int) -> list[JobRow]:
         """Jobs last written in (``after``, ``upto``], in that order."""
         statement = select(jobs).where(jobs.c.changed > after, jobs.c.changed <= upto)
-        async with self._database.reading() as conn:
-            return [job_of(row) for row in await conn.execute(statement.order_by(jobs.c.changed))]
+        return await self._database.read(
+            lambda conn: [job_of(row) for row in conn.execute(statement.order_by(jobs.c.changed))]
+        )
 
     async def timeline_changed(self, job_id: str, after: int, upto: int) -> list[TimelineEntry]:
         """Timeline rows written in (``after``, ``upto``], in the order of the changes."""
         chosen = (timeline.c.job_id == job_id, timeline.c.changed > after, timeline.c.changed <= upto)
-        async with self._database.reading() as conn:
-            found = await conn.execute(select(timeline).where(*chosen).order_by(timeline.c.changed, timeline.c.seq))
+
+        def work(conn: Connection) -> list[TimelineEntry]:
+            found = conn.execute(select(timeline).where(*chosen).order_by(timeline.c.changed, timeline.c.seq))
             return [timeline_of(row) for row in found]
+
+        return await self._database.read(work)
 
     async def points_changed(self, job_id: str, after: int, upto: int) -> list[Point]:
         """Points that count, written in (``after``, ``upto``], in the order of the changes."""
-        async with self._database.reading() as conn:
-            spans = await visible_spans(conn, job_id)
+
+        def work(conn: Connection) -> list[Point]:
+            spans = visible_spans(conn, job_id)
             if not spans:
                 return []
             chosen = (points.c.job_id == job_id, points.c.changed > after, points.c.changed <= upto)
-            found = await conn.execute(
+            found = conn.execute(
                 select(*_POINT_COLUMNS).where(*chosen, in_spans(spans)).order_by(points.c.changed, points.c.round)
             )
             return _points_of(found.all())
 
+        return await self._database.read(work)
+
     async def logs_changed(self, job_id: str, after: int, upto: int) -> list[LogPiece]:
         """Log pieces written in (``after``, ``upto``], in order."""
         chosen = (log_chunks.c.job_id == job_id, log_chunks.c.changed > after, log_chunks.c.changed <= upto)
-        async with self._database.reading() as conn:
-            found = await conn.execute(select(log_chunks).where(*chosen).order_by(log_chunks.c.position))
-            return [log_of(row) for row in found]
+        return await self._log_pieces(select(log_chunks).where(*chosen).order_by(log_chunks.c.position))
 
     async def batch_end(self, job_ids: Sequence[str], after: int, upto: int, *, has_all_jobs: bool) -> int:
         """A change up to which a reader who is at ``after`` can be given everything in one bounded batch.
@@ -144,20 +158,22 @@ class TelemetryStore:
             wanted += [(points, MAX_POINTS_A_BATCH), (log_chunks, MAX_LOG_CHUNKS_A_BATCH)]
         if has_all_jobs:
             wanted.append((jobs, MAX_JOBS_A_BATCH))
-        ends = [upto]
-        async with self._database.reading() as conn:
+
+        def work(conn: Connection) -> int:
+            ends = [upto]
             for table, limit in wanted:
                 statement = select(table.c.changed).where(table.c.changed > after)
                 if table is not jobs:
                     statement = statement.where(table.c.job_id.in_(job_ids))
-                end = await conn.execute(statement.order_by(table.c.changed).offset(limit).limit(1))
+                end = conn.execute(statement.order_by(table.c.changed).offset(limit).limit(1))
                 ends += [int(changed) for changed in end.scalars()]
-        return min(ends)
+            return min(ends)
+
+        return await self._database.read(work)
 
     async def cluster(self) -> StoredCluster | None:
         """The cluster as the reconciler saw it last; None before its first look."""
-        async with self._database.reading() as conn:
-            return cluster_of((await conn.execute(select(installation))).one())
+        return await self._database.read(lambda conn: cluster_of(conn.execute(select(installation)).one()))
 
     async def change(self) -> int:
         """The number of the last change."""
@@ -178,5 +194,5 @@ def _of_rank(job_id: str, rank: int | None) -> list[Any]:
     return chosen
 
 
-def _points_of(rows: Sequence[Row[Any, Any, Any, Any]]) -> list[Point]:
+def _points_of(rows: Sequence[_PointRow]) -> list[Point]:
     return [Point(step, time, json.loads(values), changed) for step, time, values, changed in rows]

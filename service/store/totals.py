@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from service.store.database import Database
 from service.store.schema import jobs, timeline
@@ -29,10 +29,11 @@ async def read_totals(database: Database) -> Totals:
         func.coalesce(func.sum(column), 0)
         for column in (jobs.c.num_current, jobs.c.num_desired, jobs.c.worker_s, jobs.c.samples)
     ]
-    async with database.reading() as conn:
-        by_state = await conn.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
-        by_kind = await conn.execute(select(timeline.c.kind, func.count()).group_by(timeline.c.kind))
-        num_current, num_desired, worker_s, samples = (await conn.execute(select(*sums))).one()
+
+    def work(conn: Connection) -> Totals:
+        by_state = conn.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
+        by_kind = conn.execute(select(timeline.c.kind, func.count()).group_by(timeline.c.kind))
+        num_current, num_desired, worker_s, samples = conn.execute(select(*sums)).one()
         return Totals(
             jobs={state: int(number) for state, number in by_state},
             timeline={kind: int(number) for kind, number in by_kind},
@@ -41,3 +42,5 @@ async def read_totals(database: Database) -> Totals:
             worker_s=float(worker_s),
             samples=int(samples),
         )
+
+    return await database.read(work)

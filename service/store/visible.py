@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from service.store.schema import lineages, points
 
@@ -23,9 +22,9 @@ class Span:
         return (attempt, lineage) == (self.attempt, self.lineage) and (self.end is None or round < self.end)
 
 
-async def visible_spans(conn: AsyncConnection, job_id: str) -> list[Span]:
+def visible_spans(conn: Connection, job_id: str) -> list[Span]:
     """The parts of a job's lineages that no later one has replaced, oldest first; rounds grow along them."""
-    found = await conn.execute(
+    found = conn.execute(
         select(lineages.c.attempt, lineages.c.lineage, lineages.c.first_round)
         .where(lineages.c.job_id == job_id)
         .order_by(lineages.c.attempt.desc(), lineages.c.lineage.desc())
@@ -53,13 +52,13 @@ def in_spans(spans: list[Span]) -> ColumnElement[bool]:
     )
 
 
-async def num_skipped_before(conn: AsyncConnection, job_id: str, place: tuple[int, int, int]) -> int:
+def num_skipped_before(conn: Connection, job_id: str, place: tuple[int, int, int]) -> int:
     """How many rounds that count before ``place`` (attempt, lineage, round) made no update."""
     attempt, lineage, round_number = place
-    spans = [span for span in await visible_spans(conn, job_id) if (span.attempt, span.lineage) <= (attempt, lineage)]
+    spans = [span for span in visible_spans(conn, job_id) if (span.attempt, span.lineage) <= (attempt, lineage)]
     if not spans:
         return 0
     counted = select(func.count()).where(
         points.c.job_id == job_id, points.c.is_skipped, points.c.round < round_number, in_spans(spans)
     )
-    return int((await conn.execute(counted)).scalar_one())
+    return int(conn.execute(counted).scalar_one())

@@ -112,10 +112,24 @@ def test_selected_jobs_are_compared(shared: Filled, view: Open) -> None:
 
 def test_the_cluster_shows_what_runs_where_and_what_is_lacking(shared: Filled, view: Open) -> None:
     page = view(shared.site).go("/cluster")
-    alder = page.get_by_label("Node alder")
+    alder = page.get_by_label("Node alder", exact=True)
     expect(alder).to_contain_text("3 of 4 CPUs in use")
     expect(alder.locator("a.cell")).to_have_text([re.compile(r"digits\s*worker 0 · compute"), re.compile(r"worker 2")])
     expect(page.get_by_label("Demand not met")).to_contain_text("chargpt-large lacks 4 workers")
+
+
+def test_a_node_is_drained_and_used_again(own: Filled, view: Open) -> None:
+    page = view(own.site).go("/cluster")
+    alder = page.get_by_label("Node alder", exact=True)
+    page.get_by_role("button", name="Drain node alder").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("workers there move to other nodes")
+    dialog.get_by_role("button", name="Drain it").click()
+    expect(alder).to_contain_text("drained")
+    expect(page.get_by_label("Decided of late")).to_contain_text("Node alder is drained.")
+    page.get_by_role("button", name="Use again node alder").click()
+    expect(alder).not_to_contain_text("drained")
+    expect(page.get_by_role("button", name="Drain node alder")).to_be_visible()
 
 
 def test_while_ray_is_away_a_banner_says_what_still_works(own: Filled, view: Open) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class FakeWorker:
 
     worker_id: str
     total: int
+    node_id: str = "n"
     phase: Phase = Phase.BUILD
     plan: Plan | None = None
     halted: PlanId = field(default=PlanId(0, 0))
@@ -72,7 +74,7 @@ class FakeWorker:
                 total_samples=self.total * BATCH,
                 device="cpu",
                 device_seconds={},
-                node_id="n",
+                node_id=self.node_id,
                 pid=1,
             ),
             records=tuple(self.records) if wants_records else (),
@@ -137,10 +139,17 @@ class FakeWorker:
 
 
 class FakeFleet:
-    """``workers`` are those alive; tests look at, and kill, what they like."""
+    """``workers`` are those alive, on ``machines()``; tests look at, and kill, what they like."""
 
-    def __init__(self, term: int, total: int = 20, workers: dict[str, FakeWorker] | None = None) -> None:
+    def __init__(
+        self,
+        term: int,
+        total: int = 20,
+        workers: dict[str, FakeWorker] | None = None,
+        machines: Callable[[], tuple[str, ...]] = lambda: ("n",),
+    ) -> None:
         self.news = asyncio.Event()
+        self._machines = machines
         self.workers = workers if workers is not None else {}
         self.asked_for_records: list[str] = []
         self.has_left = False
@@ -159,9 +168,12 @@ class FakeFleet:
         self._statuses, self._lost = {}, {}
         return heard
 
-    def start(self, worker_id: str) -> None:
-        self.workers[worker_id] = FakeWorker(worker_id, self._total)
-        self.news.set()
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
+        allowed = [name for name in self._machines() if name not in avoids]
+        if allowed:  # else it waits for a place
+            place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))
+            self.workers[worker_id] = FakeWorker(worker_id, self._total, place)
+            self.news.set()
 
     def can_poll(self, worker_id: str) -> bool:
         return worker_id in self.workers

@@ -29,6 +29,7 @@ class Player(SimWorker):
 
     told: list[RoundRecord] = field(default_factory=list)
     saved: list[CheckpointInfo] = field(default_factory=list)
+    node_id: str = "n"
 
     def answer(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus | None:
         """The status with what the simulation leaves out; None for a term that was superseded."""

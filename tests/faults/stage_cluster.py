@@ -161,6 +161,10 @@ class RemoteCluster:
     async def kill(self, names: Sequence[str]) -> None:
         await self._call("kill", list(names))
 
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        found: frozenset[str] = await self._call("who_sees", path, list(node_ids))
+        return found
+
     async def view(self) -> ClusterView:
         found: ClusterView = await self._call("view")
         return found

@@ -17,7 +17,8 @@ from service.migrations.upgrade import upgrade
 from service.services import Services, build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store, open_store
-from tests.service.given import Clock
+from tests.service.given import Clock, leader
+from tests.service.scene import Scene
 
 BASE_URL = "http://127.0.0.1:8420"
 
@@ -31,7 +32,7 @@ def anyio_backend() -> str:
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite database at the newest migration, to be copied."""
     file = tmp_path_factory.mktemp("migrated") / "template.db"
-    upgrade(f"sqlite+aiosqlite:///{file}")
+    upgrade(f"sqlite:///{file}")
     return file
 
 
@@ -46,7 +47,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: 
     """The URL of an empty database at the newest migration."""
     assert request.param == "sqlite"
     shutil.copy(migrated_file, tmp_path / "concertina.db")
-    return f"sqlite+aiosqlite:///{tmp_path / 'concertina.db'}"
+    return f"sqlite:///{tmp_path / 'concertina.db'}"
 
 
 @pytest.fixture
@@ -105,3 +106,19 @@ def running_app() -> Callable[..., object]:
                 yield caller
 
     return run
+
+
+@pytest.fixture
+async def scene(store: Store, tmp_path: Path) -> AsyncIterator[Scene]:
+    settings = load_settings({"home": tmp_path / "home"}, {})
+    made = Scene(store, settings, await leader(store))
+    yield made
+    await made.reconciler.settle(5)
+    await made.cluster.lose_everything()
+
+
+@pytest.fixture
+async def endless(scene: Scene) -> Scene:
+    """Jobs here do not end by themselves."""
+    scene.cluster.total = 1_000_000
+    return scene

@@ -40,8 +40,8 @@ async def test_ready_needs_database_migrations_and_reconciler_and_ray_only_degra
     assert (await ready())[0] == 503
     await services.store.reconciler.renew_lease(fence, 10)
     assert (await ready())[0] == 200
-    async with services.store.database.writing_quietly() as conn:
-        await conn.execute(text("UPDATE concertina_version SET version_num = '0000'"))
+    older = text("UPDATE concertina_version SET version_num = '0000'")
+    await services.store.database.write_quietly(lambda conn: conn.execute(older))
     assert await ready() == (503, "the database is not at the newest migration")
     assert (await anonymous.get("/livez")).json() == {"status": "alive"}
 

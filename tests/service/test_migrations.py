@@ -16,7 +16,7 @@ from service.store.schema import REVISION, VERSION_TABLE, metadata
 
 
 def url_of(file: Path) -> str:
-    return f"sqlite+aiosqlite:///{file}"
+    return f"sqlite:///{file}"
 
 
 def test_a_fresh_upgrade_equals_the_schema(migrated_file: Path) -> None:

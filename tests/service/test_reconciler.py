@@ -1,111 +1,22 @@
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from service.folders import checkpoints_folder, jobs_folder
 from service.reconciler.launching import Launching
 from service.reconciler.orphans import PATIENCE_S, Suspects
-from service.reconciler.pursuit import Office
-from service.reconciler.reconciler import Reconciler
 from service.records import JobRow, Scale
-from service.settings import Settings, load_settings
-from service.states import Already, Illegal, JobState, Verb, command
-from service.store.opening import Store
+from service.states import JobState, Verb
 from service.store.port import FencedOutError
-from tests.fakes import FakeCluster
-from tests.service.given import leader, spec
-from workers.assignment import JobKey
+from tests.service.given import leader
+from tests.service.scene import Scene, last_key
 from workers.checkpoints import MANIFEST, manifest_text
 from workers.errors import Reason, UserCodeError
 from workers.status import CheckpointInfo
 
 pytestmark = pytest.mark.anyio
-
-
-@dataclass
-class Scene:
-    """A reconciler over a real store and a cluster in memory."""
-
-    store: Store
-    settings: Settings
-    fence: int
-    cluster: FakeCluster = field(default_factory=FakeCluster)
-
-    def __post_init__(self) -> None:
-        self.reconciler = self._reconciler()
-
-    def _reconciler(self) -> Reconciler:
-        scratch = self.settings.home / "scratch"
-        office = Office(
-            store=self.store.reconciler,
-            cluster=self.cluster,
-            launching=Launching(self.settings, self.store.reconciler, scratch),
-            fence=self.fence,
-            storage=self.settings.storage_folder,
-            liveness_s=1.0,
-        )
-        return Reconciler(office, scratch)
-
-    async def restart(self) -> None:
-        """Another process takes over."""
-        await self.reconciler.settle(5)
-        self.reconciler = self._reconciler()
-        await self.reconciler.begin()
-
-    async def submit(self, **changes: object) -> JobRow:
-        return (await self.store.jobs.submit(spec(**changes))).job
-
-    async def job(self, job: JobRow) -> JobRow:
-        row = await self.store.reconciler.job(job.id)
-        assert row is not None
-        return row
-
-    async def until(self, job: JobRow, holds: Callable[[JobRow], bool]) -> JobRow:
-        for _ in range(1500):
-            await self.reconciler.tick()
-            row = await self.job(job)
-            if holds(row):
-                return row
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"never came true; last: {row}")
-
-    async def until_state(self, job: JobRow, *states: JobState) -> JobRow:
-        return await self.until(job, lambda row: row.state in states)
-
-    async def say(self, job: JobRow, verb: Verb) -> None:
-        row = await self.job(job)
-        wanted = command(verb, row.state, row.attempt)
-        assert not isinstance(wanted, Already | Illegal)
-        await self.store.jobs.command(row, wanted, is_fresh_start=False)
-
-    async def passed(self, job: JobRow) -> list[str]:
-        return [event.to.value for event in await self.store.jobs.events(job.id, 0, 100)]
-
-
-@pytest.fixture
-async def scene(store: Store, tmp_path: Path) -> AsyncIterator[Scene]:
-    settings = load_settings({"home": tmp_path / "home"}, {})
-    made = Scene(store, settings, await leader(store))
-    yield made
-    await made.reconciler.settle(5)
-    await made.cluster.lose_everything()
-
-
-@pytest.fixture
-async def endless(scene: Scene) -> Scene:
-    """Jobs here do not end by themselves."""
-    scene.cluster.total = 1_000_000
-    return scene
-
-
-def last_key(scene: Scene) -> JobKey:
-    return scene.cluster.launches[-1][0]
 
 
 async def test_a_job_goes_from_queued_to_succeeded(scene: Scene) -> None:

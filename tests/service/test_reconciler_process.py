@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.reconciler.process import Exit, Process
-from service.reconciler.shared_storage import refusal
-from service.records import ClusterView, JobRow, NodeView
+from service.records import JobRow
 from service.settings import Settings
 from service.states import JobState
 from service.store.opening import Store, open_store
@@ -106,30 +105,18 @@ async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_the
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.reconciler.process.REFUSED_S", 0.05)
-    monkeypatch.setattr("service.reconciler.process._file_system_of", lambda folder: "ext4")
-    scene.cluster.machines = ("n", "m")
+    scene.cluster.machines, scene.cluster.blind = ("n", "m"), {"m"}
     scene.announce(RayRecord(address="127.0.0.1:1", is_own=False))
     scene.start()
     job = (await scene.store.jobs.submit(spec())).job
     error = await scene.told_error()
-    assert "2 machines (m, n)" in error
+    assert "was not found on m (m)" in error
     assert "--storage" in error
     assert (await scene.until(job, lambda row: True)).state is JobState.QUEUED
     assert scene.cluster.launches == []
-    scene.cluster.machines = ("n",)
+    scene.cluster.blind = set()
     await scene.until(job, lambda row: row.state is JobState.RUNNING)
-
-
-@pytest.mark.parametrize(
-    ("machines", "file_system", "is_refused"),
-    [("nm", "ext4", True), ("nm", "nfs4", False), ("n", "ext4", False), ("nn", "ext4", False)],
-)
-def test_only_a_local_file_system_under_several_machines_is_refused(
-    machines: str, file_system: str, is_refused: bool
-) -> None:
-    nodes = tuple(NodeView(node_id=str(i), name=n, is_alive=True, total={}, free={}) for i, n in enumerate(machines))
-    told = refusal(ClusterView(is_up=True, nodes=nodes), Path("/data"), file_system)
-    assert (told is not None) == is_refused
+    assert list(scene.settings.storage_folder.glob(".probe-*")) == []
 
 
 async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:

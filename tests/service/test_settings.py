@@ -75,7 +75,7 @@ def test_storage_and_database_are_in_home_or_where_they_are_said_to_be(tmp_path:
     assert settings.storage_folder == tmp_path / "storage"
     assert settings.database_file == tmp_path / "concertina.db"
     elsewhere = load_settings(
-        {"home": tmp_path, "storage": "file:///data/my%20files", "database": "sqlite+aiosqlite:////data/a.db"}, {}
+        {"home": tmp_path, "storage": "file:///data/my%20files", "database": "sqlite:////data/a.db"}, {}
     )
     assert elsewhere.storage_folder == Path("/data/my files")
     assert elsewhere.database_file == Path("/data/a.db")

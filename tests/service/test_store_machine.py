@@ -37,7 +37,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = tempfile.mkdtemp(prefix="concertina-machine-")
         file = shutil.copy(self.template, self.folder)
         self.clock = Clock()
-        self.store: Store = open_store(f"sqlite+aiosqlite:///{file}", self.clock)
+        self.store: Store = open_store(f"sqlite:///{file}", self.clock)
         self.states: dict[str, JobState] = {}
         self.versions: dict[str, int] = {}
         self.rounds: dict[tuple[str, int], int] = {}

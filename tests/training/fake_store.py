@@ -8,6 +8,8 @@ import threading
 class FakeStore:
     """``StoreCalls`` in one process. ``supersede`` gives a group up: whoever waits in it fails at once."""
 
+    address = "127.0.0.1"
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._values: dict[tuple[str, str], bytes] = {}

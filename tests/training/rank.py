@@ -43,6 +43,8 @@ def serve_store(store: FakeStore) -> tuple[Any, bytes]:
 class RemoteCalls:
     """``StoreCalls`` to the test's process."""
 
+    address = "127.0.0.1"
+
     def __init__(self, address: Any, key: bytes) -> None:
         manager = StoreManager(address=address, authkey=key)
         manager.connect()

@@ -164,6 +164,13 @@ class ControllerCalls:
     def __init__(self, key: JobKey, namespace: str, term: Callable[[], int]) -> None:
         self._key, self._namespace, self._term = key, namespace, term
         self._found: tuple[int, Any] | None = None
+        node_address: Callable[[], str] = ray.util.get_node_ip_address
+        self._address = node_address()
+
+    @property
+    def address(self) -> str:
+        """The address by which Ray knows this node: what a host's own name resolves to may be loopback."""
+        return self._address
 
     def set(self, group: str, key: str, value: bytes) -> None:
         """Raises RendezvousError when the generation is superseded or the controller cannot be reached."""

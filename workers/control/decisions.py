@@ -42,7 +42,8 @@ class ControlSettings:
     that when all are silent). ``hold_s``: how long survivors below ``workers.min`` hold their state.
     ``place_s``: how long the first ``min`` workers may wait for a place. ``gather_s``: how long a
     start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
-    save-and-stop becomes a NOW plan; also how long saved workers wait for the store to have their records.
+    save-and-stop becomes a NOW plan, and saved workers no longer wait for the store to have their records.
+    ``evacuate_s``: how long members on a node that is to be emptied train on while others take their place.
     """
 
     liveness_s: float = 15.0
@@ -50,6 +51,7 @@ class ControlSettings:
     place_s: float = 120.0
     gather_s: float = 10.0
     stop_s: float = 15.0
+    evacuate_s: float = 60.0
     kill_s: float = 15.0
     phase_bounds_s: Mapping[Phase, float] = field(default_factory=lambda: dict(PHASE_BOUNDS_S))
 
@@ -59,7 +61,8 @@ class WorkerFacts:
     """What the controller holds of one worker. Times are the controller's monotonic seconds.
 
     ``heard_s`` is None until its first answer (it may still wait for a place on the cluster).
-    ``stopping_since_s`` is set once it was told to stop; ``kill`` tells why it is being killed.
+    ``stopping_since_s`` is set once it was told to stop; ``kill`` tells why it is being killed. ``avoids``
+    are the nodes on which it was asked not to be placed.
     """
 
     worker_id: str
@@ -68,6 +71,7 @@ class WorkerFacts:
     status: WorkerStatus | None = None
     stopping_since_s: float | None = None
     kill: str | None = None
+    avoids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +91,8 @@ class ControllerState:
 
     ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each worker's
     polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed``
-    are the workers lost since the latest plan, ``nodes`` where each worker was last. ``furthest`` is the
+    are the workers lost since the latest plan, ``nodes`` where each worker was last, ``avoided`` the nodes that
+    are to be empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the
     highest (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
     everywhere; ``reached`` is the wanted size that it last met. ``counted_generation`` is the last one whose
     failure of user code was counted. ``num_formed`` counts generations since the last commit, ``num_launches``
@@ -110,6 +115,8 @@ class ControllerState:
     why_broken: str = ""
     departed: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, str] = field(default_factory=dict)
+    avoided: frozenset[str] = frozenset()
+    evacuating_since_s: float | None = None
     furthest: tuple[int, int] = (0, 0)
     settled_at: tuple[int, int] | None = None
     num_formed: int = 0
@@ -161,9 +168,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start a worker actor of this id."""
+    """Start a worker actor of this id, on none of the nodes to avoid."""
 
     worker_id: str
+    avoids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,8 @@ class Fleet(Protocol):
         """Take what arrived since the last call."""
         ...
 
-    def start(self, worker_id: str) -> None:
-        """Begin to place and start a worker; it answers polls once it has a place."""
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
+        """Begin to place and start a worker, on none of these nodes; it answers polls once it has a place."""
         ...
 
     def can_poll(self, worker_id: str) -> bool:
@@ -107,6 +107,7 @@ class _Link:
     """One worker: its actor once it is made, and which calls are in flight."""
 
     worker_id: str
+    avoids: frozenset[str] = frozenset()
     actor: Any = None
     is_up: bool = False
     is_taken_back: bool = False
@@ -139,8 +140,8 @@ class RayFleet:
         self._statuses, self._lost = {}, {}
         return heard
 
-    def start(self, worker_id: str) -> None:
-        self._links[worker_id] = _Link(worker_id)
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
+        self._links[worker_id] = _Link(worker_id, avoids)
         self._spawn(self._start(self._links[worker_id]))
 
     def can_poll(self, worker_id: str) -> bool:
@@ -194,7 +195,7 @@ class RayFleet:
     async def _start(self, link: _Link) -> None:
         try:
             bundle = await self.bundle()
-            link.actor = await asyncio.to_thread(self._create, link.worker_id)
+            link.actor = await asyncio.to_thread(self._create, link)
             if link.is_taken_back:
                 await self._kill(link)
             await link.actor.start.remote(self._launch.assignment(self._key, link.worker_id), self._term, bundle)
@@ -204,10 +205,10 @@ class RayFleet:
             return
         self._up(link)
 
-    def _create(self, worker_id: str) -> Any:
+    def _create(self, link: _Link) -> Any:
         resources = self._launch.spec.resources
         options: dict[str, Any] = {
-            "name": worker_name(self._key, worker_id),
+            "name": worker_name(self._key, link.worker_id),
             "namespace": self._namespace,
             "lifetime": "detached",
             "num_cpus": resources.cpus,
@@ -215,6 +216,8 @@ class RayFleet:
         }
         if resources.memory_bytes is not None:
             options["memory"] = resources.memory_bytes
+        if link.avoids:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(link.avoids))})"}
         return train_worker_actor().options(**options).remote(self._namespace)
 
     async def _find(self, link: _Link) -> None:

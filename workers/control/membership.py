@@ -30,7 +30,8 @@ def observe(state: ControllerState, inputs: Inputs, now_s: float) -> ControllerS
         gone = workers.pop(worker_id, None)
         if gone is not None and gone.stopping_since_s is None:
             departed[worker_id] = gone.kill or why
-    state = replace(state, workers=workers, departed=departed, turned_s=now_s)
+    avoided = frozenset(node.node_id for node in inputs.direction.avoid)
+    state = replace(state, workers=workers, departed=departed, avoided=avoided, turned_s=now_s)
     return _learn(state, inputs)
 
 

@@ -31,8 +31,8 @@ def fill(state: ControllerState, want: int, now_s: float) -> Turned:
     workers, actions, n = dict(state.workers), [], state.next_worker
     for _ in range(want - len(alive - leaving)):
         worker_id = f"{state.term}.{n}"
-        workers[worker_id] = WorkerFacts(worker_id=worker_id, started_s=now_s)
-        actions.append(StartWorker(worker_id))
+        workers[worker_id] = WorkerFacts(worker_id=worker_id, started_s=now_s, avoids=state.avoided)
+        actions.append(StartWorker(worker_id, state.avoided))
         n += 1
     return replace(state, workers=workers, next_worker=n), tuple(actions)
 
@@ -55,10 +55,11 @@ def settle(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
         for i, s in membership.usable(state).items()
         if plan.member(i) is None and s.phase is Phase.STOPPED and s.stop and s.stop.cause is StopCause.REMOVED
     ]
-    return _stop(state, leavers, now_s) if leavers else None
+    return stop(state, leavers, now_s) if leavers else None
 
 
-def _stop(state: ControllerState, worker_ids: list[str], now_s: float) -> Turned:
+def stop(state: ControllerState, worker_ids: list[str], now_s: float) -> Turned:
+    """End workers that no plan in force names."""
     workers = {i: replace(f, stopping_since_s=now_s) if i in worker_ids else f for i, f in state.workers.items()}
     return replace(state, workers=workers), tuple(StopWorker(i) for i in worker_ids)
 
@@ -77,7 +78,7 @@ def resize(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     outsiders = [*newcomers, *membership.coming(state)]
     surplus = plan.num_members + len(outsiders) - want
     if surplus > 0:
-        return _stop(state, sorted(outsiders, reverse=True)[:surplus], now_s)
+        return stop(state, sorted(outsiders, reverse=True)[:surplus], now_s)
     filled, actions = fill(state, want, now_s)
     return (filled, actions) if actions else None
 

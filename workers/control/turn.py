@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, membership, planning, regroup, resize
+from workers.control import ending, evacuate, membership, planning, regroup, resize
 from workers.control.decisions import (
     Action,
     ControllerState,
@@ -122,6 +122,7 @@ _RULES: tuple[Rule, ...] = (
     ending.carry_out,
     regroup.launch,
     resize.settle,
+    evacuate.evacuate,
     resize.resize,
 )
 

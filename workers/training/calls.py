@@ -9,8 +9,14 @@ class StoreCalls(Protocol):
     """A small key-value store that all members of a group reach; calls may come from any thread.
 
     ``group`` names one membership of one job. Every call is bounded and raises an error of the
-    implementer's choice where the group was given up or nobody answers.
+    implementer's choice where the group was given up or nobody answers. ``address`` is this machine's
+    address at which the machines of the other members reach it.
     """
+
+    @property
+    def address(self) -> str:
+        """An IP address of this machine."""
+        ...
 
     def set(self, group: str, key: str, value: bytes) -> None:
         """Set a key and wake those who wait for it."""

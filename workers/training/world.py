@@ -219,7 +219,7 @@ class World:
 
     def _form(self) -> Any:
         if self.is_gloo:
-            device, own = _listening_device()
+            device, own = _listening_device(self._calls.address)
             self._store = CallbackStore(self._calls, self._seat.group, own, COME_TOGETHER_S)
             return self._form_gloo(device, self._store)
         self._store = CallbackStore(self._calls, self._seat.group, [], COME_TOGETHER_S)
@@ -237,17 +237,16 @@ class World:
         return group
 
 
-def _listening_device() -> tuple[Any, list[Address]]:
-    """A gloo device of its own, and the addresses at which it listens."""
+def _listening_device(address: str) -> tuple[Any, list[Address]]:
+    """A gloo device of its own at this address of the machine, and the addresses at which it listens."""
     with _device_lock:
         before = sockets.listening().keys()
-        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[
-            0
-        ]  # torch's own variable, which it reads itself
-        if interface:  # only where it is given no device
+        # torch reads this variable of its own only where it is given no device.
+        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+        if interface:
             device = dist.ProcessGroupGloo.create_device(interface=interface, lazy_init=False)
         else:
-            device = dist.ProcessGroupGloo.create_default_device(lazy_init=False)
+            device = dist.ProcessGroupGloo.create_device(hostname=address, lazy_init=False)
         now = sockets.listening()
         return device, [now[inode] for inode in now.keys() - before]
 

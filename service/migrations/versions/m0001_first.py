@@ -18,6 +18,7 @@ def upgrade() -> None:
     _create_jobs()
     _create_telemetry()
     _create_logs()
+    _create_nodes()
     installation = sa.table("installation", *(sa.column(name) for name in _FIRST_ROW))
     op.bulk_insert(
         installation,
@@ -231,6 +232,10 @@ def _create_telemetry() -> None:
     )
     op.create_index("ix_timeline_job_id_attempt_key", "timeline", ["job_id", "attempt", "key"], unique=True)
     op.create_index("ix_timeline_job_id_changed", "timeline", ["job_id", "changed"], unique=False)
+    is_loss = sa.text("kind = 'worker_lost'")
+    op.create_index(
+        "ix_timeline_losses", "timeline", ["time"], unique=False, sqlite_where=is_loss, postgresql_where=is_loss
+    )
 
 
 def _create_logs() -> None:
@@ -260,4 +265,25 @@ def _create_logs() -> None:
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_log_workers_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "attempt", "worker_id", name=op.f("pk_log_workers")),
+    )
+
+
+def _create_nodes() -> None:
+    op.create_table(
+        "node_marks",
+        sa.Column("node_id", sa.String(length=64), nullable=False),
+        sa.Column("duty", sa.String(length=16), nullable=False),
+        sa.Column("actor", sa.String(length=64), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("since", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("node_id", name=op.f("pk_node_marks")),
+    )
+    op.create_table(
+        "cluster_events",
+        sa.Column("seq", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("time", sa.Double(), nullable=False),
+        sa.Column("node_id", sa.String(length=64), nullable=True),
+        sa.Column("actor", sa.String(length=64), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("seq", name=op.f("pk_cluster_events")),
     )

@@ -1,0 +1,114 @@
+"""Words on nodes: who may be used for what, what was decided about them, and where workers were lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from service.records import ClusterEvent, Duty, Loss, NodeMark
+from service.store.database import Database, Write
+from service.store.schema import cluster_events, installation, node_marks, timeline
+from workers.plan import TimelineKind
+
+MAX_EVENTS = 500
+
+
+class NodeStore:
+    """Both sides: a user's words, and the reconciler's own, which are fenced."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def node_marks(self) -> dict[str, NodeMark]:
+        """The latest word on each node of which there is one, by the node's id."""
+        return await self._database.read(_marks)
+
+    async def mark_node(self, mark: NodeMark, text: str) -> None:
+        """Store somebody's word, in place of an earlier one, and ``text`` among the cluster's events."""
+        await self._database.write(lambda write: _mark(write, mark, text))
+
+    async def quarantine(self, mark: NodeMark, text: str, fence: int) -> None:
+        """As ``mark_node``, by the reconciler. Raises FencedOutError."""
+        await self._database.write(lambda write: _mark(write, mark, text), fence)
+
+    async def note_on_node(self, node_id: str, text: str, fence: int) -> None:
+        """An event without a mark; nothing happens where it is the latest on that node. Raises FencedOutError."""
+
+        def work(write: Write) -> None:
+            last = (
+                select(cluster_events.c.text)
+                .where(cluster_events.c.node_id == node_id)
+                .order_by(cluster_events.c.seq.desc())
+                .limit(1)
+            )
+            if write.conn.execute(last).scalar_one_or_none() != text:
+                _add_event(write, node_id, "service", text)
+
+        await self._database.write(work, fence)
+
+    async def forget_nodes(self, known: Collection[str], fence: int) -> None:
+        """Drop words on nodes that are gone for good: a node that comes back has another id. Raises FencedOutError."""
+        gone = node_marks.c.node_id.not_in(known)
+
+        def has_gone(conn: Connection) -> bool:
+            return conn.execute(select(func.count()).where(gone)).scalar_one() > 0
+
+        if await self._database.read(has_gone):
+            await self._database.write(lambda write: write.conn.execute(delete(node_marks).where(gone)), fence)
+
+    async def losses(self, since: float) -> list[Loss]:
+        """Workers lost after ``since`` (Unix seconds), of all jobs, each with the node that it was on."""
+        chosen = (timeline.c.kind == TimelineKind.WORKER_LOST, timeline.c.time > since)
+
+        def work(conn: Connection) -> list[Loss]:
+            rows = conn.execute(select(timeline.c.time, timeline.c.before).where(*chosen)).all()
+            return [
+                Loss(lost["node_id"], time)
+                for time, before in rows
+                for lost in json.loads(before).get("lost", ())
+                if lost["node_id"]
+            ]
+
+        return await self._database.read(work)
+
+    async def cluster_events(self, limit: int) -> list[ClusterEvent]:
+        """What was decided of late, newest first."""
+        statement = select(cluster_events).order_by(cluster_events.c.seq.desc()).limit(limit)
+
+        def work(conn: Connection) -> list[ClusterEvent]:
+            return [
+                ClusterEvent(seq=row.seq, time=row.time, node_id=row.node_id, actor=row.actor, text=row.text)
+                for row in conn.execute(statement)
+            ]
+
+        return await self._database.read(work)
+
+
+def _marks(conn: Connection) -> dict[str, NodeMark]:
+    return {
+        row.node_id: NodeMark(
+            node_id=row.node_id, duty=Duty(row.duty), actor=row.actor, reason=row.reason, since=row.since
+        )
+        for row in conn.execute(select(node_marks))
+    }
+
+
+def _mark(write: Write, mark: NodeMark, text: str) -> None:
+    write.conn.execute(delete(node_marks).where(node_marks.c.node_id == mark.node_id))
+    write.conn.execute(
+        insert(node_marks).values(
+            node_id=mark.node_id, duty=mark.duty, actor=mark.actor, reason=mark.reason, since=mark.since
+        )
+    )
+    _add_event(write, mark.node_id, mark.actor, text)
+
+
+def _add_event(write: Write, node_id: str | None, actor: str, text: str) -> None:
+    seq = write.conn.execute(select(func.coalesce(func.max(cluster_events.c.seq), 0) + 1)).scalar_one()
+    write.conn.execute(
+        insert(cluster_events).values(seq=seq, time=write.now_s, node_id=node_id, actor=actor, text=text)
+    )
+    write.conn.execute(delete(cluster_events).where(cluster_events.c.seq <= seq - MAX_EVENTS))
+    write.conn.execute(update(installation).values(cluster_changed=write.change))

@@ -1,0 +1,108 @@
+"""Transactions on SQLite: each is one hop to a thread that runs all of it on a synchronous connection."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from service.store.port import DatabaseAwayError
+from service.store.transactions import BUSY_TIMEOUT_S, away_told
+
+T = TypeVar("T")
+
+NUM_READERS = 4
+"""A long read (a job's whole history) holds one of these; the others go on."""
+
+
+class SqliteTransactions:
+    """Writers of this process take turns in one thread, so they never meet in SQLite's busy handler, which sleeps.
+
+    Whoever is cancelled while its transaction waits for its thread leaves nothing behind; one that has begun
+    runs to its end in the thread, so no connection is ever left inside a transaction.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_engine(
+            url, connect_args={"timeout": BUSY_TIMEOUT_S}, pool_size=NUM_READERS + 1, max_overflow=0
+        )
+        event.listen(self._engine, "connect", prepare_sqlite)
+        event.listen(self._engine, "begin", _begin)
+        self._writer = self._engine.execution_options(concertina_writes=True)
+        self._start_threads()
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """See ``Transactions``."""
+
+        def transaction() -> T:
+            with self._engine.connect() as conn:
+                return work(conn)
+
+        return await _hop(self._reading, transaction)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """See ``Transactions``."""
+
+        def transaction() -> T:
+            with self._writer.begin() as conn:
+                return work(conn)
+
+        return await _hop(self._writing, transaction)
+
+    async def close(self) -> None:
+        """Let what has begun end, then close all connections; a later transaction would open them anew."""
+        threads = (self._writing, self._reading)
+        self._start_threads()
+
+        def end() -> None:
+            for executor in threads:
+                executor.shutdown()
+            self._engine.dispose()
+
+        await asyncio.to_thread(end)
+
+    def _start_threads(self) -> None:
+        # Each starts its threads at its first work.
+        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._reading = ThreadPoolExecutor(NUM_READERS, "store-reader")
+
+
+async def _hop(executor: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
+    asked_s = time.monotonic()
+
+    def work() -> T:
+        waited_s = time.monotonic() - asked_s
+        if waited_s > BUSY_TIMEOUT_S:
+            # Another process holds the database: without this each in the queue would wait out its own timeout.
+            raise DatabaseAwayError(f"the database was busy for {waited_s:.0f} s; try again")
+        with away_told():
+            return transaction()
+
+    return await asyncio.get_running_loop().run_in_executor(executor, work)
+
+
+def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    """Settings of each new SQLite connection; durable, concurrent, with foreign keys."""
+    # The driver must not begin transactions by itself: it would begin them without the lock.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "cache_size=-8000",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(conn: Any) -> None:
+    is_writer = conn.get_execution_options().get("concertina_writes", False)
+    conn.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")

@@ -1,0 +1,89 @@
+"""A reconciler at work over a real store and a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.reconciler.launching import Launching
+from service.reconciler.pursuit import Office
+from service.reconciler.reconciler import Reconciler
+from service.reconciler.sight import StorageSight
+from service.records import JobRow
+from service.settings import Settings
+from service.states import Already, Illegal, JobState, Verb, command
+from service.store.opening import Store
+from tests.fakes import FakeCluster
+from tests.service.given import spec
+from workers.assignment import JobKey
+
+
+@dataclass
+class Scene:
+    """A reconciler over a real store and a cluster in memory."""
+
+    store: Store
+    settings: Settings
+    fence: int
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    sight: StorageSight | None = None
+
+    def __post_init__(self) -> None:
+        self.reconciler = self._reconciler()
+
+    def sees_storage(self) -> None:
+        """The cluster is somebody else's: its nodes must show that they see the storage."""
+        self.sight = StorageSight(self.cluster, self.settings.storage_folder)
+        self.reconciler = self._reconciler()
+
+    def _reconciler(self) -> Reconciler:
+        scratch = self.settings.home / "scratch"
+        office = Office(
+            store=self.store.reconciler,
+            cluster=self.cluster,
+            launching=Launching(self.settings, self.store.reconciler, scratch),
+            fence=self.fence,
+            storage=self.settings.storage_folder,
+            liveness_s=1.0,
+        )
+        return Reconciler(office, scratch, self.sight)
+
+    async def restart(self) -> None:
+        """Another process takes over."""
+        await self.reconciler.settle(5)
+        self.reconciler = self._reconciler()
+        await self.reconciler.begin()
+
+    async def submit(self, **changes: object) -> JobRow:
+        return (await self.store.jobs.submit(spec(**changes))).job
+
+    async def job(self, job: JobRow) -> JobRow:
+        row = await self.store.reconciler.job(job.id)
+        assert row is not None
+        return row
+
+    async def until(self, job: JobRow, holds: Callable[[JobRow], bool]) -> JobRow:
+        for _ in range(1500):
+            await self.reconciler.tick()
+            row = await self.job(job)
+            if holds(row):
+                return row
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"never came true; last: {row}")
+
+    async def until_state(self, job: JobRow, *states: JobState) -> JobRow:
+        return await self.until(job, lambda row: row.state in states)
+
+    async def say(self, job: JobRow, verb: Verb) -> None:
+        row = await self.job(job)
+        wanted = command(verb, row.state, row.attempt)
+        assert not isinstance(wanted, Already | Illegal)
+        await self.store.jobs.command(row, wanted, is_fresh_start=False)
+
+    async def passed(self, job: JobRow) -> list[str]:
+        return [event.to.value for event in await self.store.jobs.events(job.id, 0, 100)]
+
+
+def last_key(scene: Scene) -> JobKey:
+    return scene.cluster.launches[-1][0]

@@ -1,0 +1,188 @@
+"""Taking nodes out of use: a user's word, the service's own, and what jobs make of it."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from service.avoidance import MAX_LOSSES
+from service.records import ClusterView, Duty, JobRow, NodeMark, NodeView
+from service.services import Services
+from service.states import JobState
+from service.store.nodes import MAX_EVENTS
+from service.store.opening import Store
+from service.store.port import FencedOutError
+from tests.service.given import Clock, leader, placed, snapshot
+from tests.service.scene import Scene, last_key
+from tests.service.test_api_jobs import assert_problem
+from workers.plan import TimelineKind
+from workers.status import TimelineRow
+
+pytestmark = pytest.mark.anyio
+
+NODES = "/api/v1/cluster/nodes"
+
+
+def node(node_id: str, name: str) -> NodeView:
+    return NodeView(node_id=node_id, name=name, is_alive=True, total={"cpus": 4.0}, free={"cpus": 4.0})
+
+
+def mark(node_id: str, duty: Duty = Duty.DRAINED) -> NodeMark:
+    return NodeMark(node_id=node_id, duty=duty, actor="admin", reason="a new disk", since=1.0)
+
+
+async def test_a_word_on_a_node_stays_until_the_next_or_until_the_node_is_gone(store: Store) -> None:
+    fence = await leader(store)
+    await store.nodes.mark_node(mark("a"), "Node a is drained.")
+    await store.nodes.mark_node(mark("b"), "Node b is drained.")
+    await store.nodes.mark_node(mark("a", Duty.ACTIVE), "Node a may be used again.")
+    assert await store.nodes.node_marks() == {"a": mark("a", Duty.ACTIVE), "b": mark("b")}
+    await store.reconciler.forget_nodes(["a"], fence)
+    assert list(await store.reconciler.node_marks()) == ["a"]
+    told = [event.text for event in await store.nodes.cluster_events(2)]
+    assert told == ["Node a may be used again.", "Node b is drained."]
+
+
+async def test_only_the_leader_quarantines(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    clock.advance(100)
+    await leader(store)
+    with pytest.raises(FencedOutError):
+        await store.reconciler.quarantine(mark("a", Duty.QUARANTINED), "Node a is quarantined.", fence)
+    assert await store.nodes.node_marks() == {}
+
+
+async def test_a_note_is_told_once_and_old_events_go(store: Store) -> None:
+    fence = await leader(store)
+    await store.reconciler.note_on_node("a", "It stays.", fence)
+    await store.reconciler.note_on_node("a", "It stays.", fence)
+    assert len(await store.nodes.cluster_events(10)) == 1
+    for number in range(MAX_EVENTS + 5):
+        await store.reconciler.note_on_node("a", f"Note {number}.", fence)
+    found = await store.nodes.cluster_events(2 * MAX_EVENTS)
+    assert len(found) == MAX_EVENTS
+    assert found[0].text == f"Note {MAX_EVENTS + 4}."
+
+
+async def test_losses_are_told_with_their_nodes(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+
+    def lost(key: str, time: float, *nodes: str) -> TimelineRow:
+        gone = [{"worker_id": "1.0", "rank": 0, "node_id": name} for name in nodes]
+        kind = TimelineKind.WORKER_LOST
+        return TimelineRow(key=key, kind=kind, time=time, step=1, actor="", reason="", before={"lost": gone})
+
+    resize = TimelineRow(key="r", kind=TimelineKind.RESIZE, time=30.0, step=1, actor="", reason="")
+    rows = (lost("early", 10.0, "a"), lost("two", 20.0, "a", "b"), lost("unknown", 25.0, ""), resize)
+    await store.reconciler.fold(snapshot(job, timeline=rows), fence)
+    assert [(loss.node_id, loss.time) for loss in await store.reconciler.losses(15.0)] == [("a", 20.0), ("b", 20.0)]
+
+
+async def test_a_node_is_drained_and_used_again_by_id_prefix_or_name(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    nodes = (node("aa11", "one"), node("aa22", "two"))
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=nodes), fence)
+    answer = await client.post(f"{NODES}/aa1/drain", json={"reason": "a new disk"})
+    assert answer.status_code == 200
+    first, second = answer.json()["nodes"]
+    assert (first["duty"], first["duty_reason"], second["duty"]) == ("drained", "a new disk", "active")
+    assert [event["text"] for event in answer.json()["events"]] == ["Node one is drained: a new disk."]
+    assert (await client.post(f"{NODES}/one/drain")).status_code == 200
+    assert (await client.post(f"{NODES}/two/quarantine")).json()["nodes"][1]["duty"] == "quarantined"
+    cluster = (await client.post(f"{NODES}/aa11/uncordon")).json()
+    assert cluster["nodes"][0]["duty"] == "active"
+    assert len(cluster["events"]) == 3
+    assert cluster == (await client.get("/api/v1/cluster")).json()
+
+
+async def test_what_is_no_node_or_no_reason_is_refused(client: httpx2.AsyncClient, services: Services) -> None:
+    assert_problem(await client.post(f"{NODES}/aa/drain"), 404, "NOT_FOUND")
+    fence = await leader(services.store)
+    nodes = (node("aa11", "one"), node("aa22", "two"))
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=nodes), fence)
+    assert_problem(await client.post(f"{NODES}/aa/drain"), 409, "CONFLICT")
+    assert "'bb'" in assert_problem(await client.post(f"{NODES}/bb/uncordon"), 404, "NOT_FOUND")["detail"]
+    for body in ([], {"why": "x"}, {"reason": 1}, {"reason": "x" * 501}):
+        assert_problem(await client.post(f"{NODES}/one/drain", json=body), 422, "INVALID")
+    assert await services.store.nodes.node_marks() == {}
+
+
+def places(scene: Scene) -> set[str]:
+    return {worker.node_id for worker in scene.cluster.workers[last_key(scene)].values()}
+
+
+async def both_places(endless: Scene) -> JobRow:
+    """A job with a worker on each of two machines."""
+    endless.cluster.machines = ("a", "b")
+    job = await endless.submit(workers={"min": 1, "max": 2})
+    return await endless.until(job, lambda row: row.num_current == 2 and places(endless) == {"a", "b"})
+
+
+async def test_workers_move_off_a_drained_node(endless: Scene) -> None:
+    job = await both_places(endless)
+    await endless.store.nodes.mark_node(mark("a"), "Node a is drained.")
+    row = await endless.until(job, lambda row: row.num_current == 2 and places(endless) == {"b"})
+    assert row.state is JobState.RUNNING
+    moved = [entry for entry in await endless.store.telemetry.timeline(job.id, 0, 100) if entry.actor == "admin"]
+    assert [(entry.kind, entry.reason) for entry in moved] == [("resize", "node a is drained: a new disk")]
+
+
+async def test_workers_move_off_a_node_that_the_cluster_takes_away(endless: Scene) -> None:
+    job = await both_places(endless)
+    endless.cluster.leaving = {"b"}
+    await endless.until(job, lambda row: row.num_current == 2 and places(endless) == {"a"})
+
+
+async def test_a_drained_node_takes_no_new_job(endless: Scene) -> None:
+    await endless.store.nodes.mark_node(mark("n"), "Node n is drained.")
+    job = await endless.submit(workers=1)
+    for _ in range(5):
+        await endless.reconciler.tick()
+    assert (await endless.job(job)).state is JobState.QUEUED
+    await endless.store.nodes.mark_node(mark("n", Duty.ACTIVE), "Node n may be used again.")
+    await endless.until_state(job, JobState.RUNNING)
+
+
+async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_last_one_kept(endless: Scene) -> None:
+    job = await both_places(endless)
+
+    async def lose_on(machine: str) -> None:
+        fleet = endless.cluster.fleets[last_key(endless)]
+        worker = next(i for i, w in fleet.workers.items() if w.node_id == machine)
+        fleet.lose(worker, "killed")
+        await endless.until(job, lambda row: worker not in str(row.observed) and row.num_current == 2)
+
+    for _ in range(MAX_LOSSES):
+        await lose_on("a")
+    for _ in range(2000):
+        await endless.reconciler.tick()
+        if marks := await endless.store.nodes.node_marks():
+            break
+    assert [(m.node_id, m.duty, m.actor) for m in marks.values()] == [("a", Duty.QUARANTINED, "service")]
+    await endless.until(job, lambda row: row.num_current == 2 and places(endless) == {"b"})
+    for _ in range(MAX_LOSSES):
+        await lose_on("b")
+    for _ in range(2000):
+        await endless.reconciler.tick()
+        if "stays in use" in (text := (await endless.store.nodes.cluster_events(1))[0].text):
+            break
+    assert "there is no other to use" in text
+    assert list(await endless.store.nodes.node_marks()) == ["a"]
+
+
+async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.reconciler.sight.TRY_S", 0.0)
+    endless.sees_storage()
+    job = await endless.submit(workers={"min": 1, "max": 8})
+    await endless.until(job, lambda row: row.num_current == 4)
+    endless.cluster.machines, endless.cluster.blind = ("n", "late"), {"late"}
+    for _ in range(20):
+        await endless.reconciler.tick()
+    assert places(endless) == {"n"}
+    endless.cluster.blind = set()
+    await endless.until(job, lambda row: row.num_current == 8 and places(endless) == {"n", "late"})
