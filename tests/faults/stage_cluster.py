@@ -53,7 +53,7 @@ class StageFleet:
         self._statuses = {}
         return heard
 
-    def start(self, worker_id: str) -> None:
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
         self._stage.come(worker_id)
         self.news.set()
 
