@@ -12,18 +12,25 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any, cast
 
+from service import services
 from service.log import configure_log
+from service.ports import ClusterPort
 from service.reconciler import orphans, reconciler
 from service.reconciler.process import Process
 from service.settings import Settings, load_settings
-from service.store.opening import open_store
+from service.store.jobs import JobStore
+from service.store.opening import Store, open_store
+from service.store.port import ReconcilerStore
 from service.supervise import api_process
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
+from tests.faults.crash_points import Armed, CrashPoint
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
@@ -46,17 +53,28 @@ def _enter(environment: Mapping[str, str], log: str) -> None:
     configure_log()
 
 
-def _run_cluster(environment: Mapping[str, str], log: str, path: str, num_cpus: float, diary: str) -> None:
+def _run_cluster(environment: Mapping[str, str], log: str, _: None, path: str, num_cpus: float, diary: str) -> None:
     _enter(environment, log)
     asyncio.run(serve_cluster(path, num_cpus, Path(diary)))
 
 
-def _run_api(environment: Mapping[str, str], log: str, listener: socket.socket) -> None:
+def _run_api(environment: Mapping[str, str], log: str, point: CrashPoint | None, listener: socket.socket) -> None:
     _enter(environment, log)
+    if point is not None:
+        # This process's own copy of the name by which the wiring opens the store.
+        services.open_store = _armed_store(point)
     api_process.main(listener.detach())
 
 
-def _run_reconciler(environment: Mapping[str, str], log: str, path: str) -> None:
+def _armed_store(point: CrashPoint) -> Callable[..., Store]:
+    def opened(*arguments: Any) -> Store:
+        store = open_store(*arguments)
+        return replace(store, jobs=cast(JobStore, Armed(store.jobs, point)))
+
+    return opened
+
+
+def _run_reconciler(environment: Mapping[str, str], log: str, point: CrashPoint | None, path: str) -> None:
     _enter(environment, log)
     # A test cannot wait for the patience of production; the rule that it counts stays.
     orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
@@ -65,8 +83,11 @@ def _run_reconciler(environment: Mapping[str, str], log: str, path: str) -> None
         settings = load_settings()
         store = open_store(settings.database_url)
         try:
-            process = Process(settings, store.reconciler, make_cluster=lambda address, namespace: RemoteCluster(path))
-            return await process.run()
+            port, cluster = store.reconciler, cast(ClusterPort, RemoteCluster(path))
+            if point is not None:
+                # Names that both ports have do not occur.
+                port, cluster = cast(ReconcilerStore, Armed(port, point)), cast(ClusterPort, Armed(cluster, point))
+            return await Process(settings, port, make_cluster=lambda address, namespace: cluster).run()
         finally:
             await store.close()
 
@@ -78,8 +99,11 @@ def _run_reconciler(environment: Mapping[str, str], log: str, path: str) -> None
 class Installation:
     """One home with its three processes, by name. Use as a context manager: nothing of it outlives the block."""
 
-    def __init__(self, settings: Settings, *, num_cpus: float = 4.0) -> None:
+    def __init__(
+        self, settings: Settings, *, num_cpus: float = 4.0, names: Sequence[str] = (CLUSTER, API, RECONCILER)
+    ) -> None:
         self.settings = settings
+        self._names = names
         self.home = Home(settings.home)
         self.diary = settings.home / "diary"
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -104,7 +128,7 @@ class Installation:
         self.diary.touch(mode=0o600)
         # Not a Ray of its own: the jobs are to go on when the service ends.
         write_ray_record(self.home.ray_file, RayRecord(address="127.0.0.1:1", is_own=False))
-        for name in (CLUSTER, API, RECONCILER):
+        for name in self._names:
             self.start(name)
         return self
 
@@ -114,17 +138,22 @@ class Installation:
             process.join(END_S)
         self._listener.close()
 
-    def start(self, name: str) -> None:
-        """Start a process that is not there."""
+    def start(self, name: str, point: CrashPoint | None = None) -> ForkServerProcess:
+        """Start a process that is not there, with a crash point if one is given."""
         log = str(self.home.logs / f"{name}.log")
         target, arguments = {
             CLUSTER: (_run_cluster, (self._cluster_socket, self._num_cpus, str(self.diary))),
             API: (_run_api, (self._listener,)),
             RECONCILER: (_run_reconciler, (self._cluster_socket,)),
         }[name]
-        process = _CONTEXT.Process(target=target, args=(self._environment, log, *arguments), name=name)
+        process = _CONTEXT.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
         process.start()
         self._processes[name] = process
+        return process
+
+    def is_alive(self, name: str) -> bool:
+        """Whether a process of that name was started and has not ended."""
+        return name in self._processes and self._processes[name].is_alive()
 
     def kill(self, name: str) -> None:
         """SIGKILL, and see it end."""
@@ -141,6 +170,10 @@ class Installation:
     def thaw(self, process: ForkServerProcess) -> None:
         """SIGCONT."""
         os.kill(_pid(process), signal.SIGCONT)
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM: it is to end in order."""
+        self._processes[name].terminate()
 
     def tend(self) -> list[str]:
         """Start again what has ended, as the supervisor would; which these were."""

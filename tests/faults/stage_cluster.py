@@ -107,6 +107,10 @@ class StageCluster(FakeCluster):
                 stage.play()
             await asyncio.sleep(PLAY_S)
 
+    async def add_stray(self, name: str) -> None:
+        """An actor that nobody owns."""
+        self.strays.add(name)
+
     async def kill(self, names: Sequence[str]) -> None:
         await super().kill(names)
         for parsed in [parse_name(name) for name in names]:
@@ -160,6 +164,10 @@ class RemoteCluster:
 
     async def kill(self, names: Sequence[str]) -> None:
         await self._call("kill", list(names))
+
+    async def add_stray(self, name: str) -> None:
+        """For the test: an actor that nobody owns."""
+        await self._call("add_stray", name)
 
     async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
         found: frozenset[str] = await self._call("who_sees", path, list(node_ids))

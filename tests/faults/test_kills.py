@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
 
 import httpx2
 import pytest
@@ -18,27 +17,15 @@ from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
 from tests.faults.load import Load
+from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, RECONCILER, Installation
 from tests.waiting import LIMIT_S, wait_for
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 NUM_KILLS = 50
 SEED = 20
-
-
-def noted_spec(number: int) -> dict[str, Any]:
-    """A job of the stage's workers; ``num_samples`` tells the oracle the length of an epoch."""
-    return {
-        "name": f"noted-{number}",
-        "entrypoint": "workers.recipes.digits:build",
-        "config": {"num_samples": 40},
-        "steps": 30 + number % 30,
-        "workers": {"min": 1, "max": 1 + number % 3},
-        "batch": {"global_size": 8},
-        "checkpoint": {"every_steps": 5},
-    }
 
 
 @pytest.fixture
