@@ -87,7 +87,7 @@ class Stage(World):
 
     @property
     def _num_samples(self) -> int:
-        return int(self.launch.spec.config["num_samples"])
+        return int(str(self.launch.spec.config.get("num_samples", 40)))
 
     def come(self, worker_id: str) -> None:
         """A worker starts to build."""
