@@ -14,15 +14,17 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, cast
 
 from service import services
+from service.cluster import Cluster
 from service.log import configure_log
 from service.ports import ClusterPort
 from service.reconciler import orphans, reconciler
-from service.reconciler.process import Process
+from service.reconciler.process import MakeCluster, Process
 from service.settings import Settings, load_settings
 from service.store.jobs import JobStore
 from service.store.opening import Store, open_store
@@ -36,6 +38,7 @@ from tests.faults.stage_cluster import RemoteCluster, serve_cluster
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
 
 CLUSTER, API, RECONCILER = "cluster", "api", "reconciler"
+NUM_CPUS = 4.0
 END_S = 20.0
 REAP_S = 0.5
 PATIENCE_S = 1.0
@@ -74,20 +77,31 @@ def _armed_store(point: CrashPoint) -> Callable[..., Store]:
     return opened
 
 
-def _run_reconciler(environment: Mapping[str, str], log: str, point: CrashPoint | None, path: str) -> None:
+def _remote(path: str, address: str, namespace: str) -> ClusterPort:
+    return RemoteCluster(path)
+
+
+def _run_reconciler(
+    environment: Mapping[str, str], log: str, point: CrashPoint | None, make_cluster: MakeCluster, is_hasty: bool
+) -> None:
     _enter(environment, log)
-    # A test cannot wait for the patience of production; the rule that it counts stays.
-    orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
+    if is_hasty:
+        # A test cannot wait for the patience of production; the rule that it counts stays.
+        orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
 
     async def run() -> int:
         settings = load_settings()
         store = open_store(settings.database_url)
         try:
-            port, cluster = store.reconciler, cast(ClusterPort, RemoteCluster(path))
-            if point is not None:
-                # Names that both ports have do not occur.
-                port, cluster = cast(ReconcilerStore, Armed(port, point)), cast(ClusterPort, Armed(cluster, point))
-            return await Process(settings, port, make_cluster=lambda address, namespace: cluster).run()
+            if point is None:
+                return await Process(settings, store.reconciler, make_cluster).run()
+            # Names that both ports have do not occur.
+            armed = cast(ReconcilerStore, Armed(store.reconciler, point))
+
+            def make_armed(address: str, namespace: str) -> ClusterPort:
+                return cast(ClusterPort, Armed(make_cluster(address, namespace), point))
+
+            return await Process(settings, armed, make_armed).run()
         finally:
             await store.close()
 
@@ -100,15 +114,16 @@ class Installation:
     """One home with its three processes, by name. Use as a context manager: nothing of it outlives the block."""
 
     def __init__(
-        self, settings: Settings, *, num_cpus: float = 4.0, names: Sequence[str] = (CLUSTER, API, RECONCILER)
+        self, settings: Settings, *, names: Sequence[str] = (CLUSTER, API, RECONCILER), ray: RayRecord | None = None
     ) -> None:
+        """``ray``: a real one to use in place of the stage; its environment was set before anything was forked."""
         self.settings = settings
         self._names = names
+        self._ray = ray
         self.home = Home(settings.home)
         self.diary = settings.home / "diary"
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._environment = settings.as_environment()
-        self._num_cpus = num_cpus
         self._cluster_socket = str(settings.home / "cluster.sock")
         self._processes: dict[str, ForkServerProcess] = {}
         self._frozen: list[ForkServerProcess] = []
@@ -127,7 +142,8 @@ class Installation:
         self.home.logs.mkdir(exist_ok=True)
         self.diary.touch(mode=0o600)
         # Not a Ray of its own: the jobs are to go on when the service ends.
-        write_ray_record(self.home.ray_file, RayRecord(address="127.0.0.1:1", is_own=False))
+        record = self._ray or RayRecord(address="127.0.0.1:1", is_own=False)
+        write_ray_record(self.home.ray_file, replace(record, is_own=False))
         for name in self._names:
             self.start(name)
         return self
@@ -141,10 +157,11 @@ class Installation:
     def start(self, name: str, point: CrashPoint | None = None) -> ForkServerProcess:
         """Start a process that is not there, with a crash point if one is given."""
         log = str(self.home.logs / f"{name}.log")
+        make_cluster: MakeCluster = Cluster if self._ray else partial(_remote, self._cluster_socket)
         target, arguments = {
-            CLUSTER: (_run_cluster, (self._cluster_socket, self._num_cpus, str(self.diary))),
+            CLUSTER: (_run_cluster, (self._cluster_socket, NUM_CPUS, str(self.diary))),
             API: (_run_api, (self._listener,)),
-            RECONCILER: (_run_reconciler, (self._cluster_socket,)),
+            RECONCILER: (_run_reconciler, (make_cluster, self._ray is None)),
         }[name]
         process = _CONTEXT.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
         process.start()

@@ -45,7 +45,7 @@ async def load(installation: Installation) -> AsyncIterator[Load]:
 
 async def judged(installation: Installation, load: Load) -> None:
     """Let everything come to its end, and ask the oracle."""
-    states = await load.settle(90)
+    states = await load.settle(90, installation.tend)
     assert set(states) <= {"SUCCEEDED", "CANCELLED"}, states
     deadline_s = time.monotonic() + LIMIT_S
     while (names := await installation.cluster.names()) and time.monotonic() < deadline_s:
