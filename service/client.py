@@ -62,7 +62,11 @@ class RefusedError(ClientError):
 
 
 class NoSuchJobError(ClientError):
-    """No job, or more than one, is meant by what was given."""
+    """No job is meant by what was given."""
+
+
+class AmbiguousJobError(ClientError):
+    """More than one job is meant by what was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class Client:
     def find_job(self, reference: str) -> Json:
         """The job with that id, the newest with that name, or the one whose id begins so.
 
-        Raises NoSuchJobError.
+        Raises NoSuchJobError, AmbiguousJobError.
         """
         if re.fullmatch(r"[\w-]+", reference, flags=re.ASCII):
             try:
@@ -141,7 +145,7 @@ class Client:
             return by_prefix[0]
         if by_prefix:
             ids = ", ".join(f"{j['id']} ({j['name']})" for j in by_prefix[:5])
-            raise NoSuchJobError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
+            raise AmbiguousJobError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
         raise NoSuchJobError(f"there is no job {reference!r}; `concertina jobs` lists them")
 
     def job(self, job_id: str) -> Json:

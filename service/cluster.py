@@ -81,7 +81,8 @@ class Cluster:
     async def is_reachable(self) -> bool:
         host, _, port = self._address.rpartition(":")
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), PROBE_S)
+            async with asyncio.timeout(PROBE_S):
+                _, writer = await asyncio.open_connection(host, int(port))
         except (OSError, TimeoutError):
             return False
         writer.close()
@@ -161,7 +162,8 @@ class Cluster:
 
     async def _ask(self, name: str, reference: Awaitable[T], bound_s: float) -> T:
         try:
-            return await asyncio.wait_for(reference, bound_s)
+            async with asyncio.timeout(bound_s):
+                return await reference
         except TimeoutError:
             raise ControllerSilentError(f"{name} did not answer within {bound_s:g} s") from None
         except ActorUnavailableError as error:
@@ -176,7 +178,8 @@ class Cluster:
         """Run a call that may block in the one thread for such calls; a stuck one makes those after it fail too."""
         future = asyncio.get_running_loop().run_in_executor(self._thread, call)
         try:
-            return await asyncio.wait_for(future, bound_s)
+            async with asyncio.timeout(bound_s):
+                return await future
         except (TimeoutError, RayError) as error:
             raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
 

@@ -64,7 +64,7 @@ class ClusterPort(Protocol):
         ...
 
     async def end_controller(self, key: JobKey, term: int) -> None:
-        """Let a controller go whose outcome is stored; nothing happens when it is gone."""
+        """Let a controller go, and the workers that it still has; nothing happens when it is gone."""
         ...
 
     async def kill(self, names: Sequence[str]) -> None:

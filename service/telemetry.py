@@ -13,6 +13,7 @@ from service.errors import BadRequestError
 from service.explain import Circumstances, explain
 from service.jobs import Jobs
 from service.logs import LogText, log_text, tail_text
+from service.rank_history import AttemptSpan
 from service.records import JobRow, Point
 from service.states import JobState
 from service.store.jobs import JobStore
@@ -86,6 +87,11 @@ class Telemetry:
             before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
         around = Circumstances(before=before, cluster=await self._store.cluster(), now_s=self._clock())
         return explanation_document(explain(job, around))
+
+    async def rank_spans(self, job_id: str) -> list[AttemptSpan]:
+        """What rounds cost each rank, by growing time. Raises NotFoundError."""
+        await self._jobs.get(job_id)
+        return await self._store.rank_spans(job_id)
 
     async def compare(self, job_ids: Sequence[str], query: MetricsQuery) -> Document:
         """``{keys, differences, series}``. Raises NotFoundError, BadRequestError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from service.ports import ClusterLostError, ControllerLostError, ControllerSilentError
+from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
 from service.records import ClusterView, NodeView
 from tests.control.fake_fleet import FakeFleet, FakeWorker
 from workers.assignment import JobKey
@@ -35,6 +35,7 @@ class FakeCluster:
         self.launches: list[tuple[JobKey, int, Launch]] = []
         self.strays: set[str] = set()
         self.silent: set[str] = set()
+        self.faulty: set[str] = set()
         self.killed: list[str] = []
         self.seen_terms: list[int] = []
 
@@ -69,12 +70,18 @@ class FakeCluster:
         name = controller_name(key, term)
         if name in self.silent:
             raise ControllerSilentError(f"{name} did not answer within {bound_s:g} s")
+        if name in self.faulty:
+            raise ControllerFaultError(f"{name} failed: KeyError")
         if name not in self.controllers:
             raise ControllerLostError(f"there is no actor {name}")
         return await self.controllers[name].direct(term, direction, acked)
 
     async def end_controller(self, key: JobKey, term: int) -> None:
-        await self.kill([controller_name(key, term)])
+        name = controller_name(key, term)
+        controller = self.controllers.get(name)
+        if controller is not None and controller._course is not None:
+            await controller._course.finish()
+        await self.kill([name])
 
     async def kill(self, names: Sequence[str]) -> None:
         self._check()
@@ -122,8 +129,7 @@ class FakeCluster:
     def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
-        fleet = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
-        self.fleets[key] = fleet
+        self.fleets[key] = fleet = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
         return fleet
 
     def _check(self) -> None:

@@ -99,6 +99,33 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpan:
+    """What the rounds of ``width_s`` seconds cost one worker under one rank; ``begin`` is Unix seconds.
+
+    Seconds are sums over its ``num_rounds`` committed rounds: ``step_s`` from commit to commit, the others this
+    worker's own parts of it. ``memory_bytes`` is the most seen, ``gpu_utilisation`` the mean of the rounds.
+    A span grows until its time is over; the one with more rounds replaces the other.
+    """
+
+    worker_id: str
+    rank: int
+    begin: int
+    width_s: int
+    num_rounds: int
+    step_s: float
+    data_s: float
+    compute_s: float
+    exposed_s: float
+    optimizer_s: float
+    memory_bytes: int
+    gpu_utilisation: float | None = None
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return (self.worker_id, self.rank, self.begin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """Bytes of one worker's log from ``offset`` on; ``rank`` is the rank it had, None before it had one."""
 
@@ -166,20 +193,25 @@ class WorkerStatus:
     micro_size: int | None = None
     memory_bytes: int = 0
     gpu_utilisation: float | None = None
+    spans: tuple[RankSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
     """What the store has committed, so that its writers may forget it.
 
-    ``rounds`` is the highest (lineage, round) such that all before it are stored; ``log_offsets``
-    maps workers to stored bytes; ``checkpoints`` are registered paths; ``timeline`` the keys of stored rows.
+    ``rounds`` is the highest (lineage, round) such that all before it are stored, ``committed_at`` the Unix
+    seconds of its commit (None before the first); ``log_offsets`` maps workers to stored bytes; ``checkpoints``
+    are registered paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that still lack
+    their cost; a controller is handed them once, since whoever wrote them may be gone.
     """
 
     rounds: tuple[int, int] = (0, 0)
+    committed_at: float | None = None
     log_offsets: Mapping[str, int] = field(default_factory=dict)
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()
+    unpriced: tuple[TimelineRow, ...] = ()
 
 
 class RunGoal(StrEnum):
@@ -297,3 +329,4 @@ class JobSnapshot:
     logs: tuple[LogChunk, ...] = ()
     timeline: tuple[TimelineRow, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
+    spans: tuple[RankSpan, ...] = ()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.markup import escape
 
@@ -24,7 +24,8 @@ from service.cli.connection import connect, home_of
 from service.cli.failures import FAILED, INTERRUPTED
 from service.cli.login import login_link
 from service.cli.news import tell
-from service.cli.output import complain, say
+from service.cli.options import Form
+from service.cli.output import answering, complain, say
 from service.cli.scenario import Scenario, ScenarioError
 from service.client import ClientError
 from service.settings import Settings, environment, load_settings
@@ -50,10 +51,19 @@ class DemoOptions:
     port: int | None
     num_cpus: int | None
     leave: bool
+    form: Form
+
+
+Answer: TypeAlias = Callable[[Any], None]
 
 
 def run_demo(options: DemoOptions) -> int:
     """Run the demonstration; gives the exit code: 0 when the job succeeded and every count is right."""
+    with answering(options.form) as answer:
+        return _run(options, answer)
+
+
+def _run(options: DemoOptions, answer: Answer) -> int:
     begin_s = time.monotonic()
     place = home_of(options.home)
     holder = current_holder(place.lock_file)
@@ -61,12 +71,19 @@ def run_demo(options: DemoOptions) -> int:
     spec = demo_spec(settings)
     if holder is not None:
         tell(Mark.NOTE, "service", f"runs already at {holder.url}; the demonstration uses it")
-        return _play(spec, place.path, begin_s)
+        return _play(spec, place.path, begin_s, answer)
     played = _Played()
 
     def on_ready(served: Served) -> None:
         say(f"  open     [bold]{escape(login_link(served.settings, served.url))}[/bold]")
-        threading.Thread(target=_play_beside, args=(spec, served, begin_s, options.leave, played), daemon=True).start()
+
+        def play() -> None:
+            exit_code = _play(spec, served.settings.home, begin_s, answer, served.is_stopping)
+            if not served.is_stopping():
+                played.exit_code = exit_code
+                _conclude(served, leave=options.leave)
+
+        threading.Thread(target=play, daemon=True).start()
 
     exit_code = serve(settings, environment(), tell, on_ready)
     return exit_code or (INTERRUPTED if played.exit_code is None else played.exit_code)
@@ -79,21 +96,22 @@ class _Played:
     exit_code: int | None = None
 
 
-def _play_beside(spec: dict[str, Any], served: Served, begin_s: float, leave: bool, played: _Played) -> None:
-    exit_code = _play(spec, served.settings.home, begin_s, served.is_stopping)
-    if served.is_stopping():
-        return
-    played.exit_code = exit_code
+def _conclude(served: Served, *, leave: bool) -> None:
     if leave:
         served.request_stop()
     else:
         say(f"\n  the page stays up: [bold]{escape(served.url)}[/bold]; Ctrl-C ends everything")
 
 
-def _play(spec: dict[str, Any], home: Path, begin_s: float, is_stopping: Callable[[], bool] = lambda: False) -> int:
+def _play(
+    spec: dict[str, Any], home: Path, begin_s: float, answer: Answer, is_stopping: Callable[[], bool] = lambda: False
+) -> int:
     try:
         with connect(home=home) as client:
-            return Scenario(client, begin_s).play(spec)
+            scenario = Scenario(client, begin_s)
+            exit_code = scenario.play(spec)
+            answer({"job": scenario.job, "timeline": scenario.rows, "is_right": exit_code == 0})
+            return exit_code
     except (ScenarioError, ClientError) as error:
         if not is_stopping():
             complain(escape(str(error)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from service.cli.connection import home_of
-from service.cli.failures import FAILED
+from service.cli.failures import SERVER_ERROR
 from service.cli.news import MARKS
 from service.cli.options import Form
 from service.cli.output import print_json, say
@@ -50,7 +50,7 @@ class Finding:
 
 
 def examine(home: Path | None, form: Form) -> int:
-    """Run all checks and print what they found; gives the exit code: 1 when one failed."""
+    """Run all checks and print what they found; gives the exit code: a server error's when one failed."""
     settings = load_settings({"home": home})
     place = home_of(home)
     checks: list[Callable[[], Finding]] = [
@@ -69,7 +69,7 @@ def examine(home: Path | None, form: Form) -> int:
             _tell(findings[-1])
     if form is Form.JSON:
         print_json({"findings": [asdict(f) for f in findings]})
-    return FAILED if any(f.mark is Mark.FAIL for f in findings) else 0
+    return SERVER_ERROR if any(f.mark is Mark.FAIL for f in findings) else 0
 
 
 def check_python() -> Finding:

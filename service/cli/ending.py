@@ -13,9 +13,10 @@ from rich.markup import escape
 from rich.prompt import Confirm
 
 from service.cli.connection import connect, home_of
-from service.cli.failures import FAILED, SERVER_ERROR, CommandError
+from service.cli.failures import INTERRUPTED, SERVER_ERROR, CommandError
 from service.cli.news import tell
-from service.cli.output import complain, say
+from service.cli.options import Form
+from service.cli.output import answering, complain, say
 from service.cli.unended import num_unended
 from service.client import Client, ClientError
 from service.settings import environment
@@ -31,13 +32,21 @@ TAKE_OVER_LIMIT_S = 60.0
 LOOK_EVERY_S = 0.2
 
 
-def stop_service(home: Path | None) -> int:
+def stop_service(home: Path | None, form: Form) -> int:
     """End the service of a home, and what one that was killed left running; gives the exit code.
 
     Raises CommandError when it does not end in time.
     """
     place = home_of(home)
-    holder = current_holder(place.lock_file)
+    with answering(form) as answer:
+        holder = current_holder(place.lock_file)
+        has_run = holder is not None or has_own_ray(place)
+        exit_code = _stop(place, holder)
+        answer({"home": str(place.path), "pid": holder.pid if holder else None, "stopped": has_run and exit_code == 0})
+    return exit_code
+
+
+def _stop(place: Home, holder: Holder | None) -> int:
     if holder is not None:
         _end_holder(place, holder)
         return 0
@@ -49,30 +58,50 @@ def stop_service(home: Path | None) -> int:
     return 0
 
 
-def purge_home(home: Path | None, *, is_sure: bool) -> int:
-    """Remove everything of a home, after asking; gives the exit code.
+def purge_home(home: Path | None, *, is_sure: bool, form: Form) -> int:
+    """Remove everything of a home, after asking; gives the exit code, that of an interruption after a "no".
 
-    Raises HomeError for a foreign folder, CommandError while jobs may run on a Ray that is not ours.
+    Raises HomeError for a foreign folder, CommandError while jobs may run on a Ray that is not ours, and where
+    nobody can be asked.
     """
     place = home_of(home)
+    with answering(form) as answer:
+        removed: list[str] = []
+        exit_code = _purge(place, removed, is_sure=is_sure, may_ask=form is Form.TEXT)
+        answer({"home": str(place.path), "removed": removed})
+    return exit_code
+
+
+def _purge(place: Home, removed: list[str], *, is_sure: bool, may_ask: bool) -> int:
     belongings = place.belongings()
     if not belongings:
         say(f"there is nothing of Concertina's at {escape(str(place.path))}")
         return 0
     _check_foreign_ray(place)
-    is_running = current_holder(place.lock_file) is not None or has_own_ray(place)
+    holder = current_holder(place.lock_file)
+    is_running = holder is not None or has_own_ray(place)
     for path in belongings:
         say(f"  {escape(str(path))}")
-    question = "Stop the service that runs, and remove all of this" if is_running else "Remove all of this"
-    if not is_sure and not Confirm.ask(f"{question}, with every job, checkpoint and log?", default=False):
+    if not is_sure and not _is_confirmed(is_running=is_running, may_ask=may_ask):
         say("nothing was removed")
-        return FAILED
-    if is_running and stop_service(place.path) != 0:
+        return INTERRUPTED
+    if is_running and _stop(place, holder) != 0:
         complain("the service did not stop; nothing was removed")
         return SERVER_ERROR
     place.remove()
+    removed += map(str, belongings)
     say("removed")
     return 0
+
+
+def _is_confirmed(*, is_running: bool, may_ask: bool) -> bool:
+    question = "Stop the service that runs, and remove all of this" if is_running else "Remove all of this"
+    try:
+        if may_ask:
+            return Confirm.ask(f"{question}, with every job, checkpoint and log?", default=False)
+    except EOFError:
+        pass
+    raise CommandError("nobody can be asked whether to remove all of this; give --yes to remove it")
 
 
 def _check_foreign_ray(place: Home) -> None:
@@ -85,8 +114,7 @@ def _check_foreign_ray(place: Home) -> None:
         jobs = "1 job is" if left == 1 else f"{left} jobs are"
         raise CommandError(
             f"{jobs} not ended, and may run on the Ray at {settings.ray_address}; cancel each by `concertina cancel` "
-            "while `concertina serve` runs, then purge again",
-            FAILED,
+            "while `concertina serve` runs, then purge again"
         )
 
 

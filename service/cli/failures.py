@@ -6,7 +6,7 @@ from rich.markup import escape
 
 from service.cli.documents import DocumentError
 from service.cli.output import complain
-from service.client import NoSuchJobError, RefusedError, UnreachableError
+from service.client import AmbiguousJobError, NoSuchJobError, RefusedError, UnreachableError
 from service.packing import PackingError
 from service.settings import SettingsError
 from service.supervise.home import HomeError
@@ -14,7 +14,15 @@ from service.supervise.lock import AlreadyServedError
 from service.supervise.ports import PortTakenError
 
 FAILED, USAGE, NOT_AUTHORISED, NOT_FOUND, SERVER_ERROR, INTERRUPTED = 1, 2, 3, 4, 5, 130
-_USAGE_ERRORS = (DocumentError, PackingError, SettingsError, HomeError, AlreadyServedError, PortTakenError)
+_USAGE_ERRORS = (
+    AmbiguousJobError,
+    DocumentError,
+    PackingError,
+    SettingsError,
+    HomeError,
+    AlreadyServedError,
+    PortTakenError,
+)
 
 
 class CommandError(Exception):

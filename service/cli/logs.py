@@ -12,7 +12,7 @@ from rich.markup import escape
 from service.cli.follow import ENDED
 from service.cli.options import Form
 from service.cli.output import console, print_json
-from service.client import Client
+from service.client import Client, LogPart
 
 ASK_EVERY_S = 1.0
 
@@ -32,20 +32,27 @@ def print_logs(
     """Print a job's logs; followed ones until the job has ended and its last line is there."""
     job = client.find_job(reference)
     part = client.logs(job["id"], rank=selection.rank, tail=selection.tail)
-    if form is Form.JSON and not selection.is_followed:
-        print_json({"job": job["id"], "rank": selection.rank, "text": part.text, "next_offset": part.next_offset})
-        return
-    _write(part.text)
+    _print(part, job["id"], selection, form)
     while selection.is_followed:
         # The state is asked before the log: what was written before the end is then printed in any case.
         has_ended = client.job(job["id"])["state"] in ENDED
         part = client.logs(job["id"], rank=selection.rank, offset=part.next_offset)
-        _write(part.text)
+        if part.text:
+            _print(part, job["id"], selection, form)
         if has_ended and not part.text:
             console(is_error=True).print(f"[dim]{escape(job['name'])} has ended[/dim]")
             return
         if not part.text:
             sleep(ASK_EVERY_S)
+
+
+def _print(part: LogPart, job_id: str, selection: Selection, form: Form) -> None:
+    """A piece as text or as a document; documents that follow each other take a line each."""
+    if form is Form.TEXT:
+        _write(part.text)
+        return
+    document = {"job": job_id, "rank": selection.rank, "text": part.text, "next_offset": part.next_offset}
+    print_json(document, indent=None if selection.is_followed else 2)
 
 
 def _write(text: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -32,9 +33,11 @@ def say(markup: str) -> None:
     console().print(markup)
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def print_json(value: Any, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
+    """One JSON document on stdout, or on another stream; without ``indent`` on one line."""
+    out = stream or sys.stdout
+    out.write(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+    out.flush()
 
 
 def show(form: Form, document: Any, text: RenderableType) -> None:
@@ -43,6 +46,21 @@ def show(form: Form, document: Any, text: RenderableType) -> None:
         print_json(document)
     else:
         console().print(text)
+
+
+@contextmanager
+def answering(form: Form) -> Iterator[Callable[[Any], None]]:
+    """For a command that tells people what it does, line by line: gives what takes its answer as a document.
+
+    In JSON the lines go to stderr, those of other threads too, so that stdout has the document alone.
+    """
+    if form is Form.TEXT:
+        yield lambda document: None
+        return
+    stdout = sys.stdout
+
+    with redirect_stdout(sys.stderr):
+        yield lambda document: print_json(document, stdout)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

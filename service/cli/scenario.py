@@ -43,6 +43,16 @@ class Scenario:
         self._job_id = ""
         self._view = JobView(client, "")
 
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job as it was seen last."""
+        return self._view.job
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its timeline as it was seen last."""
+        return self._view.rows
+
     def play(self, spec: dict[str, Any]) -> int:
         """The whole demonstration; gives the exit code. Raises ScenarioError and what the client raises."""
         job = self._client.submit(spec)

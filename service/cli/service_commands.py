@@ -43,11 +43,12 @@ def demo(
     port: PortOption = None,
     num_cpus: CpusOption = None,
     leave: Annotated[bool, typer.Option("--exit", help="Stop everything when the job has ended.")] = False,
+    output: FormOption = Form.TEXT,
 ) -> None:
     """Start everything here, train digits, resize it, kill a worker, show the page."""
     from service.cli.demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(DemoOptions(home=home, port=port, num_cpus=num_cpus, leave=leave)))
+    raise typer.Exit(run_demo(DemoOptions(home=home, port=port, num_cpus=num_cpus, leave=leave, form=output)))
 
 
 def serve(
@@ -70,6 +71,7 @@ def serve(
     behind_proxy: Annotated[
         bool | None, typer.Option("--behind-proxy", help="A proxy in front does TLS.", show_default="no")
     ] = None,
+    output: FormOption = Form.TEXT,
 ) -> None:
     """Run the service until Ctrl-C: API and pages, the keeper of jobs, and a Ray of its own."""
     from service.cli.serving import run_service
@@ -85,21 +87,21 @@ def serve(
         "allowed_hosts": tuple(allowed_host) if allowed_host else None,
         "behind_proxy": behind_proxy,
     }
-    raise typer.Exit(run_service(flags))
+    raise typer.Exit(run_service(flags, output))
 
 
-def stop(home: HomeOption = None) -> None:
+def stop(home: HomeOption = None, output: FormOption = Form.TEXT) -> None:
     """End the service of a home directory: running jobs save, and go on with the next serve."""
     from service.cli.ending import stop_service
 
-    raise typer.Exit(stop_service(home))
+    raise typer.Exit(stop_service(home, output))
 
 
-def open_page(url: UrlOption = None, home: HomeOption = None) -> None:
-    """Open the pages in the browser, logged in by a link that works once."""
+def open_page(url: UrlOption = None, home: HomeOption = None, output: FormOption = Form.TEXT) -> None:
+    """Open the pages in the browser, logged in by a link that works once; in JSON the link is only told."""
     from service.cli.serving import open_pages
 
-    open_pages(url, home)
+    open_pages(url, home, output)
 
 
 def doctor(home: HomeOption = None, output: FormOption = Form.TEXT) -> None:
@@ -109,11 +111,11 @@ def doctor(home: HomeOption = None, output: FormOption = Form.TEXT) -> None:
     raise typer.Exit(examine(home, output))
 
 
-def purge(home: HomeOption = None, yes: YesOption = False) -> None:
+def purge(home: HomeOption = None, yes: YesOption = False, output: FormOption = Form.TEXT) -> None:
     """Remove everything that Concertina put on this machine."""
     from service.cli.ending import purge_home
 
-    raise typer.Exit(purge_home(home, is_sure=yes))
+    raise typer.Exit(purge_home(home, is_sure=yes, form=output))
 
 
 def version(output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:

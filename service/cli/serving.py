@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,26 +13,34 @@ from service.cli.connection import home_of
 from service.cli.failures import SERVER_ERROR, CommandError
 from service.cli.login import login_link
 from service.cli.news import tell
-from service.cli.output import say
+from service.cli.options import Form
+from service.cli.output import answering, say, show
 from service.settings import environment, load_settings
 from service.supervise.lock import current_holder
 from service.supervise.serve import Served, last_settings, serve
 
 
-def run_service(flags: Mapping[str, object]) -> int:
+def run_service(flags: Mapping[str, object], form: Form) -> int:
     """Run the service until it is told to stop; gives the exit code. Raises SettingsError and what `serve` raises."""
-    return serve(load_settings(flags), environment(), tell, _welcome)
+    with answering(form) as answer:
+
+        def on_ready(served: Served) -> None:
+            link = login_link(served.settings, served.url)
+            _welcome(link)
+            answer({"url": served.url, "link": link, "home": str(served.settings.home), "pid": os.getpid()})
+
+        return serve(load_settings(flags), environment(), tell, on_ready)
 
 
-def _welcome(served: Served) -> None:
+def _welcome(link: str) -> None:
     say("")
-    say(f"  open     [bold]{escape(login_link(served.settings, served.url))}[/bold]")
+    say(f"  open     [bold]{escape(link)}[/bold]")
     say("           [dim]logs a browser in once, within ten minutes; `concertina open` makes another[/dim]")
     say("  stop     [dim]Ctrl-C: running jobs save, and go on with the next `concertina serve`[/dim]")
     say("")
 
 
-def open_pages(url: str | None, home: Path | None) -> None:
+def open_pages(url: str | None, home: Path | None, form: Form) -> None:
     """Open the browser at a link that logs it in once; the link is printed as well.
 
     Raises CommandError where the service does not run: the link is made in its database.
@@ -45,8 +54,9 @@ def open_pages(url: str | None, home: Path | None) -> None:
             SERVER_ERROR,
         )
     link = login_link(last_settings(place), url or holder.url)
-    say(escape(link))
-    _show(link)
+    show(form, {"link": link}, escape(link))
+    if form is Form.TEXT:
+        _show(link)
 
 
 def _show(link: str) -> None:

@@ -15,6 +15,7 @@ from service.logs import LogText
 from service.pages import job as views
 from service.pages import tabs
 from service.pages.cluster import banner
+from service.pages.heat import heat_view
 from service.pages.jobs import eval_values
 from service.pages.render import html, part
 from service.pages.source import PageSource
@@ -131,7 +132,9 @@ class JobPages:
 
     async def _system(self, job: Document, request: Request) -> dict[str, Any]:
         found = await self._source.metrics(job["id"], None, NUM_STATISTICS_POINTS)
-        return {"system": tabs.system_view(job, found)}
+        spans = await self._source.telemetry.rank_spans(job["id"])
+        heat = heat_view(job["id"], spans, request.query_params.get("heat", ""))
+        return {"system": tabs.system_view(job, found), "heat": heat}
 
     async def _events(self, job: Document, request: Request) -> dict[str, Any]:
         return {"events": tabs.events_view(await self._source.jobs.events(job["id"]))}

@@ -57,18 +57,21 @@ class Launching:
         )
 
     async def _init_from(self, job: JobRow) -> str | None:
-        """The folder to start from, None where the job does not need it (any more)."""
+        """The folder to start from; None where it is gone, but the job may have what it needed of it already.
+
+        Whether it has, only a start shows: one from the beginning fails where this is None.
+        """
         wish = job.spec.init_from
-        if wish is None or await asyncio.to_thread(self._has_own_checkpoint, job):
+        if wish is None:
             return None
         try:
             return await self._source(wish)
         except UserCodeError as error:
-            # A controller that succeeds another adopts workers which have read it already.
-            if job.term > 1:
-                log.warning("init_from is gone", job=job.id, term=job.term, why=error.message)
-                return None
-            raise
+            # A controller that succeeds another adopts workers which have read it.
+            if job.term <= 1 and not await asyncio.to_thread(self._has_own_checkpoint, job):
+                raise
+            log.warning("init_from is gone", job=job.id, term=job.term, why=error.message)
+            return None
 
     def _has_own_checkpoint(self, job: JobRow) -> bool:
         found = list_checkpoints(checkpoints_folder(self._settings.storage_folder, job.id))

@@ -91,7 +91,7 @@ class Pursuit:
         except ControllerSilentError as error:
             await self._succeed(job, str(error), past=controller_name(self._key, job.term))
         except ControllerFaultError as error:
-            await self._give_up(job, failure_of(error))
+            await self._give_up(job, replace(failure_of(error), reason=Reason.CONTROLLER_ERROR))
         else:
             if snapshot is None:
                 await self._start(job)
@@ -145,6 +145,9 @@ class Pursuit:
         log.warning("job failed", job=job.id, attempt=job.attempt, why=failure.message)
         to = JobState.CANCELLED if job.state is JobState.CANCELLING else JobState.FAILED
         await self._move(job, (Step(to, Transition(reason=reason, failure=failure)),))
+        with contextlib.suppress(ControllerLostError, ControllerFaultError):
+            # It takes its workers with it, where it still can.
+            await self._office.cluster.end_controller(self._key, job.term)
         with contextlib.suppress(ControllerLostError):
             await self._office.cluster.kill([controller_name(self._key, job.term)])
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from service.store.database import Write
-from service.store.rows import clean, dumps
+from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
 from service.store.visible import num_skipped_before
 from workers.status import (
@@ -32,6 +32,7 @@ MAX_LOG_BYTES = 256 * 2**20
 """Of one job's log; the oldest pieces go when there is more."""
 
 MAX_ACKNOWLEDGED_KEYS = 5000
+MAX_UNPRICED = 64
 
 
 def store_records(write: Write, job_id: str, attempt: int, records: Sequence[RoundRecord]) -> None:
@@ -254,6 +255,7 @@ def acknowledged(conn: Connection, job_id: str, attempt: int) -> Acknowledged:
         .limit(1)
     )
     row = last.one_or_none()
+    rounds = (0, 0) if row is None else (row.lineage, row.last_round)
     paths = conn.execute(select(checkpoints.c.path).where(checkpoints.c.job_id == job_id))
     keys = conn.execute(
         select(timeline.c.key)
@@ -262,8 +264,26 @@ def acknowledged(conn: Connection, job_id: str, attempt: int) -> Acknowledged:
         .limit(MAX_ACKNOWLEDGED_KEYS)
     )
     return Acknowledged(
-        rounds=(0, 0) if row is None else (row.lineage, row.last_round),
+        rounds=rounds,
+        committed_at=_committed_at(conn, (job_id, attempt, *rounds)),
         log_offsets=_log_sizes(conn, job_id, attempt),
         checkpoints=frozenset(paths.scalars()),
         timeline=frozenset(keys.scalars()),
     )
+
+
+def _committed_at(conn: Connection, key: tuple[str, int, int, int]) -> float | None:
+    columns = (points.c.job_id, points.c.attempt, points.c.lineage, points.c.round)
+    found = conn.execute(select(points.c.time).where(*(c == v for c, v in zip(columns, key, strict=True))))
+    return found.scalar_one_or_none()
+
+
+def unpriced(conn: Connection, job_id: str, attempt: int) -> tuple[TimelineRow, ...]:
+    """The newest rows of an attempt that are stored without their cost, oldest first."""
+    found = conn.execute(
+        select(timeline)
+        .where(timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.cost_s.is_(None))
+        .order_by(timeline.c.seq.desc())
+        .limit(MAX_UNPRICED)
+    )
+    return tuple(reversed([timeline_row_of(row) for row in found]))

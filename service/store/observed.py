@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
@@ -11,10 +11,18 @@ from sqlalchemy import Connection, delete, select, update
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, JobState
 from service.store.database import Database, Write
-from service.store.folding import acknowledged, store_checkpoints, store_logs, store_records, store_timeline
+from service.store.folding import (
+    acknowledged,
+    store_checkpoints,
+    store_logs,
+    store_records,
+    store_timeline,
+    unpriced,
+)
 from service.store.moves import fetch_job, move
 from service.store.port import StaleRowError
 from service.store.progress import observed_columns
+from service.store.ranks import store_spans
 from service.store.rows import bundle_of, checkpoint_of, dumps, explanation_text, failure_text, job_of
 from service.store.schema import bundles, checkpoints, installation, jobs
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
@@ -89,8 +97,13 @@ class ObservedStore:
             await self._database.write(work, fence)
 
     async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
-        """What of this attempt is stored."""
-        return await self._database.read(lambda conn: acknowledged(conn, job_id, attempt))
+        """What of this attempt is stored, with the rows that lack their cost."""
+
+        def work(conn: Connection) -> Acknowledged:
+            stored = acknowledged(conn, job_id, attempt)
+            return replace(stored, unpriced=unpriced(conn, job_id, attempt))
+
+        return await self._database.read(work)
 
     async def fold(self, snapshot: JobSnapshot, fence: int) -> Acknowledged:
         """Store all that is new in the snapshot. Raises StaleRowError, FencedOutError."""
@@ -105,6 +118,7 @@ class ObservedStore:
             store_logs(write, snapshot)
             store_timeline(write, job_id, attempt, snapshot.timeline)
             store_checkpoints(write, job_id, snapshot.checkpoints)
+            store_spans(write.conn, job_id, attempt, snapshot.spans)
             columns = observed_columns(job, snapshot, write.now_s)
             write.conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns, changed=write.change))
             return acknowledged(write.conn, job_id, attempt)

@@ -106,7 +106,7 @@ class ReconcilerStore(Protocol):
         ...
 
     async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
-        """What of this attempt is stored: the first thing to hand to a controller."""
+        """What of this attempt is stored, ``unpriced`` rows included: the first thing to hand to a controller."""
         ...
 
     async def fold(self, snapshot: JobSnapshot, fence: int) -> Acknowledged:

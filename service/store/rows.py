@@ -24,7 +24,8 @@ from service.records import (
 )
 from service.states import JobState
 from workers.errors import Failure, Reason
-from workers.status import CheckpointInfo, RunGoal
+from workers.plan import TimelineKind
+from workers.status import CheckpointInfo, RunGoal, TimelineRow
 
 MAX_FAILURE_CHARS = 4000
 """Of a traceback; its last frames. The whole text is in the job's log."""
@@ -148,6 +149,22 @@ def timeline_of(row: Row[Any]) -> TimelineEntry:
         changed=row.changed,
         key=row.key,
         kind=row.kind,
+        time=row.time,
+        step=row.step,
+        actor=row.actor,
+        reason=row.reason,
+        before=json.loads(row.before),
+        after=json.loads(row.after),
+        cost_s=row.cost_s,
+        steps_lost=row.steps_lost,
+    )
+
+
+def timeline_row_of(row: Row[Any]) -> TimelineRow:
+    """A row of ``timeline`` as its controller told it."""
+    return TimelineRow(
+        key=row.key,
+        kind=TimelineKind(row.kind),
         time=row.time,
         step=row.step,
         actor=row.actor,

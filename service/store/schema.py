@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0001"
+REVISION = "0002"
 """The migration that makes these tables."""
 
 metadata = MetaData(
@@ -266,4 +266,23 @@ cluster_events = Table(
     Column("node_id", String(64)),
     Column("actor", String(64), nullable=False),
     Column("text", Text, nullable=False),
+)
+
+ranks = Table(
+    "ranks",
+    metadata,
+    _job_column(),
+    Column("begin", BigInteger, primary_key=True, autoincrement=False),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("worker_id", String(64), primary_key=True),
+    Column("width_s", Integer, nullable=False),
+    Column("num_rounds", BigInteger, nullable=False),
+    Column("step_s", Double, nullable=False),
+    Column("data_s", Double, nullable=False),
+    Column("compute_s", Double, nullable=False),
+    Column("exposed_s", Double, nullable=False),
+    Column("optimizer_s", Double, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("gpu_utilisation", Double),
 )

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Row, Select, Table, func, select
 
+from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
 from service.store.database import Database
 from service.store.moves import fetch_job
+from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
 from service.store.visible import in_spans, visible_spans
@@ -170,6 +172,10 @@ class TelemetryStore:
             return min(ends)
 
         return await self._database.read(work)
+
+    async def rank_spans(self, job_id: str) -> list[AttemptSpan]:
+        """What rounds cost each rank, by growing time."""
+        return await self._database.read(lambda conn: spans_of(conn, job_id))
 
     async def cluster(self) -> StoredCluster | None:
         """The cluster as the reconciler saw it last; None before its first look."""

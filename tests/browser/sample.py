@@ -13,6 +13,7 @@ from service.folders import checkpoints_folder, output_folder
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.states import JobState, Move
 from service.store.opening import Store
+from tests.browser.rank_spans import rank_spans
 from workers.checkpoints import MANIFEST, WEIGHTS, manifest_text
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
@@ -204,6 +205,7 @@ class History:
             logs=self._logs(upto, workers, now_s),
             timeline=tuple(rows),
             checkpoints=tuple(checkpoints),
+            spans=rank_spans(records, self.course.steps),
         )
 
     def more(self, snapshot: JobSnapshot, upto: int, workers: int) -> JobSnapshot:
@@ -219,6 +221,7 @@ class History:
             logs=(),
             timeline=(),
             checkpoints=(),
+            spans=(),
             cursor=upto * GLOBAL_BATCH,
             num_current=workers,
             workers=_views(workers),
@@ -238,6 +241,7 @@ class History:
             num_current=0,
             records=(),
             logs=(),
+            spans=(),
             timeline=(row,),
             checkpoints=(replace(final, is_final=True),),
         )

@@ -187,6 +187,20 @@ def test_a_finished_job_is_whole(shared: Filled, view: Open) -> None:
     assert page.locator("#actions button").all_inner_texts() == ["Delete"]
 
 
+def test_the_system_tab_maps_each_rank_over_time(shared: Filled, view: Open) -> None:
+    page = view(shared.site, 390).go(shared.page("mnist-warmup", "?tab=system"))
+    heat = page.get_by_role("table", name="Each rank over time")
+    expect(heat.get_by_role("row")).to_have_count(3)
+    expect(heat.get_by_role("row").last).to_contain_text("no step")
+    strengths = heat.locator("tbody td[class^=l]").evaluate_all(
+        "(cells) => cells.map((cell) => getComputedStyle(cell).backgroundColor)"
+    )
+    assert len(set(strengths)) > 1
+    page.get_by_role("link", name="Memory").click()
+    expect(heat.locator("tbody tr").first.locator("td").last).to_contain_text("MB")
+    assert "heat=memory" in page.url
+
+
 def test_logs_are_text_searched_and_filtered(shared: Filled, view: Open) -> None:
     page = view(shared.site).go(shared.page("wide-fails", "?tab=logs"))
     expect(page.locator("pre.log")).to_contain_text("<b>not bold</b>")

@@ -47,7 +47,7 @@ class FakeWorker:
         self.term, self.seq = term, self.seq + 1
         if self.phase is Phase.BUILD:
             self.phase = Phase.READY
-        elif plan is not None and plan.id > self.halted:
+        elif plan is not None and plan.id > self._left:
             self._obey(plan)
         self.records = [r for r in self.records if r.key > acked.rounds]
         offset = acked.log_offsets.get(self.worker_id, 0)
@@ -84,9 +84,20 @@ class FakeWorker:
 
     def halt(self, plan_id: PlanId) -> None:
         self.halted = max(self.halted, plan_id)
+        self.leave_group()
+
+    def leave_group(self) -> None:
+        """Stop in mid-round, as for the loss of a peer."""
         if self.plan is not None and self.phase is Phase.COMPUTE:
             self.phase = Phase.STOPPED
             self.stop = StopReport(generation=self.plan.generation, cause=StopCause.ABORTED)
+
+    @property
+    def _left(self) -> PlanId:
+        """The plan up to which this worker enters none."""
+        if self.phase is Phase.STOPPED and self.plan is not None:
+            return max(self.halted, self.plan.id)
+        return self.halted
 
     def _obey(self, plan: Plan) -> None:
         if plan.member(self.worker_id) is None:
@@ -154,6 +165,9 @@ class FakeFleet:
         self.asked_for_records: list[str] = []
         self.has_left = False
         self.breaks_on_poll: Exception | None = None
+        self.breaks_on_start: Exception | None = None
+        self.lingers = False
+        self.told_to_save: set[str] = set()
         self._term, self._total = term, total
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
@@ -168,7 +182,13 @@ class FakeFleet:
         self._statuses, self._lost = {}, {}
         return heard
 
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(self.workers)
+
     def start(self, worker_id: str, avoids: frozenset[str]) -> None:
+        if self.breaks_on_start is not None:
+            raise self.breaks_on_start
         allowed = [name for name in self._machines() if name not in avoids]
         if allowed:  # else it waits for a place
             place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))
@@ -190,7 +210,9 @@ class FakeFleet:
         self.workers[worker_id].halt(plan_id)
 
     def stop(self, worker_id: str, save: bool) -> None:
-        if worker_id in self.workers:
+        if save:
+            self.told_to_save.add(worker_id)
+        if worker_id in self.workers and not self.lingers:
             self.lose(worker_id, "it ended")
 
     def kill(self, worker_id: str) -> None:

@@ -51,9 +51,11 @@ class Store:
     def acked(self) -> Acknowledged:
         return Acknowledged(
             rounds=max(self.records, default=(0, 0)),
+            committed_at=self.records[max(self.records)].time if self.records else None,
             log_offsets={worker: len(log) for worker, log in self.logs.items()},
             checkpoints=frozenset(self.checkpoints),
             timeline=frozenset(self.timeline),
+            unpriced=tuple(row for row in self.timeline.values() if row.cost_s is None),
         )
 
 
@@ -178,6 +180,29 @@ def test_a_new_term_adopts_the_workers_and_loses_no_record(tmp_path: Path) -> No
     play(act)
 
 
+def test_a_loss_of_worker_and_controller_together_is_priced_by_the_successor(tmp_path: Path) -> None:
+    async def act() -> None:
+        first = Scene(tmp_path, fleet=FakeFleet(1, total=100))
+        await first.prepare()
+        await first.until(lambda s: s.num_current == 2 and s.cursor > 5 * BATCH)
+        await first.controller._course.cancel()  # type: ignore[union-attr]  # it runs
+        for worker in first.fleet.workers.values():
+            # The predecessor's last deed: everything that was told is stored.
+            for record in worker.records:
+                first.store.records[record.key] = record
+        first.fleet.lose("1.2", "killed")
+        first.fleet.workers["1.1"].leave_group()
+        fleet = FakeFleet(2, total=100, workers=first.fleet.workers)
+        second = Scene(tmp_path, term=2, fleet=fleet, store=first.store)
+        await second.prepare()
+        await second.until(lambda s: s.outcome is not None)
+        lost = [row for row in second.store.timeline.values() if row.kind == "worker_lost"]
+        assert [row.cost_s for row in lost] == [0.0]  # fake commits are one ordinary step apart
+        assert [row.key for row in second.store.timeline.values() if row.cost_s is None] == []
+
+    play(act)
+
+
 def test_a_new_term_that_finds_nobody_begins_a_lineage_of_its_own(tmp_path: Path) -> None:
     async def act() -> None:
         first = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
@@ -228,6 +253,37 @@ def test_a_crash_of_the_loop_is_told_and_frees_the_workers(tmp_path: Path) -> No
         assert last.failure is not None
         assert "KeyError" in last.failure.traceback
         assert scene.fleet.workers == {}
+
+    play(act)
+
+
+def test_a_crash_is_told_once_the_workers_are_gone_and_their_last_rounds_are_known(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        scene.fleet.lingers = True
+        scene.fleet.breaks_on_start = KeyError("bug")
+        scene.fleet.lose("1.2", "killed")
+        told = await scene.until(lambda s: scene.fleet.told_to_save == {"1.1"})
+        assert (told.phase, told.outcome) == (RunPhase.STOPPING, None)
+        num_rounds = scene.fleet.workers["1.1"].round
+        await scene.until(lambda s: max(scene.store.records) == (1, num_rounds))
+        scene.fleet.lose("1.1", "it ended")
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert (last.outcome, last.reason) == (Outcome.FAILED, Reason.CONTROLLER_ERROR)
+
+    play(act)
+
+
+def test_a_controller_that_is_ended_early_ends_its_workers(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000))
+        await scene.prepare()
+        await scene.until(lambda s: s.num_current == 2)
+        await scene.controller._course.finish()  # type: ignore[union-attr]  # it runs
+        assert scene.fleet.workers == {}
+        assert scene.fleet.told_to_save == {"1.1", "1.2"}
 
     play(act)
 

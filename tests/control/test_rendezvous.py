@@ -33,6 +33,22 @@ def test_a_wait_has_a_bound_and_names_what_it_waited_for() -> None:
         asyncio.run(Rendezvous().get("1/1", "a", 0.01))
 
 
+@pytest.mark.parametrize("num_turns", range(4))
+def test_a_cancellation_beside_the_arrival_of_the_value_is_not_swallowed(num_turns: int) -> None:
+    async def scene() -> None:
+        store = Rendezvous()
+        waiter = asyncio.create_task(store.get("1/1", "a", 10))
+        await asyncio.sleep(0)
+        store.set("1/1", "a", b"x")
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        was_in_time = waiter.cancel()
+        await asyncio.wait([waiter])
+        assert waiter.cancelled() is was_in_time
+
+    asyncio.run(scene())
+
+
 def test_superseding_fails_waiters_at_once_and_latecomers_too() -> None:
     async def scene() -> None:
         store = Rendezvous()

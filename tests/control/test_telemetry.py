@@ -224,14 +224,25 @@ def test_the_first_plan_of_an_attempt_costs_nothing() -> None:
     assert [r.cost_s for r in buffers.pending().timeline] == [0.0]
 
 
-def test_a_cost_that_cannot_be_known_stays_unknown() -> None:
-    buffers = Telemetry(G, Acknowledged(rounds=(1, 5)))
-    buffers.note(row(2))
-    buffers.take(status(record(6, generation=2, n=2)))
-    (unknown,) = buffers.pending().timeline
-    assert (unknown.cost_s, unknown.step) == (None, 5)
-    buffers.acknowledge(Acknowledged(rounds=(1, 6), timeline=frozenset({"plan/1/2"})))
+def test_a_successor_prices_what_its_predecessor_left_open_by_the_last_commit_in_the_store() -> None:
+    keys = frozenset({"plan/1/2", "plan/1/3"})
+    left = Acknowledged(rounds=(1, 5), committed_at=5.0, timeline=keys, unpriced=(row(2), row(3)))
+    buffers = Telemetry(G, left)
+    assert buffers.pending().timeline == ()
+    buffers.take(status(record(6, generation=2, n=3, time=9.0)))
+    assert [(r.key, r.cost_s, r.step) for r in buffers.pending().timeline] == [
+        ("plan/1/2", 0.0, 5),
+        ("plan/1/3", 3.0, 5),
+    ]
+    buffers.acknowledge(Acknowledged(rounds=(1, 6), timeline=keys))
     assert buffers.is_drained
+
+
+def test_a_successor_prices_its_own_plan_though_every_record_before_it_is_stored() -> None:
+    buffers = Telemetry(G, Acknowledged(rounds=(1, 5), committed_at=5.0))
+    buffers.note(row(2))
+    buffers.take(status(record(5, generation=2, n=2, time=9.0)))
+    assert [(r.cost_s, r.steps_lost) for r in buffers.pending().timeline] == [(3.0, 1)]
 
 
 def test_nothing_pending_is_nothing() -> None:

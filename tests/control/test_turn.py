@@ -280,6 +280,34 @@ def test_a_failure_at_start_up_is_not_tried_again() -> None:
     assert (desk.state.outcome, desk.state.reason) == (Outcome.FAILED, Reason.DEPENDENCY_FAILED)
 
 
+def test_a_first_state_that_cannot_be_made_fails_at_once() -> None:
+    desk = Desk(max_failures=3)
+    desk.turn()
+    desk.turn()
+    for i in ("1.1", "1.2"):
+        desk.say(i, Phase.READY)
+    desk.turn()
+    misfit = replace(FAILURE, message="init_from: does not fit", round=None)
+    for i, cause, failure in (("1.1", StopCause.USER, misfit), ("1.2", StopCause.PEER, None)):
+        desk.say(i, Phase.STOPPED, plan=desk.plan)
+        desk.stop(i, cause, failure)
+    desk.turn()
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker("1.1"), StopWorker("1.2")]
+    desk.turn(lost={"1.1": "ended", "1.2": "ended"})
+    assert (desk.state.outcome, desk.state.reason) == (Outcome.FAILED, Reason.USER_ERROR)
+    assert desk.state.detail == misfit.message
+
+
+def test_a_newcomer_whose_task_differs_does_not_end_a_job_that_trains() -> None:
+    desk = Desk(max_failures=3)
+    ids = desk.started(1)
+    desk.stop(ids[0], StopCause.USER, replace(FAILURE, round=None))
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.plan.members[0].worker_id == ids[0]
+
+
 def test_a_newcomer_that_cannot_start_does_not_harm_the_others() -> None:
     desk = Desk()
     desk.started(1)

@@ -202,6 +202,15 @@ async def test_a_succeeding_controller_needs_no_source(scene: Scene) -> None:
     assert (await launching.launch(dataclasses.replace(job, term=2))).storage.init_from is None
 
 
+async def test_a_controller_that_cannot_answer_fails_the_job_and_takes_its_workers_with_it(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    endless.cluster.faulty.add(f"controller/{job.id}/1/1")
+    row = await endless.until_state(job, JobState.FAILED)
+    assert row.reason is Reason.CONTROLLER_ERROR
+    await endless.until(job, lambda row: not any(endless.cluster.workers.values()))
+
+
 async def test_a_fenced_out_reconciler_stops_acting(endless: Scene) -> None:
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)

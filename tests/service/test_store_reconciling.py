@@ -141,7 +141,7 @@ async def test_folding_a_snapshot_twice_stores_it_once(store: Store) -> None:
         job,
         [record(1), record(2, eval__accuracy=0.5)],
         logs=(log(b"one\ntwo\n"),),
-        timeline=(row("a"), row("b", cost_s=0.2)),
+        timeline=(row("a", cost_s=0.1), row("b", cost_s=0.2)),
         checkpoints=(checkpoint(2),),
     )
     first = await store.reconciler.fold(taken, fence)
@@ -251,6 +251,16 @@ async def test_a_timeline_row_is_completed_by_its_cost_and_not_emptied_again(sto
         await store.reconciler.fold(snapshot(job, timeline=(row("a", cost_s=cost_s),)), fence)
     (entry,) = await store.telemetry.timeline(job.id, 0, 10)
     assert (entry.seq, entry.cost_s, entry.steps_lost, entry.before) == (1, 0.25, 0, {"workers": 1})
+
+
+async def test_a_successor_is_told_what_is_unpriced_and_when_the_last_commit_was(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    told = snapshot(job, [record(1), record(2)], timeline=(row("plan/1/1", cost_s=0.5), row("plan/1/2")))
+    await store.reconciler.fold(told, fence)
+    stored = await store.reconciler.acknowledged(job.id, job.attempt)
+    assert stored.committed_at == record(2).time
+    assert stored.unpriced == (row("plan/1/2"),)
 
 
 async def test_a_snapshot_of_another_attempt_or_an_older_term_is_refused(store: Store) -> None:

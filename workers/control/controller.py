@@ -29,11 +29,12 @@ from workers.control.decisions import (
     StopWorker,
     SupersedeGroup,
 )
-from workers.control.fleet import Fleet, RayFleet
+from workers.control.fleet import Fleet, Heard, RayFleet
 from workers.control.launch import Launch
 from workers.control.pace import Pace
 from workers.control.rendezvous import Rendezvous
 from workers.control.restore import newest_intact
+from workers.control.retreat import retreat
 from workers.control.snapshot import Progress, fold
 from workers.control.telemetry import Pending, Telemetry
 from workers.control.turn import begin, turn
@@ -41,6 +42,8 @@ from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
 
 END_S = 5.0
+RETREAT_S = 30.0
+"""Longer than a worker's last save may take."""
 
 
 class JobController:
@@ -76,10 +79,10 @@ class JobController:
         return self._course.direct(direction, acked)
 
     async def end(self, term: int) -> None:
-        """End this process, whatever is still to do; the reconciler calls it when it has stored the outcome."""
+        """End this process, and its workers where any are left; the reconciler calls it when the job has ended."""
         self._check(term)
         if self._course is not None:
-            await self._course.cancel()
+            await self._course.finish()
         leave: Callable[[], None] = ray.actor.exit_actor
         leave()
 
@@ -120,6 +123,7 @@ class Course:
         self._pace = Pace()
         self._progress = Progress()
         self._crash: Failure | None = None
+        self._has_left = False
         self._latest: CheckpointInfo | None = None
         self._tails: set[asyncio.Task[None]] = set()
 
@@ -139,7 +143,7 @@ class Course:
         self._direction, self._acked = direction, acked
         self._telemetry.acknowledge(acked)
         is_over = self._state.outcome is not None or self._crash is not None
-        is_told = is_over and self._telemetry.is_drained and not self._tails
+        is_told = is_over and self._has_left and self._telemetry.is_drained and not self._tails
         pending = Pending() if is_told else self._telemetry.pending()
         snapshot = fold(self._state, direction, pending, self._progress, self._crash)
         return snapshot if is_told or not is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
@@ -148,6 +152,11 @@ class Course:
         """Stop turning."""
         self._task.cancel()
         await asyncio.wait([self._task], timeout=END_S)
+
+    async def finish(self) -> None:
+        """Stop turning for good: workers that are left save and end."""
+        await self.cancel()
+        await retreat(self.fleet, self._listen, END_S)
 
     async def _run(self) -> None:
         try:
@@ -162,17 +171,31 @@ class Course:
         except Exception as error:  # the one place of this process: the service learns of it by the snapshot
             traceback.print_exc()
             self._crash = replace(failure_of(error), reason=Reason.CONTROLLER_ERROR)
-            for worker_id in self._state.workers:
-                self.fleet.stop(worker_id, save=True)
+            await retreat(self.fleet, self._listen, RETREAT_S)
+        finally:
+            self._has_left = True
 
-    async def _turn(self, listed: tuple[str, ...] | None) -> None:
+    def _listen(self) -> None:
+        """Take the last that the workers have to tell, and ask for more."""
+        self._heard()
+        for worker_id in self.fleet.worker_ids:
+            if self.fleet.can_poll(worker_id):
+                facts = self._state.workers.get(worker_id)
+                acked = self._telemetry.acked_for(worker_id, facts.status if facts else None)
+                self.fleet.poll(worker_id, None, acked, wants_records=True)
+
+    def _heard(self) -> Heard:
         heard = self.fleet.heard()
-        if heard.is_superseded:
-            raise StaleTermError(self._state.term, self._state.term + 1)
         for status in heard.statuses.values():
             self._telemetry.take(status)
         for worker_id in heard.lost:
             self._fetch_tail(worker_id)
+        return heard
+
+    async def _turn(self, listed: tuple[str, ...] | None) -> None:
+        heard = self._heard()
+        if heard.is_superseded:
+            raise StaleTermError(self._state.term, self._state.term + 1)
         inputs = Inputs(
             unix_s=time.time(),
             direction=self._direction,
@@ -231,7 +254,6 @@ class Course:
     async def _rest(self) -> None:
         """Until something happened, or the next poll is due."""
         with contextlib.suppress(TimeoutError):
-            # Not wait_for: on Python 3.11 it can swallow a cancellation.
             async with asyncio.timeout(self._pace.rest_s(self._state, time.monotonic())):
                 await self.fleet.news.wait()
         self.fleet.news.clear()

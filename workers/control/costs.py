@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import NamedTuple
 
 from workers.plan import Plan, PlanId
-from workers.status import RoundRecord, TimelineRow
+from workers.status import Acknowledged, RoundRecord, TimelineRow
 
 MAX_PLANS = 64
 MAX_STEP_TIMES = 64
@@ -23,18 +24,29 @@ class _Stretch:
     last: RoundRecord
 
 
+class _Commit(NamedTuple):
+    """When a round was committed, in Unix seconds."""
+
+    lineage: int
+    round: int
+    time: float
+
+
 class Costs:
     """Completes timeline rows of plans (key ``plan/<term>/<n>``) once the first round under them is told.
 
     ``cost_s`` is the time from the last commit under an earlier plan to the first under this one, less
     one ordinary step. Of several plans that one gap separates from the records before, the one that
-    came into force bears the cost, and those that it overtook cost nothing. ``has_earlier``: the store
-    has records already, whose times are not known here.
+    came into force bears the cost, and those that it overtook cost nothing. ``stored`` is what the store had
+    when this began: its last record comes before any plan whose row has no price yet, since a row is stored
+    with its price together with the first record under its plan.
     """
 
-    def __init__(self, global_size: int, *, has_earlier: bool) -> None:
+    def __init__(self, global_size: int, stored: Acknowledged) -> None:
         self._global_size = global_size
-        self._has_earlier = has_earlier
+        self._earlier: _Commit | None = None
+        if stored.committed_at is not None:
+            self._earlier = _Commit(*stored.rounds, stored.committed_at)
         self._stretches: dict[PlanId, _Stretch] = {}
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._reached: dict[int, int] = {}
@@ -69,12 +81,9 @@ class Costs:
             return row
         first = self._stretches[in_force].first
         step = max(0, first.cursor - first.samples) // self._global_size
-        before = max((p for p in self._stretches if p < plan_id), default=None)
-        if in_force > plan_id or (before is None and not self._has_earlier):
+        last = self._last_before(plan_id)
+        if in_force > plan_id or last is None:
             return replace(row, step=step, cost_s=0.0, steps_lost=0)
-        if before is None:
-            return replace(row, step=step)
-        last = self._stretches[before].last
         last_round = (
             last.round if first.lineage == last.lineage else max(last.round, self._reached.get(last.lineage, 0))
         )
@@ -85,6 +94,13 @@ class Costs:
             cost_s=round(max(0.0, first.time - last.time - ordinary_s), 6),
             steps_lost=max(0, last_round - first.round + 1),
         )
+
+    def _last_before(self, plan_id: PlanId) -> _Commit | None:
+        before = max((p for p in self._stretches if p < plan_id), default=None)
+        if before is None:
+            return self._earlier
+        last = self._stretches[before].last
+        return _Commit(last.lineage, last.round, last.time)
 
     def is_open(self, row: TimelineRow) -> bool:
         """Whether the row still waits for its price."""

@@ -42,7 +42,7 @@ class ControlSettings:
     that when all are silent). ``hold_s``: how long survivors below ``workers.min`` hold their state.
     ``place_s``: how long the first ``min`` workers may wait for a place. ``gather_s``: how long a
     start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
-    save-and-stop becomes a NOW plan, and saved workers no longer wait for the store to have their records.
+    save-and-stop becomes a NOW plan; also how long saved workers wait for the store to have their records.
     ``evacuate_s``: how long members on a node that is to be emptied train on while others take their place.
     """
 

@@ -57,6 +57,11 @@ class Fleet(Protocol):
         """Set when something arrived that the controller should look at now."""
         ...
 
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        """Workers started or adopted that are not known to be gone."""
+        ...
+
     async def adopt(self) -> tuple[str, ...]:
         """Find this attempt's workers by name and watch over them."""
         ...
@@ -128,6 +133,10 @@ class RayFleet:
         self._bundle_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(self._links)
+
     async def adopt(self) -> tuple[str, ...]:
         found = worker_ids(await self._names(), self._key)
         for worker_id in found:
@@ -175,7 +184,8 @@ class RayFleet:
                 break
             if link.is_up and link.worker_id != worker_id:
                 with contextlib.suppress(RayError, TimeoutError):
-                    found = await asyncio.wait_for(link.actor.tail.remote(self._term, path, offset), CALL_S)
+                    async with asyncio.timeout(CALL_S):
+                        found = await link.actor.tail.remote(self._term, path, offset)
         if found is None:
             return None
         begin, data = found
@@ -254,7 +264,8 @@ class RayFleet:
 
     async def _answered(self, link: _Link, method: str, bound_s: float, args: tuple[object, ...]) -> None:
         try:
-            answer = await asyncio.wait_for(getattr(link.actor, method).remote(self._term, *args), bound_s)
+            async with asyncio.timeout(bound_s):
+                answer = await getattr(link.actor, method).remote(self._term, *args)
         except (TimeoutError, ActorUnavailableError):
             return  # silence is judged by the turn
         except RayError as error:

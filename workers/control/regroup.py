@@ -50,8 +50,19 @@ def _count_user_failure(state: ControllerState) -> ControllerState:
     for report in _reports(state):
         if report.cause is StopCause.USER and report.generation > state.counted_generation and report.failure:
             counted = replace(state, counted_generation=report.generation, num_formed=0)
+            if _is_at_start_up(state, report.failure):
+                return replace(counted, failure=report.failure, ending=_failed_start(report.failure))
             return _failed_once(counted, report.failure)
     return state
+
+
+def _is_at_start_up(state: ControllerState, failure: Failure) -> bool:
+    """Whether the first state itself could not be made: it would fail so again, and nothing is lost by ending."""
+    return failure.round is None and failure.reason is Reason.USER_ERROR and not membership.holders(state)
+
+
+def _failed_start(failure: Failure) -> Ending:
+    return Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=failure.message)
 
 
 def _failed_once(state: ControllerState, failure: Failure) -> ControllerState:

@@ -66,7 +66,8 @@ class Rendezvous:
         if key not in found.values:
             arrival = found.arrivals.setdefault(key, asyncio.Event())
             try:
-                await asyncio.wait_for(arrival.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await arrival.wait()
             except TimeoutError:
                 raise RendezvousError(
                     f"rendezvous {group}: nobody set {key!r} within {timeout_s:g} s; a member is missing or slow"

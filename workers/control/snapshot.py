@@ -71,6 +71,7 @@ def fold(
         logs=pending.logs,
         timeline=pending.timeline,
         checkpoints=pending.checkpoints,
+        spans=pending.spans,
     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from workers.control.costs import Costs
+from workers.control.spans import SpanBuffer
 from workers.plan import MemberSource, Plan, TimelineKind
-from workers.status import Acknowledged, CheckpointInfo, LogChunk, RoundRecord, TimelineRow, WorkerStatus
+from workers.status import Acknowledged, CheckpointInfo, LogChunk, RankSpan, RoundRecord, TimelineRow, WorkerStatus
 
 MAX_RECORDS = 10_000
 MAX_LOG_BYTES = 8 * 2**20
@@ -30,6 +31,7 @@ class Pending:
     logs: tuple[LogChunk, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
     timeline: tuple[TimelineRow, ...] = ()
+    spans: tuple[RankSpan, ...] = ()
 
 
 class Telemetry:
@@ -39,7 +41,7 @@ class Telemetry:
     """
 
     def __init__(self, global_size: int, acked: Acknowledged) -> None:
-        self._costs = Costs(global_size, has_earlier=acked.rounds > (0, 0))
+        self._costs = Costs(global_size, acked)
         self._acked = acked
         self._records: dict[tuple[int, int], RoundRecord] = {}
         self._amended: dict[tuple[int, int], RoundRecord] = {}
@@ -47,7 +49,8 @@ class Telemetry:
         self._logs: dict[str, list[LogChunk]] = {}
         self._log_bytes = 0
         self._checkpoints: dict[str, CheckpointInfo] = {}
-        self._rows: dict[str, TimelineRow] = {}
+        self._rows = {row.key: row for row in acked.unpriced if self._costs.is_open(row)}
+        self._spans = SpanBuffer()
         self._sent: Pending = Pending()
         self._redone_from: tuple[int, int] | None = None
         self._redone_by = 0
@@ -69,6 +72,7 @@ class Telemetry:
             self._costs.reach(status.lineage, status.round)
         for record in status.records:
             self._take_record(record)
+        self._spans.take(status.spans)
         for chunk in status.logs:
             self.take_log(chunk)
         for info in status.checkpoints:
@@ -125,6 +129,7 @@ class Telemetry:
             self._forget_log(worker_id, acked.log_offsets.get(worker_id, 0))
         for path in acked.checkpoints & self._checkpoints.keys():
             del self._checkpoints[path]
+        self._spans.stored(self._sent.spans)
         for row in self._sent.timeline:
             if row.key in acked.timeline and self._rows.get(row.key) == row and not self._costs.is_open(row):
                 del self._rows[row.key]
@@ -138,6 +143,7 @@ class Telemetry:
             logs=tuple(self._portion_of_logs()),
             checkpoints=tuple(self._checkpoints.values()),
             timeline=tuple(r for r in self._rows.values() if not self._is_stored_open(r)),
+            spans=self._spans.pending(),
         )
         return self._sent
 
@@ -176,8 +182,8 @@ class Telemetry:
             self._redone_from = None
         known = self._records.get(record.key)
         if record.key <= self._acked.rounds:
-            stored = self._stored.get(record.key)
-            if stored is not None and record.generation > stored:
+            # Of what a predecessor stored the generation is not known here; the store keeps the higher one.
+            if record.generation > self._stored.get(record.key, 0):
                 self._amended[record.key] = record
                 self._costs.observe(record)
         elif known is None or record.generation > known.generation:

@@ -28,6 +28,7 @@ from workers.status import (
 from workers.training import boundary
 from workers.training.boundary import Agreement
 from workers.training.records import RecordBuffer
+from workers.training.spans import RoundCost, Spans
 
 WAIT_SLICE_S = 1.0
 
@@ -76,6 +77,7 @@ class Mailbox:
         self._failure: Failure | None = None
         self._build: BuildInfo | None = None
         self._records = RecordBuffer()
+        self._spans = Spans(worker_id)
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._finished_checkpoints: Callable[[], list[CheckpointInfo]] = list
 
@@ -147,6 +149,7 @@ class Mailbox:
                 micro_size=self._gauges.micro_size,
                 memory_bytes=self._gauges.memory_bytes,
                 gpu_utilisation=self._gauges.gpu_utilisation,
+                spans=self._spans.newest(),
             )
 
     @property
@@ -262,6 +265,11 @@ class Mailbox:
     def set_micro_size(self, micro_size: int) -> None:
         """Samples of a forward pass from now on."""
         self._gauges = replace(self._gauges, micro_size=micro_size)
+
+    def spent(self, rank: int, unix_s: float, cost: RoundCost) -> None:
+        """Tell what the round that was committed at ``unix_s`` cost this worker."""
+        with self._lock:
+            self._spans.add(rank, unix_s, cost)
 
     def publish(self, record: RoundRecord) -> int:
         """Hand a record to the polls; returns how many older ones were given up for lack of room."""

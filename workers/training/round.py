@@ -20,6 +20,7 @@ from workers.training.exchange.vector import GlobalSums, LocalSums
 from workers.training.mailbox import Mailbox, Position
 from workers.training.setup import Setup
 from workers.training.signals import GaugeReader, RoundTimes
+from workers.training.spans import RoundCost
 from workers.training.world import World
 
 MAX_SKIPPED = 20
@@ -330,10 +331,12 @@ class Rounds:
     def _values(self, draw: Draw, sums: GlobalSums, outcome: _Outcome, applied: _Applied) -> dict[str, float]:
         """The round's telemetry."""
         assert self._exchange is not None
+        assert self._world is not None
         now_s = time.perf_counter()
         step_s, self._committed_s = now_s - self._committed_s, now_s
         if self._gauges.is_due():
             self._mailbox.gauge(self._gauges.gauges(draw.micro))
+        self._mailbox.spent(self._world.rank, time.time(), self._cost(step_s))
         values = {
             "lr": applied.lr,
             "global_batch": float(draw.plan.global_batch),
@@ -355,6 +358,18 @@ class Rounds:
             if math.isfinite(value):
                 values[f"user.{name}"] = value / sums.weight
         return values
+
+    def _cost(self, step_s: float) -> RoundCost:
+        times, gauges = self._times, self._gauges
+        return RoundCost(
+            step_s=step_s,
+            data_s=times.data_s,
+            compute_s=times.compute_s,
+            exposed_s=times.exposed_s,
+            optimizer_s=times.optimizer_s,
+            memory_bytes=gauges.memory_bytes,
+            gpu_utilisation=gauges.gpu_utilisation,
+        )
 
 
 def _checked_loss(result: object) -> tuple[torch.Tensor, Mapping[str, float | torch.Tensor]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from workers.errors import CheckpointError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
+from workers.spec import InitFrom
 from workers.training import checkpoint, transfer
 from workers.training.records import Untold
 from workers.training.setup import Setup
@@ -104,8 +105,8 @@ def _begin(setup: Setup, plan: Plan) -> None:
         _restore(state, Path(storage.checkpoints) / plan.source.path)
     elif state.round > 0 and state.lineage is not None:
         raise JobError(f"plan {plan.id} starts afresh, but its first worker has trained; start another worker")
-    elif setup.spec.init_from is not None and storage.init_from is not None:
-        _initialise(state, Path(storage.init_from), takes_all=setup.spec.init_from.state == "all")
+    elif setup.spec.init_from is not None:
+        _initialise(state, setup.spec.init_from, storage.init_from)
     state.lineage = plan.lineage
     state.num_redraws = state.num_skipped = 0
     state.is_eval_due = setup.evaluation is not None and state.cursor >= setup.total_samples
@@ -117,9 +118,19 @@ def _restore(state: TrainingState, folder: Path) -> None:
     state.restore(loaded)
 
 
-def _initialise(state: TrainingState, folder: Path, *, takes_all: bool) -> None:
+def _initialise(state: TrainingState, wish: InitFrom, source: str | None) -> None:
+    """Apply the job's ``init_from``; ``source`` is None where the service did not find it (any more).
+
+    Raises UserCodeError: a job that begins without the weights that it was to begin with is no success.
+    """
+    if source is None:
+        raise UserCodeError(
+            f"init_from: the checkpoint {wish.step} of job {wish.job} is gone, and this job has none of its own to "
+            "go on from; submit it anew with a checkpoint that is there, or without `init_from`"
+        )
+    folder = Path(source)
     try:
-        if takes_all:
+        if wish.state == "all":
             _restore(state, folder)
             return
         weights = checkpoint.load_weights(folder)

@@ -235,7 +235,7 @@ class Trainer:
             error,
             worker_id=self._mailbox.worker_id,
             rank=member.rank if member else None,
-            round=self._state.round + 1,
+            round=None if self._state.lineage is None else self._state.round + 1,
         )
 
     def _told(self, error: BaseException) -> None:

@@ -2,124 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.cli.follow import follow_job
-from service.cli.main import main
 from service.cli.options import Form
-from service.client import Client, NoSuchJobError, RefusedError, UnreachableError
-from service.folders import token_file
-from service.supervise.home import Home
-from tests.waiting import LIMIT_S, wait_for
-
-ROOT = Path(__file__).resolve().parents[2]
-SPEC = {"name": "digits", "entrypoint": "workers.recipes.digits:build", "steps": 10}
-
-
-@dataclass(frozen=True)
-class Api:
-    """A real API process over a home of its own."""
-
-    url: str
-    home: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """For a command in a process of its own."""
-        return {"PATH": os.environ["PATH"], "CONCERTINA_URL": self.url, "CONCERTINA_HOME": str(self.home)}
-
-    def client(self) -> Client:
-        return Client(self.url, token_file(self.home).read_text().strip())
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command left: exit code and both outputs."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def concertina(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process, with no variables of the service but those given."""
-
-    def run(*arguments: str, **variables: str) -> Done:
-        with monkeypatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith("CONCERTINA_")]:
-                patch.delenv(name)
-            for name, value in {"HOME": "/nonexistent", **variables}.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", ["concertina", *arguments])
-            capsys.readouterr()
-            with pytest.raises(SystemExit) as caught:
-                main()
-        out, err = capsys.readouterr()
-        return Done(int(caught.value.code or 0), out, err)
-
-    return run
-
-
-@pytest.fixture
-def call(concertina: Run, api: Api) -> Run:
-    """Runs a command against the API."""
-
-    def run(*arguments: str, **variables: str) -> Done:
-        return concertina(*arguments, CONCERTINA_URL=api.url, CONCERTINA_HOME=str(api.home), **variables)
-
-    return run
-
-
-@contextmanager
-def running_api(home: Path) -> Iterator[Api]:
-    Home(home).prepare()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        descriptor = listener.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "service.supervise.api_process", str(descriptor)],
-            cwd=ROOT,
-            env={"PATH": os.environ["PATH"], "CONCERTINA_HOME": str(home)},
-            pass_fds=(descriptor,),
-        )
-        try:
-            api = Api(f"http://127.0.0.1:{listener.getsockname()[1]}", home)
-            wait_for("the token", token_file(home).exists)
-            with api.client() as client:
-                wait_for("the API", client.is_alive)
-            yield api
-        finally:
-            process.terminate()
-            process.wait(timeout=LIMIT_S)
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with running_api(tmp_path_factory.mktemp("cli") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def job(api: Api) -> dict[str, Any]:
-    with api.client() as client:
-        return client.submit(SPEC)
+from service.client import AmbiguousJobError, Client, RefusedError, UnreachableError
+from tests.service.cli.calls import ROOT, SPEC, Api, Run
+from tests.waiting import LIMIT_S
 
 
 def job_file(folder: Path, **changes: Any) -> Path:
@@ -172,7 +70,9 @@ def test_each_kind_of_end_has_its_exit_code(
         ("submit", str(tmp_path / "gone.yaml")): 2,
         ("show", "no-such-job"): 4,
         ("download", job["id"]): 4,
+        ("show", job["id"][:4]): 2,
     }
+    call("submit", str(job_file(tmp_path)))
     assert {arguments: call(*arguments).returncode for arguments in ends} == ends
     assert call("jobs", CONCERTINA_TOKEN="ctn_wrong").returncode == 3
     assert concertina("jobs", "--url", "http://127.0.0.1:9", CONCERTINA_TOKEN="x").returncode == 5
@@ -211,7 +111,7 @@ def test_of_two_jobs_with_one_name_the_newest_is_meant(api: Api) -> None:
         client.submit({**SPEC, "name": "twin"})
         newest = client.submit({**SPEC, "name": "twin"})
         assert client.find_job("twin")["id"] == newest["id"]
-        with pytest.raises(NoSuchJobError, match=r"begins \d+ ids"):
+        with pytest.raises(AmbiguousJobError, match=r"begins \d+ ids"):
             client.find_job(newest["id"][:4])
 
 
@@ -374,25 +274,3 @@ def test_a_downloaded_file_is_whole_or_absent(api: Api, job: dict[str, Any], tmp
             client.download(f"/jobs/{job['id']}/checkpoints/3", target)
         assert list(tmp_path.iterdir()) == []
         assert client.download(f"/jobs/{job['id']}/explain", target) == target.stat().st_size
-
-
-def test_without_a_service_stop_and_purge_have_nothing_to_do(concertina: Run, tmp_path: Path) -> None:
-    home = str(tmp_path / "home")
-    assert "nothing runs" in concertina("stop", "--home", home).stdout
-    assert "nothing of Concertina's" in concertina("purge", "--home", home, "--yes").stdout
-    assert concertina("open", "--home", home).returncode == 5
-
-
-def test_purge_asks_and_removes_only_a_home(concertina: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    place = Home(tmp_path / "home")
-    place.prepare()
-    asked = concertina("purge", "--home", str(place.path))
-    assert asked.returncode == 1
-    assert place.path.exists()
-    assert concertina("purge", "--home", str(place.path), "--yes").returncode == 0
-    assert not place.path.exists()
-    tmp_path.joinpath("thesis.tex").touch()
-    refused = concertina("purge", "--home", str(tmp_path), "--yes")
-    assert refused.returncode == 2
-    assert tmp_path.joinpath("thesis.tex").exists()

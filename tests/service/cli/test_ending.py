@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli.ending import purge_home
+from service.cli.failures import CommandError
+from service.cli.options import Form
+from service.migrations.upgrade import upgrade
+from service.settings import load_settings
+from service.states import Move, Verb, command
+from service.store.opening import open_store
+from service.supervise.home import Home, write_private
+from tests.service.cli.calls import Run
+from tests.service.given import spec
+
+
+@pytest.fixture
+def attached(tmp_path: Path) -> tuple[Home, str]:
+    """A home whose last `serve` used somebody else's Ray, and its database."""
+    place = Home(tmp_path / "home")
+    place.prepare()
+    settings = load_settings({"home": place.path, "ray_address": "10.0.0.5:6379"}, {})
+    write_private(place.settings_file, json.dumps(settings.as_environment()))
+    upgrade(settings.database_url)
+    return place, settings.database_url
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_purge_is_refused_while_jobs_may_run_on_somebody_elses_ray(
+    attached: tuple[Home, str], *, is_cancelled: bool
+) -> None:
+    place, database_url = attached
+    asyncio.run(submit(database_url, is_cancelled=is_cancelled))
+    if is_cancelled:
+        assert purge_home(place.path, is_sure=True, form=Form.TEXT) == 0
+        assert not place.path.exists()
+        return
+    with pytest.raises(CommandError, match=r"1 job is not ended.*10\.0\.0\.5:6379.*concertina cancel"):
+        purge_home(place.path, is_sure=True, form=Form.TEXT)
+    assert place.path.exists()
+
+
+async def submit(database_url: str, *, is_cancelled: bool) -> None:
+    store = open_store(database_url)
+    job = (await store.jobs.submit(spec())).job
+    if is_cancelled:
+        move = command(Verb.CANCEL, job.state, job.attempt)
+        assert isinstance(move, Move)
+        await store.jobs.command(job, move)
+    await store.close()
+
+
+def test_without_a_service_stop_and_purge_have_nothing_to_do(concertina: Run, tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    assert "nothing runs" in concertina("stop", "--home", home).stdout
+    assert "nothing of Concertina's" in concertina("purge", "--home", home, "--yes").stdout
+    assert concertina("open", "--home", home).returncode == 5
+
+
+def test_purge_asks_and_removes_only_a_home(concertina: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    place = Home(tmp_path / "home")
+    place.prepare()
+    asked = concertina("purge", "--home", str(place.path))
+    assert (asked.returncode, "nothing was removed" in asked.stdout) == (130, True)
+    assert place.path.exists()
+    assert concertina("purge", "--home", str(place.path), "--yes").returncode == 0
+    assert not place.path.exists()
+    tmp_path.joinpath("thesis.tex").touch()
+    refused = concertina("purge", "--home", str(tmp_path), "--yes")
+    assert refused.returncode == 2
+    assert tmp_path.joinpath("thesis.tex").exists()
+
+
+def test_nobody_who_could_be_asked_means_that_nothing_is_removed(
+    concertina: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    place = Home(tmp_path / "home")
+    place.prepare()
+    for arguments in ((), ("-o", "json")):
+        asked = concertina("purge", "--home", str(place.path), *arguments)
+        assert asked.returncode == 2
+        assert "--yes" in asked.stderr
+    assert place.path.exists()
+
+
+def test_ends_and_removals_answer_programs_with_one_document(concertina: Run, tmp_path: Path) -> None:
+    place = Home(tmp_path / "home")
+    place.prepare()
+    home = ("--home", str(place.path), "-o", "json")
+    assert json.loads(concertina("stop", *home).stdout) == {"home": str(place.path), "pid": None, "stopped": False}
+    listed = [str(path) for path in place.belongings()]
+    done = concertina("purge", "--yes", *home)
+    assert json.loads(done.stdout) == {"home": str(place.path), "removed": listed}
+    assert "removed" in done.stderr
+    assert json.loads(concertina("purge", "--yes", *home).stdout)["removed"] == []
+
+
+def test_a_machine_that_cannot_run_the_service_is_told_by_the_exit_code(concertina: Run, tmp_path: Path) -> None:
+    tmp_path.joinpath("thesis.tex").touch()
+    done = concertina("doctor", "--home", str(tmp_path), "-o", "json")
+    marks = {finding["about"]: finding["mark"] for finding in json.loads(done.stdout)["findings"]}
+    assert marks["home"] == "fail"
+    assert done.returncode == 5
