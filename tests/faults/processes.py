@@ -155,7 +155,7 @@ class Installation:
         self._listener.close()
 
     def start(self, name: str, point: CrashPoint | None = None) -> ForkServerProcess:
-        """Start a process that is not there, with a crash point if one is given."""
+        """Start a process, with a crash point if one is given; a frozen one of its name stays beside it."""
         log = str(self.home.logs / f"{name}.log")
         make_cluster: MakeCluster = Cluster if self._ray else partial(_remote, self._cluster_socket)
         target, arguments = {
@@ -165,6 +165,8 @@ class Installation:
         }[name]
         process = _CONTEXT.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
         process.start()
+        if self.is_alive(name):
+            self._frozen.append(self._processes[name])
         self._processes[name] = process
         return process
 
@@ -179,8 +181,7 @@ class Installation:
 
     def freeze(self, name: str) -> ForkServerProcess:
         """SIGSTOP; the process, for another to be started under its name while it stands still."""
-        process = self._processes.pop(name)
-        self._frozen.append(process)
+        process = self._processes[name]
         os.kill(_pid(process), signal.SIGSTOP)
         return process
 

@@ -92,7 +92,7 @@ async def _run(installation: Installation, record: RayRecord, rounds: int, rng: 
         begun_s = time.monotonic()
         states = await load.settle(SETTLE_S, installation.tend)
         settle_s = time.monotonic() - begun_s
-    names = await _left(record, settings)
+    names, processes = await _left(record, settings)
     case = Case(
         evidence=gather(settings),
         notes=read_diary(installation.diary),
@@ -110,7 +110,7 @@ async def _run(installation: Installation, record: RayRecord, rounds: int, rng: 
         answers=dict(load.answers),
         findings=tuple(str(finding) for finding in judge(case)),
         wrong=(*load.wrong, *failed),
-        orphans=(*names, *_actor_processes(record)),
+        orphans=(*names, *processes),
         settle_s=round(settle_s, 1),
     )
 
@@ -128,21 +128,19 @@ def _spec(number: int, bundle: str, home: Path) -> dict[str, Any]:
     }
 
 
-async def _left(record: RayRecord, settings: Settings) -> list[str]:
-    """Names of actors that are still there when orphans have had their time."""
-    cluster = Cluster(record.address, _namespace(settings))
+async def _left(record: RayRecord, settings: Settings) -> tuple[list[str], list[str]]:
+    """Names and processes of actors that are still there when orphans have had their time."""
+    cluster = Cluster(record.address, gather(settings).installation)
     await cluster.connect()
     try:
         deadline_s = time.monotonic() + ORPHANS_S
-        while (names := await cluster.names()) and time.monotonic() < deadline_s:
+        while True:
+            names, processes = await cluster.names(), _actor_processes(record)
+            if not (names or processes) or time.monotonic() > deadline_s:
+                return names, processes
             await asyncio.sleep(1.0)
-        return names
     finally:
         await cluster.close()
-
-
-def _namespace(settings: Settings) -> str:
-    return gather(settings).installation
 
 
 def _actor_processes(record: RayRecord) -> list[str]:
@@ -153,5 +151,5 @@ def _actor_processes(record: RayRecord) -> list[str]:
         except psutil.Error:
             continue
         if title.startswith(ACTORS):
-            found.append(f"{process.pid} {title}")
+            found.append(f"{process.pid} {title.strip()}")
     return found

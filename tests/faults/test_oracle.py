@@ -74,7 +74,7 @@ NOTES = [note(step) for step in range(1, STEPS + 1)]
 
 
 def case(job: Job = JOB, notes: list[Note] = NOTES, **changes: object) -> Case:
-    evidence = Evidence(installation="i", jobs={job.id: job}, keys={"k": job.id}, folders=frozenset({job.id}))
+    evidence = Evidence(installation="i", fence=1, jobs={job.id: job}, keys={"k": job.id}, folders=frozenset({job.id}))
     return replace(Case(evidence=evidence, notes=notes, accepted={"k": job.id}), **changes)
 
 
