@@ -34,6 +34,7 @@ from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.faults.crash_points import Armed, CrashPoint
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
+from tests.waiting import wait_for
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
 
@@ -183,6 +184,8 @@ class Installation:
         """SIGSTOP; the process, for another to be started under its name while it stands still."""
         process = self._processes[name]
         os.kill(_pid(process), signal.SIGSTOP)
+        # The signal is on its way to each thread; one that still runs may take a lock.
+        wait_for(f"the standstill of the {name}", lambda: _stands_still(_pid(process)))
         return process
 
     def thaw(self, process: ForkServerProcess) -> None:
@@ -203,6 +206,11 @@ class Installation:
     def log(self, name: str) -> str:
         """What a process has written."""
         return (self.home.logs / f"{name}.log").read_text()
+
+
+def _stands_still(pid: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
 
 def _pid(process: ForkServerProcess) -> int:
