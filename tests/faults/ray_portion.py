@@ -80,15 +80,7 @@ async def _run(installation: Installation, record: RayRecord, rounds: int, rng: 
         )
         bundle = answer.raise_for_status().json()["id"]
         load = Load(client, rng, lambda number: _spec(number, bundle, settings.home), most_jobs=2, pause_s=0.4)
-        kills: Counter[str] = Counter()
-        async with load.running(num_callers=2):
-            for done in range(1, rounds + 1):
-                await asyncio.sleep(rng.uniform(0.1, 3.0))
-                for name in rng.choice(((API,), (RECONCILER,), (RECONCILER,), (API, RECONCILER))):
-                    installation.kill(name)
-                    kills[name] += 1
-                installation.tend()
-                load.most_jobs = 2 + done // ROUNDS_A_JOB
+        kills = await _killed(installation, load, rounds, rng)
         begun_s = time.monotonic()
         states = await load.settle(SETTLE_S, installation.tend)
         settle_s = time.monotonic() - begun_s
@@ -113,6 +105,20 @@ async def _run(installation: Installation, record: RayRecord, rounds: int, rng: 
         orphans=(*names, *processes),
         settle_s=round(settle_s, 1),
     )
+
+
+async def _killed(installation: Installation, load: Load, rounds: int, rng: random.Random) -> Counter[str]:
+    """Kill at random moments while the load goes on; how often whom."""
+    kills: Counter[str] = Counter()
+    async with load.running(num_callers=2):
+        for done in range(1, rounds + 1):
+            await asyncio.sleep(rng.uniform(0.1, 3.0))
+            for name in rng.choice(((API,), (RECONCILER,), (RECONCILER,), (API, RECONCILER))):
+                installation.kill(name)
+                kills[name] += 1
+            installation.tend()
+            load.most_jobs = 2 + done // ROUNDS_A_JOB
+    return kills
 
 
 def _spec(number: int, bundle: str, home: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tests.faults.oracle import Case, judge
 from tests.service.given import Clock, leader
 from tests.service.scene import Scene
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 DAY_S = 86_400.0
 

@@ -28,7 +28,7 @@ from tests.faults.oracle import Case, judge
 from tests.service.conftest import BASE_URL
 from tests.service.given import leader, spec
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 _S = JobState
 MEET_S = 2.0
