@@ -43,6 +43,10 @@ class StageFleet:
         self._is_superseded = False
         stage.term = max(stage.term, term)
 
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(self._stage.workers)
+
     async def adopt(self) -> tuple[str, ...]:
         return tuple(self._stage.workers)
 
