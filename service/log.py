@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Lossy:
+    """Standard error as far as it can be written: on a full disk a line is lost, not the request it tells of."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
+_ERRORS = cast(TextIO, _Lossy())
 
 
 def configure_log() -> None:
@@ -20,6 +37,6 @@ def configure_log() -> None:
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),
         ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(_ERRORS),
         cache_logger_on_first_use=False,
     )

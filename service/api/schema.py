@@ -16,13 +16,19 @@ from workers.spec import JobSpec
 _REF = "#/components/schemas/"
 
 
+OPEN: dict[str, Any] = {"security": []}
+"""Declaration of a call that answers without a token."""
+
+
+def only(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Declarations of errors that a call may answer with."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}ProblemShape"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Declarations of errors that a call may answer with, besides those that any may."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}ProblemShape"}}}
-    return {
-        status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({400, 401, 500, *statuses})
-    }
+    return only(*sorted({400, 401, 500, *statuses}))
 
 
 def success(status: int, model: type[Any], text: str = "") -> dict[int | str, dict[str, Any]]:

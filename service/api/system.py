@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse
 
 from service.api.problems import Answer, problem
 from service.api.requests import Use
-from service.api.schema import failures
+from service.api.schema import OPEN, failures, only
 from service.api.shapes import Cluster, Version
 from service.services import Services
 from service.store.port import DatabaseAwayError
@@ -35,13 +36,13 @@ async def version() -> Answer:
     return Answer({"version": service_version(), "api": "v1"})
 
 
-@outside.get("/livez", operation_id="livez")
+@outside.get("/livez", operation_id="livez", openapi_extra=OPEN)
 async def livez() -> Answer:
     """The process answers."""
     return Answer({"status": "alive"})
 
 
-@outside.get("/readyz", operation_id="readyz", responses={503: {"description": "Service Unavailable"}})
+@outside.get("/readyz", operation_id="readyz", openapi_extra=OPEN, responses=only(503))
 async def readyz(use: Use) -> Answer:
     """``ready``; ``degraded`` while Ray is down (jobs wait); 503 without database, migrations or reconciler."""
     health = await look(use)
@@ -50,7 +51,12 @@ async def readyz(use: Use) -> Answer:
     return problem(503, health.detail, "NOT_READY", "")
 
 
-@outside.get("/metrics", operation_id="prometheus")
+@outside.get(
+    "/metrics",
+    operation_id="prometheus",
+    response_class=PlainTextResponse,
+    responses=failures() | {200: {"content": {PROMETHEUS_MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+)
 async def prometheus(use: Use) -> Response:
     """The exposition format of Prometheus."""
     installation = await use.store.leases.installation()

@@ -292,6 +292,24 @@ def test_a_pause_before_any_state_was_told_asks_before_it_lets_go() -> None:
     assert (desk.plan.goal, desk.plan.source) == (Goal.SAVE_AND_STOP, MemberSource("1.1", 3))
 
 
+def test_a_pause_while_a_group_is_formed_anew_takes_it_down_before_it_saves() -> None:
+    desk = Desk()
+    ids = desk.started(2)
+    for i in ids:
+        desk.stop(i, StopCause.USER, FAILURE)
+    desk.turn()
+    forming = desk.plan
+    assert (forming.goal, forming.generation) == (Goal.TRAIN, 2)
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE)
+    desk.turn()
+    desk.turn()
+    assert desk.of(HaltWorker) == [HaltWorker(i, forming.id) for i in ids]
+    for i in ids:
+        desk.say(i, Phase.STOPPED, generation=None, halted=forming.id)
+    desk.turn()
+    assert (desk.plan.goal, desk.plan.switch) == (Goal.SAVE_AND_STOP, Switch.NOW)
+
+
 def test_saved_workers_are_let_go_only_once_the_store_has_their_last_round_or_after_a_while() -> None:
     desk = Desk()
     ids = desk.started(2)

@@ -1,7 +1,21 @@
-"""A migrated database for tests of the harness."""
+"""A migrated SQLite database in a home for tests of the harness: the oracle reads its file."""
 
 from __future__ import annotations
 
-from tests.service.conftest import anyio_backend, clock, database_url, migrated_file, settings, store
+from collections.abc import AsyncIterator
 
-__all__ = ["anyio_backend", "clock", "database_url", "migrated_file", "settings", "store"]
+import pytest
+
+from service.settings import Settings
+from service.store.opening import Store, open_store
+from tests.service.conftest import anyio_backend, clock, migrated_file, settings
+from tests.service.given import Clock
+
+__all__ = ["anyio_backend", "clock", "migrated_file", "settings"]
+
+
+@pytest.fixture
+async def store(settings: Settings, clock: Clock) -> AsyncIterator[Store]:
+    opened = open_store(settings.database_url, clock)
+    yield opened
+    await opened.close()

@@ -92,8 +92,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Everything of one service: ``keys`` maps idempotency keys to jobs, ``folders`` are those of jobs in storage."""
+    """Everything of one service: ``keys`` maps idempotency keys to jobs, ``folders`` are those of jobs in storage.
 
+    ``installation`` is its id, Ray's namespace; ``fence`` counts the leader's leases.
+    """
+
+    installation: str
+    fence: int
     jobs: Mapping[str, Job]
     keys: Mapping[str, str]
     folders: frozenset[str]
@@ -109,10 +114,11 @@ def gather(settings: Settings) -> Evidence:
         connection.execute("BEGIN")
         ids = [row["id"] for row in connection.execute("SELECT id FROM jobs ORDER BY id")]
         jobs = {job_id: _job(connection, job_id, root / job_id) for job_id in ids}
+        installation, fence = connection.execute("SELECT id, fence FROM installation").fetchone()
         keys = {row["key"]: row["job_id"] for row in connection.execute("SELECT key, job_id FROM idempotency_keys")}
     connection.close()
     folders = frozenset(path.name for path in root.iterdir()) if root.is_dir() else frozenset()
-    return Evidence(jobs=jobs, keys=keys, folders=folders)
+    return Evidence(installation=installation, fence=fence, jobs=jobs, keys=keys, folders=folders)
 
 
 def _job(connection: sqlite3.Connection, job_id: str, folder: Path) -> Job:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -31,7 +32,7 @@ class Load:
     client: httpx2.AsyncClient
     rng: random.Random
     spec: Callable[[int], Mapping[str, Any]]
-    most_jobs: int
+    most_jobs: int  # may be raised meanwhile
     pause_s: float = 0.05
     accepted: dict[str, str] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
@@ -105,16 +106,21 @@ class Load:
         known = sorted(set(self.accepted.values()) - self.deleted)
         return self.rng.choice(known) if known else None
 
-    async def settle(self, limit_s: float) -> Counter[str]:
-        """Resume what is paused, and wait until every job has ended; how many are in which state."""
-        async with asyncio.timeout(limit_s):
-            while True:
-                states = await self._states()
-                if set(states.values()) <= ENDED:
-                    return Counter(states.values())
-                for job_id in [job_id for job_id, state in states.items() if state == "PAUSED"]:
-                    await self._call("POST", f"/jobs/{job_id}/resume")
-                await asyncio.sleep(RETRY_S)
+    async def settle(self, limit_s: float, tend: Callable[[], object]) -> Counter[str]:
+        """Resume what is paused, and wait until every job has ended; how many are in which state.
+
+        ``tend`` is called meanwhile: a reconciler that has lost its Ray ends, to be started again. Where
+        ``limit_s`` is over, the states are those of that moment.
+        """
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            tend()
+            states = await self._states()
+            if set(states.values()) <= ENDED or time.monotonic() > deadline_s:
+                return Counter(states.values())
+            for job_id in [job_id for job_id, state in states.items() if state == "PAUSED"]:
+                await self._call("POST", f"/jobs/{job_id}/resume")
+            await asyncio.sleep(RETRY_S)
 
     async def _states(self) -> dict[str, str]:
         states = {}

@@ -12,23 +12,34 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any, cast
 
+from service import services
+from service.cluster import Cluster
 from service.log import configure_log
+from service.ports import ClusterPort
 from service.reconciler import orphans, reconciler
-from service.reconciler.process import Process
+from service.reconciler.process import MakeCluster, Process
 from service.settings import Settings, load_settings
-from service.store.opening import open_store
+from service.store.jobs import JobStore
+from service.store.opening import Store, open_store
+from service.store.port import ReconcilerStore
 from service.supervise import api_process
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
+from tests.faults.crash_points import Armed, CrashPoint
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
+from tests.waiting import wait_for
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
 
 CLUSTER, API, RECONCILER = "cluster", "api", "reconciler"
+NUM_CPUS = 4.0
 END_S = 20.0
 REAP_S = 0.5
 PATIENCE_S = 1.0
@@ -46,27 +57,52 @@ def _enter(environment: Mapping[str, str], log: str) -> None:
     configure_log()
 
 
-def _run_cluster(environment: Mapping[str, str], log: str, path: str, num_cpus: float, diary: str) -> None:
+def _run_cluster(environment: Mapping[str, str], log: str, _: None, path: str, num_cpus: float, diary: str) -> None:
     _enter(environment, log)
     asyncio.run(serve_cluster(path, num_cpus, Path(diary)))
 
 
-def _run_api(environment: Mapping[str, str], log: str, listener: socket.socket) -> None:
+def _run_api(environment: Mapping[str, str], log: str, point: CrashPoint | None, listener: socket.socket) -> None:
     _enter(environment, log)
+    if point is not None:
+        # This process's own copy of the name by which the wiring opens the store.
+        services.open_store = _armed_store(point)
     api_process.main(listener.detach())
 
 
-def _run_reconciler(environment: Mapping[str, str], log: str, path: str) -> None:
+def _armed_store(point: CrashPoint) -> Callable[..., Store]:
+    def opened(*arguments: Any) -> Store:
+        store = open_store(*arguments)
+        return replace(store, jobs=cast(JobStore, Armed(store.jobs, point)))
+
+    return opened
+
+
+def _remote(path: str, address: str, namespace: str) -> ClusterPort:
+    return RemoteCluster(path)
+
+
+def _run_reconciler(
+    environment: Mapping[str, str], log: str, point: CrashPoint | None, make_cluster: MakeCluster, is_hasty: bool
+) -> None:
     _enter(environment, log)
-    # A test cannot wait for the patience of production; the rule that it counts stays.
-    orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
+    if is_hasty:
+        # A test cannot wait for the patience of production; the rule that it counts stays.
+        orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
 
     async def run() -> int:
         settings = load_settings()
         store = open_store(settings.database_url)
         try:
-            process = Process(settings, store.reconciler, make_cluster=lambda address, namespace: RemoteCluster(path))
-            return await process.run()
+            if point is None:
+                return await Process(settings, store.reconciler, make_cluster).run()
+            # Names that both ports have do not occur.
+            armed = cast(ReconcilerStore, Armed(store.reconciler, point))
+
+            def make_armed(address: str, namespace: str) -> ClusterPort:
+                return cast(ClusterPort, Armed(make_cluster(address, namespace), point))
+
+            return await Process(settings, armed, make_armed).run()
         finally:
             await store.close()
 
@@ -78,13 +114,17 @@ def _run_reconciler(environment: Mapping[str, str], log: str, path: str) -> None
 class Installation:
     """One home with its three processes, by name. Use as a context manager: nothing of it outlives the block."""
 
-    def __init__(self, settings: Settings, *, num_cpus: float = 4.0) -> None:
+    def __init__(
+        self, settings: Settings, *, names: Sequence[str] = (CLUSTER, API, RECONCILER), ray: RayRecord | None = None
+    ) -> None:
+        """``ray``: a real one to use in place of the stage; its environment was set before anything was forked."""
         self.settings = settings
+        self._names = names
+        self._ray = ray
         self.home = Home(settings.home)
         self.diary = settings.home / "diary"
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._environment = settings.as_environment()
-        self._num_cpus = num_cpus
         self._cluster_socket = str(settings.home / "cluster.sock")
         self._processes: dict[str, ForkServerProcess] = {}
         self._frozen: list[ForkServerProcess] = []
@@ -103,8 +143,9 @@ class Installation:
         self.home.logs.mkdir(exist_ok=True)
         self.diary.touch(mode=0o600)
         # Not a Ray of its own: the jobs are to go on when the service ends.
-        write_ray_record(self.home.ray_file, RayRecord(address="127.0.0.1:1", is_own=False))
-        for name in (CLUSTER, API, RECONCILER):
+        record = self._ray or RayRecord(address="127.0.0.1:1", is_own=False)
+        write_ray_record(self.home.ray_file, replace(record, is_own=False))
+        for name in self._names:
             self.start(name)
         return self
 
@@ -114,17 +155,25 @@ class Installation:
             process.join(END_S)
         self._listener.close()
 
-    def start(self, name: str) -> None:
-        """Start a process that is not there."""
+    def start(self, name: str, point: CrashPoint | None = None) -> ForkServerProcess:
+        """Start a process, with a crash point if one is given; a frozen one of its name stays beside it."""
         log = str(self.home.logs / f"{name}.log")
+        make_cluster: MakeCluster = Cluster if self._ray else partial(_remote, self._cluster_socket)
         target, arguments = {
-            CLUSTER: (_run_cluster, (self._cluster_socket, self._num_cpus, str(self.diary))),
+            CLUSTER: (_run_cluster, (self._cluster_socket, NUM_CPUS, str(self.diary))),
             API: (_run_api, (self._listener,)),
-            RECONCILER: (_run_reconciler, (self._cluster_socket,)),
+            RECONCILER: (_run_reconciler, (make_cluster, self._ray is None)),
         }[name]
-        process = _CONTEXT.Process(target=target, args=(self._environment, log, *arguments), name=name)
+        process = _CONTEXT.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
         process.start()
+        if self.is_alive(name):
+            self._frozen.append(self._processes[name])
         self._processes[name] = process
+        return process
+
+    def is_alive(self, name: str) -> bool:
+        """Whether a process of that name was started and has not ended."""
+        return name in self._processes and self._processes[name].is_alive()
 
     def kill(self, name: str) -> None:
         """SIGKILL, and see it end."""
@@ -133,14 +182,19 @@ class Installation:
 
     def freeze(self, name: str) -> ForkServerProcess:
         """SIGSTOP; the process, for another to be started under its name while it stands still."""
-        process = self._processes.pop(name)
-        self._frozen.append(process)
+        process = self._processes[name]
         os.kill(_pid(process), signal.SIGSTOP)
+        # The signal is on its way to each thread; one that still runs may take a lock.
+        wait_for(f"the standstill of the {name}", lambda: _stands_still(_pid(process)))
         return process
 
     def thaw(self, process: ForkServerProcess) -> None:
         """SIGCONT."""
         os.kill(_pid(process), signal.SIGCONT)
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM: it is to end in order."""
+        self._processes[name].terminate()
 
     def tend(self) -> list[str]:
         """Start again what has ended, as the supervisor would; which these were."""
@@ -152,6 +206,11 @@ class Installation:
     def log(self, name: str) -> str:
         """What a process has written."""
         return (self.home.logs / f"{name}.log").read_text()
+
+
+def _stands_still(pid: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
 
 def _pid(process: ForkServerProcess) -> int:

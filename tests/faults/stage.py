@@ -30,6 +30,7 @@ class Player(SimWorker):
 
     told: list[RoundRecord] = field(default_factory=list)
     saved: list[CheckpointInfo] = field(default_factory=list)
+    node_id: str = "n"
 
     def answer(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus | None:
         """The status with what the simulation leaves out; None for a term that was superseded."""
@@ -87,7 +88,7 @@ class Stage(World):
 
     @property
     def _num_samples(self) -> int:
-        return int(self.launch.spec.config["num_samples"])
+        return int(str(self.launch.spec.config.get("num_samples", 40)))
 
     def come(self, worker_id: str) -> None:
         """A worker starts to build."""

@@ -57,7 +57,7 @@ class StageFleet:
         self._statuses = {}
         return heard
 
-    def start(self, worker_id: str) -> None:
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
         self._stage.come(worker_id)
         self.news.set()
 
@@ -110,6 +110,10 @@ class StageCluster(FakeCluster):
             for stage in self._stages.values():
                 stage.play()
             await asyncio.sleep(PLAY_S)
+
+    async def add_stray(self, name: str) -> None:
+        """An actor that nobody owns."""
+        self.strays.add(name)
 
     async def kill(self, names: Sequence[str]) -> None:
         await super().kill(names)
@@ -164,6 +168,14 @@ class RemoteCluster:
 
     async def kill(self, names: Sequence[str]) -> None:
         await self._call("kill", list(names))
+
+    async def add_stray(self, name: str) -> None:
+        """For the test: an actor that nobody owns."""
+        await self._call("add_stray", name)
+
+    async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
+        found: frozenset[str] = await self._call("who_sees", path, list(node_ids))
+        return found
 
     async def view(self) -> ClusterView:
         found: ClusterView = await self._call("view")

@@ -93,6 +93,8 @@ def _was_saved(job: Job, attempt: int) -> bool:
 
 def _within(job: Job, life: Life, has_lost_all: bool) -> Iterator[Finding]:
     where = f"lineage {life[0].life}"
+    end = job.end_of(life[0].attempt)
+    is_cut = has_lost_all or (end is not None and end.target in ("CANCELLED", "FAILED"))
     by_step = _by_step(life)
     steps = sorted(by_step)
     if steps != list(range(steps[0], steps[-1] + 1)):
@@ -108,13 +110,13 @@ def _within(job: Job, life: Life, has_lost_all: bool) -> Iterator[Finding]:
             if note.generation < final[0].generation and last_of[note.worker] > step:
                 detail = f"{where}: step {step} of generation {note.generation} was redone, {note.worker} lived on"
                 yield Finding(Kind.STEP, job.id, detail)
-        yield from _parts(job, where, final, is_last=step == steps[-1] and has_lost_all)
+        yield from _parts(job, where, final, may_be_cut=step == steps[-1] and is_cut)
 
 
-def _parts(job: Job, where: str, notes: list[Note], *, is_last: bool) -> Iterator[Finding]:
-    """The parts of one step make up one batch; of the last before a sudden death some may be unnoted."""
+def _parts(job: Job, where: str, notes: list[Note], *, may_be_cut: bool) -> Iterator[Finding]:
+    """The parts of one step make up one batch; of the last before a sudden end some may be unnoted."""
     ids = [i for note in notes for i in note.ids]
-    if len(ids) != job.batch and not is_last:
+    if len(ids) > job.batch or (len(ids) < job.batch and not may_be_cut):
         seen = ", ".join(f"{note.worker}: {len(note.ids)}" for note in notes)
         detail = f"{where}: step {notes[0].step} has {len(ids)} samples of {job.batch} ({seen})"
         yield Finding(Kind.SAMPLE, job.id, detail)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from multiprocessing.context import ForkServerProcess
 
 import httpx2
 import pytest
@@ -18,27 +19,15 @@ from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
 from tests.faults.load import Load
+from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, RECONCILER, Installation
 from tests.waiting import LIMIT_S, wait_for
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 NUM_KILLS = 50
 SEED = 20
-
-
-def noted_spec(number: int) -> dict[str, Any]:
-    """A job of the stage's workers; ``num_samples`` tells the oracle the length of an epoch."""
-    return {
-        "name": f"noted-{number}",
-        "entrypoint": "workers.recipes.digits:build",
-        "config": {"num_samples": 40},
-        "steps": 30 + number % 30,
-        "workers": {"min": 1, "max": 1 + number % 3},
-        "batch": {"global_size": 8},
-        "checkpoint": {"every_steps": 5},
-    }
 
 
 @pytest.fixture
@@ -58,7 +47,7 @@ async def load(installation: Installation) -> AsyncIterator[Load]:
 
 async def judged(installation: Installation, load: Load) -> None:
     """Let everything come to its end, and ask the oracle."""
-    states = await load.settle(90)
+    states = await load.settle(90, installation.tend)
     assert set(states) <= {"SUCCEEDED", "CANCELLED"}, states
     deadline_s = time.monotonic() + LIMIT_S
     while (names := await installation.cluster.names()) and time.monotonic() < deadline_s:
@@ -95,14 +84,38 @@ async def test_a_reconciler_that_was_stopped_and_wakes_after_another_took_over_d
     async with load.running():
         for _ in range(3):
             await until(lambda: installation.diary.stat().st_size, "some job's steps")
-            stopped = installation.freeze(RECONCILER)
+            stopped = await stopped_between_transactions(installation)
+            known = fence(installation)
             installation.start(RECONCILER)
-            size = installation.diary.stat().st_size
-            await until(lambda size=size: installation.diary.stat().st_size > size, "steps under the second one")
+            await until(lambda known=known: fence(installation) > known, "the second one's lease")
             installation.thaw(stopped)
             await until(lambda stopped=stopped: not stopped.is_alive(), "the end of the first one")
             assert stopped.exitcode == Exit.FENCED_OUT
     await judged(installation, load)
+
+
+def fence(installation: Installation) -> int:
+    """The number of the latest lease."""
+    return gather(installation.settings).fence
+
+
+async def stopped_between_transactions(installation: Installation) -> ForkServerProcess:
+    """The reconciler, stopped: within a transaction it would hold SQLite's lock, and nobody else could lead."""
+    file = installation.settings.database_file
+    assert file is not None
+    while True:
+        process = installation.freeze(RECONCILER)
+        connection = sqlite3.connect(file, timeout=0, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError:
+            installation.thaw(process)
+            await asyncio.sleep(0.01)
+        else:
+            return process
+        finally:
+            connection.close()
 
 
 async def until(holds: Callable[[], object], what: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import load_settings
+from service.settings import Settings
 from service.states import JobState
 from service.store.opening import Store
 from tests.faults.diary import Note, line_of, read_diary
@@ -74,7 +74,7 @@ NOTES = [note(step) for step in range(1, STEPS + 1)]
 
 
 def case(job: Job = JOB, notes: list[Note] = NOTES, **changes: object) -> Case:
-    evidence = Evidence(jobs={job.id: job}, keys={"k": job.id}, folders=frozenset({job.id}))
+    evidence = Evidence(installation="i", fence=1, jobs={job.id: job}, keys={"k": job.id}, folders=frozenset({job.id}))
     return replace(Case(evidence=evidence, notes=notes, accepted={"k": job.id}), **changes)
 
 
@@ -196,11 +196,11 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(store: Store, tmp_path: Path) -> None:
+async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(store: Store, settings: Settings) -> None:
     job = await placed(store, fence := await leader(store))
     told = snapshot(job, [record(1), record(2)], timeline=(row("r", cost_s=0.5),), checkpoints=(checkpoint(2),))
     await store.reconciler.fold(told, fence)
-    found = gather(load_settings({"home": tmp_path}, {})).jobs[job.id]
+    found = gather(settings).jobs[job.id]
     assert [event.target for event in found.events] == ["QUEUED", "STARTING"]
     assert [(p.attempt, p.lineage, p.generation, p.round, p.step) for p in found.points] == [
         (1, 1, 1, 1, 1),

@@ -122,6 +122,9 @@ def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> 
         return state, ()
     if state.plan.goal is Goal.SAVE_AND_STOP and not state.is_broken:
         return state, ()
+    if not state.is_broken and membership.not_halted(state, state.plan):
+        # Its plan may be on the way to some members, who would wait in the rendezvous for those that heard of the end.
+        return replace(state, is_broken=True, why_broken="ending while a group was being formed"), ()
     return _issue_save(state, inputs, end, is_agreed=False)
 
 

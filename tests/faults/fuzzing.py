@@ -1,0 +1,98 @@
+"""Schemathesis over the service's own OpenAPI document, against its real API in a process of its own.
+
+The event stream is left out: it has no end, and its own tests. Operating on jobs needs no cluster: they queue.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+from service.folders import token_file
+from service.settings import Settings, environment
+from tests.faults.processes import Installation
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
+PHASES = "examples,coverage,fuzzing,stateful"
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "use_after_free",
+    "ignored_auth",
+)
+REQUEST_S = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fuzzed:
+    """What one run brought: answers by status, and, where not all was fine, what schemathesis tells of it."""
+
+    num_cases: int
+    statuses: Mapping[str, int]
+    is_fine: bool
+    told: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much of it: ``max_examples`` a call and phase, at most ``limit_s`` seconds in all."""
+
+    seed: int
+    max_examples: int
+    limit_s: float
+
+
+def fuzz(settings: Settings, report: Path, effort: Effort, *, has_token: bool = True) -> Fuzzed:
+    """One run; ``report`` takes its events. Without a token only calls that need one are made."""
+    with Installation(settings) as installation:
+        token = token_file(settings.home)
+        wait_for("the API's token", token.exists)
+        secret = token.read_text().strip()
+        document = report.with_name("openapi.json")
+        answer = httpx2.get(f"{installation.url}/openapi.json", headers={"Authorization": f"Bearer {secret}"})
+        document.write_text(answer.raise_for_status().text)
+        own = (
+            ("--header", f"Authorization: Bearer {secret}", "--phases", PHASES, "--checks", ",".join(CHECKS))
+            if has_token
+            else ("--exclude-path-regex", "^/(livez|readyz)$", "--phases", "coverage,fuzzing", "--checks", CHECKS[0])
+        )
+        done = subprocess.run(
+            [
+                *(str(SCHEMATHESIS), "run", str(document), "--url", installation.url, *own),
+                *("--exclude-path", "/api/v1/stream", "--request-timeout", str(REQUEST_S)),
+                *("--seed", str(effort.seed), "--max-examples", str(effort.max_examples)),
+                *("--continue-on-failure", "--no-shrink", "--suppress-health-check", "all"),
+                *("--report", "ndjson", "--report-ndjson-path", str(report)),
+            ],
+            env=environment() | {"SCHEMATHESIS_HOOKS": "tests.faults.fuzz_hooks", "PYTHONPATH": str(ROOT)},
+            cwd=report.parent,
+            capture_output=True,
+            text=True,
+            timeout=effort.limit_s,
+            check=False,
+        )
+    return read_report(report, done.returncode, done.stdout + done.stderr)
+
+
+def read_report(report: Path, exit_code: int, output: str) -> Fuzzed:
+    """Count the answers of a run, and cut what went wrong out of its output."""
+    statuses: Counter[str] = Counter()
+    for line in report.read_text().splitlines():
+        recorder = json.loads(line).get("ScenarioFinished", {}).get("recorder", {})
+        for interaction in recorder.get("interactions", {}).values():
+            statuses[str((interaction["response"] or {}).get("status_code"))] += 1
+    is_fine = exit_code == 0
+    told = "" if is_fine else output[max(0, output.find("= ERRORS =")) or max(0, output.find("= FAILURES =")) :]
+    return Fuzzed(num_cases=statuses.total(), statuses=dict(statuses), is_fine=is_fine, told=told)

@@ -1,0 +1,201 @@
+"""The reconciler dies, or is failed, before and after every call of its ports; the API at every write of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from service.ports import ClusterLostError, ClusterPort
+from service.services import Services, build_services
+from service.settings import Settings
+from service.states import ENDED_STATES, JobState, Verb
+from service.store.port import DatabaseAwayError, ReconcilerStore
+from tests.faults.crash_points import CrashPoint, When, methods_of
+from tests.faults.diary import read_diary
+from tests.faults.evidence import gather
+from tests.faults.findings import assert_nothing_found
+from tests.faults.noted import noted_spec
+from tests.faults.oracle import Case, judge
+from tests.faults.processes import RECONCILER, Installation
+from tests.service.given import zip_bytes
+from tests.waiting import LIMIT_S
+from workers.assignment import JobKey
+from workers.control.names import controller_name
+
+pytestmark = [pytest.mark.anyio, pytest.mark.faults]
+
+STORE, CLUSTER = methods_of(ReconcilerStore), methods_of(ClusterPort)
+NEVER_CALLED = {
+    "job": "the reconciler reads all live jobs at once",
+    "quarantine": "the stage's workers do not die",
+    "note_on_node": "the stage's workers do not die",
+}
+METHODS = [name for name in (*STORE, *CLUSTER) if name not in NEVER_CALLED]
+OFTEN = {"fold": 4, "direct": 4, "transition": 3}
+"""Calls that mean another thing each time: starting, running, ending."""
+
+
+@dataclass
+class Scene:
+    """An installation without API processes: the test itself commands, by the same use cases."""
+
+    installation: Installation
+    services: Services
+    accepted: dict[str, str] = field(default_factory=dict)
+    is_tending: bool = False
+
+    async def submit(self, **changes: Any) -> str:
+        number = len(self.accepted) + 1
+        key = f"key-{number}"
+        spec = noted_spec(number) | {"steps": 12, "workers": {"min": 1, "max": 2}} | changes
+        self.accepted[key] = (await self.services.jobs.submit(spec, key)).job.id
+        return self.accepted[key]
+
+    async def state(self, job_id: str) -> JobState:
+        return (await self.services.jobs.get(job_id)).state
+
+    async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something holds, or the reconciler is dead and nobody starts it again."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while not await holds() and (self.is_tending or self.installation.is_alive(RECONCILER)):
+            assert time.monotonic() < deadline_s, f"{what} did not come; {self.installation.log(RECONCILER)[-3000:]}"
+            if self.is_tending:
+                self.installation.tend()
+            await asyncio.sleep(0.01)
+
+    async def running(self, **changes: Any) -> str:
+        """A job that will run for a while, once it runs."""
+        job_id = await self.submit(steps=150, **changes)
+
+        async def runs() -> bool:
+            return await self.state(job_id) is JobState.RUNNING
+
+        await self.until("a running job", runs)
+        return job_id
+
+    async def death(self) -> None:
+        """Wait until the reconciler has died."""
+
+        async def never() -> bool:
+            return False
+
+        await self.until("the crash point", never)
+
+    async def judged(self) -> None:
+        """With a reconciler that is not disturbed everything comes to its end; then the oracle is asked."""
+        self.is_tending = True
+
+        async def is_over() -> bool:
+            states = [await self.state(job_id) for job_id in self.accepted.values()]
+            return set(states) <= ENDED_STATES and not await self.installation.cluster.names()
+
+        await self.until("the end of all jobs and actors", is_over)
+        case = Case(
+            evidence=gather(self.installation.settings),
+            notes=read_diary(self.installation.diary),
+            accepted=self.accepted,
+        )
+        assert_nothing_found(judge(case))
+
+
+@pytest.fixture
+async def scene(settings: Settings) -> AsyncIterator[Scene]:
+    quick = settings.model_copy(update={"leader_lease_s": 1.0})
+    with Installation(quick, names=("cluster",)) as installation:
+        services = build_services(quick)
+        yield Scene(installation, services)
+        await services.store.close()
+
+
+async def come_and_go(scene: Scene) -> None:
+    await scene.submit()
+
+
+async def lose_a_controller(scene: Scene) -> None:
+    job_id = await scene.running()
+    await scene.installation.cluster.kill([controller_name(JobKey(job_id=job_id, attempt=1), 1)])
+
+
+async def leave_an_orphan(scene: Scene) -> None:
+    await scene.submit()
+    await scene.installation.cluster.add_stray("worker/job_gone/1/1.1")
+
+
+async def wait_for_room(scene: Scene) -> None:
+    job_id = await scene.submit(resources={"cpus": 64})
+
+    async def is_explained() -> bool:
+        return (await scene.services.jobs.get(job_id)).explanation is not None
+
+    await scene.until("an explanation", is_explained)
+    await scene.services.jobs.command(job_id, Verb.CANCEL)
+
+
+async def scale(scene: Scene) -> None:
+    job_id = await scene.running(workers={"min": 1, "max": 3})
+    await scene.services.jobs.scale(job_id, {"workers": 1})
+
+
+async def use_a_bundle(scene: Scene) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield zip_bytes({"train.py": ""})
+
+    uploaded = await scene.services.bundles.upload(body())
+    await scene.submit(entrypoint="train:build", bundle=uploaded.bundle.id)
+
+
+async def start_from_another(scene: Scene) -> None:
+    job_id = await scene.submit()
+
+    async def has_ended() -> bool:
+        return await scene.state(job_id) is JobState.SUCCEEDED
+
+    await scene.until("a job to start from", has_ended)
+    await scene.submit(init_from={"job": job_id, "step": "latest"})
+
+
+async def leave_in_order(scene: Scene) -> None:
+    await scene.running()
+    scene.installation.terminate(RECONCILER)
+
+
+STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
+    "new_term": lose_a_controller,
+    "kill": leave_an_orphan,
+    "set_explanation": wait_for_room,
+    "set_desired": scale,
+    "bundle": use_a_bundle,
+    "checkpoints": start_from_another,
+    "release_lease": leave_in_order,
+    "close": leave_in_order,
+}
+
+
+def test_every_call_of_both_ports_is_a_crash_point() -> None:
+    assert set(STORE).isdisjoint(CLUSTER)
+    assert set(METHODS) | set(NEVER_CALLED) == {*STORE, *CLUSTER}
+    assert set(STIRS) <= set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost(scene: Scene, method: str) -> None:
+    for nth in range(1, OFTEN.get(method, 1) + 1):
+        for when in When:
+            scene.installation.start(RECONCILER, CrashPoint(method=method, when=when, nth=nth))
+            await STIRS.get(method, come_and_go)(scene)
+            await scene.death()
+    await scene.judged()
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_call_that_fails_after_its_effect_is_made_good(scene: Scene, method: str) -> None:
+    error = DatabaseAwayError("planted") if method in STORE else ClusterLostError("planted")
+    scene.is_tending = True
+    scene.installation.start(RECONCILER, CrashPoint(method=method, when=When.AFTER, error=error))
+    await STIRS.get(method, come_and_go)(scene)
+    await scene.judged()

@@ -1,0 +1,34 @@
+"""Whatever the API is sent by its own document, it answers as that says, and never with a fault of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings
+from tests.faults.evidence import gather
+from tests.faults.findings import assert_nothing_found
+from tests.faults.fuzzing import Effort, fuzz
+from tests.faults.oracle import Case, judge
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+
+EFFORT = Effort(seed=1, max_examples=15, limit_s=240)
+
+
+def test_every_answer_is_as_the_openapi_document_says(settings: Settings, tmp_path: Path) -> None:
+    done = fuzz(settings, tmp_path / "events.ndjson", EFFORT)
+    assert done.is_fine, done.told
+    assert not [status for status in done.statuses if status.startswith("5")], done.statuses
+    assert done.num_cases > 1000
+    assert {"200", "201", "204", "404", "409", "412", "422"} <= set(done.statuses), "it never came past the checks"
+    assert_nothing_found(judge(Case(evidence=gather(settings))))
+
+
+def test_without_a_token_nothing_is_told_and_nothing_is_stored(settings: Settings, tmp_path: Path) -> None:
+    done = fuzz(settings, tmp_path / "events.ndjson", EFFORT, has_token=False)
+    assert done.is_fine, done.told
+    assert set(done.statuses) <= {"401", "403", "404", "405"}, done.statuses
+    assert done.num_cases > 1000
+    assert gather(settings).jobs == {}
