@@ -99,7 +99,15 @@ class Cluster:
 
     def _make_controller(self, key: JobKey, term: int) -> Any:
         name = controller_name(key, term)
-        options = {"name": name, "namespace": self._namespace, "lifetime": "detached", "get_if_exists": True}
+        # Beside the service: Ray may take a quarter of a minute to learn that another node is out of reach.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        options = {
+            "name": name,
+            "namespace": self._namespace,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            "scheduling_strategy": here,
+        }
         return job_controller_actor().options(**options).remote(key, term, self._namespace)
 
     async def direct(

@@ -38,7 +38,12 @@ def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def job(attached: Serving, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
+def job(attached: Serving, machines: Machines, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
+    """A job that begins when both machines are there; a test before may have lost the other one."""
+    if not machines.has_raylet_there():
+        machines.kill_there()
+        machines.start_there(num_cpus=1)
+    wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(attached).keys(), 90)
     made = Gated(attached, tmp_path, **getattr(request, "param", {}))
     yield made
     made.end()
@@ -105,9 +110,6 @@ def test_a_worker_whose_cable_is_pulled_is_found_and_left_behind(
 def test_a_machine_that_loses_its_power_takes_no_step_with_it(
     job: Gated, attached: Serving, machines: Machines
 ) -> None:
-    if not machines.pids_there():
-        machines.start_there(num_cpus=1)
-    wait_for("the other node", lambda: machines.there in nodes(attached), 90)
     job.wait_at(6, 3)
     machines.kill_there()
     job.open(6)

@@ -274,13 +274,14 @@ class World:
         if plan is None or plan.lineage in self.lineages:
             return
         self.lineages.add(plan.lineage)
-        lost_to_silence = {i for i, f in self.controller.workers.items() if f.kill is not None}
+        # Who was told to go, as nobody needed it then, cannot be called back.
+        sent_away = {i for i, f in self.controller.workers.items() if f.kill or f.stopping_since_s is not None}
         alive = [
             w.id
             for w in self.workers.values()
             if w.round is not None and not w.is_frozen and w.id in self.controller.workers
         ]
-        assert not set(alive) - lost_to_silence, f"lineage {plan.lineage} began while {alive} held state"
+        assert not set(alive) - sent_away, f"lineage {plan.lineage} began while {alive} held state"
 
     def _poll_all(self, controller: ControllerState) -> None:
         for worker_id in controller.workers:
