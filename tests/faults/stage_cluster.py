@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,9 @@ class RemoteCluster:
     async def view(self) -> ClusterView:
         found: ClusterView = await self._call("view")
         return found
+
+    async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
+        await self._call("demand", list(bundles))
 
     async def _call(self, method: str, *arguments: object) -> Any:
         try:
