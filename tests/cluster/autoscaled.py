@@ -23,6 +23,9 @@ START_S = 60.0
 IDLE_S = 12.0
 OBJECT_STORE_BYTES = 100 * 2**20
 HEAD_ID = "f" * 51 + "00000"
+HEAD_TYPE = "ray.head.default"
+"""The name that the provider gives to its head."""
+
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's switch for real loopback; the service that attaches needs it as well."""
 
@@ -40,7 +43,7 @@ def _config(address: str, max_nodes: int) -> dict[str, Any]:
     return {
         "cluster_name": "tests",
         "max_workers": max_nodes,
-        "head_node_type": "head",
+        "head_node_type": HEAD_TYPE,
         "upscaling_speed": 100,
         "idle_timeout_minutes": IDLE_S / 60,
         "provider": {
@@ -51,7 +54,7 @@ def _config(address: str, max_nodes: int) -> dict[str, Any]:
             "launch_multiple": True,
         },
         "available_node_types": {
-            "head": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+            HEAD_TYPE: {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
             "worker": worker,
         },
         **{f"{name}_commands": [] for name in lists},

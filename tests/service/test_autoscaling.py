@@ -50,6 +50,20 @@ async def test_a_job_that_does_not_fit_brings_a_node_starts_on_it_and_the_demand
 
 
 @pytest.mark.usefixtures("hasty")
+async def test_a_running_job_for_which_more_pays_brings_a_node_and_grows_onto_it(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant in ("workers.advisors.scaling.REST_S", "workers.control.sizing.ASK_S"):
+        monkeypatch.setattr(constant, 0.0)
+    endless.cluster.autoscaling = Autoscaling()
+    job = await endless.submit(workers={"min": 1, "max": 6})
+    await endless.until(job, lambda _: any(endless.cluster.demands))
+    assert endless.cluster.demands[-1] == ({"cpus": 4.0}, {"cpus": 1.0}, {"cpus": 1.0})
+    endless.cluster.machines = ("n", "m")
+    await endless.until(job, lambda row: row.num_current == 6)
+
+
+@pytest.mark.usefixtures("hasty")
 async def test_without_an_autoscaler_nothing_is_told_and_nothing_else_changes(endless: Scene) -> None:
     job = await endless.submit(workers=6)
     for _ in range(3):
