@@ -24,7 +24,10 @@ SETTLE_S = 2.0
 """Told only when something has been wanted for so long without a break: room may be about to come free."""
 
 LINGER_S = 10.0
-"""Withdrawn this long after the last wish: a machine that just came has no worker on it yet."""
+"""Withdrawn this long after the last wish."""
+
+PLACING_S = 120.0
+"""Withdrawn only so long after it while granted workers are not there yet: till then a machine that came is idle."""
 
 Bundle = Mapping[str, float]
 
@@ -102,13 +105,14 @@ def offered(job: Running, num_offered: int, max_workers: int) -> int:
     return min(job.max, num_offered + max_workers) if _is_worth_it(job) else num_offered
 
 
-def settled(standing: Standing, wish: Demand, now_s: float) -> Standing:
-    """The demand in force from now on; ``now_s`` is monotonic."""
+def settled(standing: Standing, wish: Demand, now_s: float, *, is_placing: bool = False) -> Standing:
+    """The demand in force from now on; ``now_s`` is monotonic; ``is_placing``: granted workers are not there yet."""
     if wish.bundles:
         since_s = now_s if standing.since_s is None else standing.since_s
         demand = wish if now_s - since_s >= SETTLE_S else standing.demand
         return Standing(demand=demand, since_s=since_s, wanted_s=now_s)
-    if standing.demand.bundles and now_s - standing.wanted_s < LINGER_S:
+    linger_s = PLACING_S if is_placing else LINGER_S
+    if standing.demand.bundles and now_s - standing.wanted_s < linger_s:
         return replace(standing, since_s=None)
     return Standing(wanted_s=standing.wanted_s)
 

@@ -201,7 +201,8 @@ class Reconciler:
             return
         shut = frozenset(node_id for node_id, mark in self._marks.items() if mark.duty is not Duty.ACTIVE)
         wish = demand.wanted(waiting, running, view.nodes, shut=shut, max_workers=self._teller.max_workers)
-        await self._teller.tell(wish, view.autoscaling, time.monotonic())
+        is_placing = any(len(job.places) < job.num_workers for job in running if not job.is_leaving)
+        await self._teller.tell(wish, view.autoscaling, time.monotonic(), is_placing=is_placing)
 
     def _with_nodes_asked_for(
         self, told: list[tuple[JobRow, Explanation | None]]

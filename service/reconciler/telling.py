@@ -31,10 +31,10 @@ class Teller:
         """What is in force."""
         return self._standing.demand
 
-    async def tell(self, wish: Demand, seen: Autoscaling, now_s: float) -> None:
-        """Weigh a wish and say what changes. Raises ClusterLostError."""
+    async def tell(self, wish: Demand, seen: Autoscaling, now_s: float, *, is_placing: bool = False) -> None:
+        """Weigh a wish and say what changes (see ``settled``). Raises ClusterLostError."""
         self._weigh_refusal(seen, now_s)
-        self._standing = settled(self._standing, wish, now_s)
+        self._standing = settled(self._standing, wish, now_s, is_placing=is_placing)
         bundles = self._standing.demand.bundles
         if self._said is None and wish.bundles and not bundles:
             return  # a predecessor's demand is likely the same: it stands until ours is settled

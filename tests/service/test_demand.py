@@ -103,6 +103,7 @@ def test_a_wish_must_last_before_it_is_told_and_stays_a_while_after_the_last() -
     standing = settled(standing, NOTHING, SETTLE_S + 1)
     assert standing.demand == wish
     assert settled(standing, NOTHING, SETTLE_S + LINGER_S).demand == NOTHING
+    assert settled(standing, NOTHING, SETTLE_S + LINGER_S, is_placing=True).demand == wish, "nobody is on it yet"
 
 
 @pytest.mark.parametrize(
