@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -13,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+from ray.scripts.scripts import start
 
 from service.api.gate import HEALTH_PATHS
 from service.auth import ensure_admin_token, sha256
@@ -84,6 +86,16 @@ def test_rays_autoscaler_reads_from_the_manifest_what_workers_there_are() -> Non
     assert (worker["min_workers"], worker["max_workers"]) == (1, 8)
     assert worker["resources"] == {"CPU": 4, "memory": 16 * 2**30}
     assert cluster["spec"]["rayVersion"] == version("ray")
+
+
+def test_ray_knows_every_option_with_which_its_nodes_are_started() -> None:
+    known = {name for parameter in start.params for name in parameter.opts}
+    spec = manifest("RayCluster", "ray")["spec"]
+    given = [f"--{name}" for g in (spec["headGroupSpec"], *spec["workerGroupSpecs"]) for name in g["rayStartParams"]]
+    script = pod("concertina").container("ray")["args"][0].partition("exec ray start")[2]
+    given += re.findall(r"--[a-z-]+", script)
+    assert "--num-cpus" in given
+    assert set(given) <= known
 
 
 def test_the_service_reads_its_settings_from_the_manifests() -> None:
