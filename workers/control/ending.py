@@ -137,7 +137,7 @@ def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agree
         switch=Switch.AGREED if is_agreed else Switch.NOW,
         members=state.plan.worker_ids if is_agreed else (source.worker_id,),
         source=source,
-        cause=Cause(kind=_kind(end), actor=inputs.direction.actor, reason=_words(end)),
+        cause=Cause(kind=_kind(end), actor=_actor(end, inputs), reason=_words(end)),
         goal=Goal.SAVE_AND_STOP,
         is_new_group=not is_agreed,
     )
@@ -148,6 +148,10 @@ def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agree
 
 def _kind(end: Ending) -> TimelineKind:
     return TimelineKind.FAILURE if end.outcome is Outcome.FAILED else TimelineKind.PAUSE
+
+
+def _actor(end: Ending, inputs: Inputs) -> str:
+    return inputs.direction.actor if end.outcome is Outcome.PAUSED else "controller"
 
 
 def _words(end: Ending) -> str:
