@@ -122,6 +122,16 @@ async def test_logs_can_be_followed_from_where_one_left_off(
     assert_problem(await client.get(path_of(job, "logs"), params={"rank": -1}), 422, "INVALID")
 
 
+async def test_a_worker_that_falls_silent_before_it_has_a_rank_is_found_by_it(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    early = snapshot(job, logs=(log(b"built\n", rank=None),), workers=(view("1.0", None),))
+    await services.store.reconciler.fold(early, fence)
+    assert (await client.get(path_of(job, "logs"), params={"rank": 0})).text == ""
+    await services.store.reconciler.fold(snapshot(job, workers=(view("1.0", 0),)), fence)
+    assert (await client.get(path_of(job, "logs"), params={"rank": 0})).text == "built\n"
+
+
 async def test_a_long_log_comes_in_parts_that_join(
     client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
 ) -> None:
