@@ -210,6 +210,10 @@ async def test_a_job_that_wants_more_than_it_has_says_so(
     found = (await client.get(path_of(job, "explain"))).json()
     assert found["summary"] == "It runs with 1 worker and wants 3."
     assert "no room" in " ".join(found["details"])
+    roomy = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": 1.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(roomy,)), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert "no room" not in " ".join(found["details"])
 
 
 async def test_jobs_are_compared_by_what_differs(client: httpx2.AsyncClient, services: Services, fence: int) -> None:
