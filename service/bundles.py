@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.archive import check_archive
 from service.asking import asked
 from service.errors import InvalidError, TooLargeError
 from service.folders import bundle_key
 from service.records import BundleRow
 from service.store.bundles import BundleStore
+from workers.bundle import inspect_bundle
 from workers.errors import BundleError, FieldProblem
 from workers.storage import Storage
 
@@ -51,14 +51,14 @@ class Bundles:
             if is_there and (known := await self._store.touch(sha256)) is not None:
                 return Uploaded(known, is_new=False)
             try:
-                num_files = await asyncio.to_thread(check_archive, part, self._max_bytes)
+                summary = await asyncio.to_thread(inspect_bundle, part)
             except BundleError as error:
                 raise InvalidError(
                     "the bundle is refused", [FieldProblem("", error.message)], code="BUNDLE_INVALID"
                 ) from None
             # The bytes last before the row that names them is written.
             await asked(self._storage.write, key, _chunks(part))
-            bundle, is_new = await self._store.add(sha256, size_bytes, num_files)
+            bundle, is_new = await self._store.add(sha256, size_bytes, summary.files)
             return Uploaded(bundle, is_new)
         finally:
             part.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.documents import desired_workers
+from service.queue import has_room, waiting
 from service.records import Explanation, JobRow, StoredCluster
 from service.states import JobState
 from service.words import plural
@@ -94,6 +95,13 @@ def _free(around: Circumstances) -> list[str]:
     return [f"Free now: {cpus:g} CPU and {gpus:g} GPU on {len(nodes)} node{'s' if len(nodes) != 1 else ''}."]
 
 
+def _lack(job: JobRow, around: Circumstances) -> list[str]:
+    seen = around.cluster
+    if seen is not None and seen.view.is_up and has_room(waiting(job), seen.view.nodes):
+        return []
+    return ["There is no room for more now."]
+
+
 def _queue(around: Circumstances) -> list[str]:
     if not around.before:
         return []
@@ -174,7 +182,7 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     )
     if job.explanation is not None:
         summary = job.explanation.summary
-    told = [f"{pending} more are being started."] if pending else [*_free(around), "There is no room for more now."]
+    told = [f"{pending} more are being started."] if pending else [*_free(around), *_lack(job, around)]
     stored = job.explanation.details if job.explanation else ()
     details = (*stored, *([detail] if detail else ()), *told)
     remedy = None if pending else "Nothing to do: it grows when resources are free; or wish for fewer workers."

@@ -12,7 +12,6 @@ _LENGTH = 26
 _RANDOM_BITS = 80
 
 JOB_ID = re.compile(rf"job_[{_ALPHABET}]{{{_LENGTH}}}")
-BUNDLE_ID = re.compile(r"bundle_[a-z2-7]{26}")
 
 
 class IdSource:

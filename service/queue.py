@@ -204,6 +204,11 @@ def explain(job: Waiting, nodes: Sequence[NodeView]) -> Explanation | None:
     )
 
 
+def has_room(job: Waiting, nodes: Sequence[NodeView]) -> bool:
+    """Whether a worker of the job would fit into what is free now."""
+    return _fit(job.need, [dict(node.free) for node in nodes if node.is_alive], 1) > 0
+
+
 def _need(resources: Resources) -> dict[str, float]:
     return {"cpus": resources.cpus, "gpus": resources.gpus, "memory_bytes": float(resources.memory_bytes or 0)}
 

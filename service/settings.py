@@ -263,9 +263,12 @@ def load_client_settings(url: str | None = None, environ: Mapping[str, str] | No
 
 
 def secret_values(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Values of secrets in the service's environment; names that are not set are left out. Never log the result."""
+    """Values of secrets in the service's environment; names that are not set are left out. Never log the result.
+
+    The service's own variables (its database's password, say) and Ray's are nobody's secrets.
+    """
     variables = os.environ if environ is None else environ
-    return {name: variables[name] for name in names if name in variables}
+    return {name: variables[name] for name in names if name in variables and not name.startswith((PREFIX, "RAY_"))}
 
 
 def environment() -> dict[str, str]:

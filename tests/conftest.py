@@ -10,6 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test may fail by the clock of a busy machine.
+settings.register_profile("concertina", deadline=None)
+settings.load_profile("concertina")
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 

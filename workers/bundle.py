@@ -32,6 +32,7 @@ MAX_NAME_BYTES = 255
 RESERVED_MODULE = "workers"
 
 _CHUNK_BYTES = 1 << 20
+_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 _ENCRYPTED_FLAGS = 0x1 | 0x40 | 0x2000
 _MODULE_SUFFIXES = (".py", ".pyc", ".so", ".pyd")
 _LINK_OR_DEVICE = {
@@ -52,6 +53,7 @@ _DAMAGE = (
     OverflowError,
     IndexError,
     NotImplementedError,
+    OSError,
 )
 
 BundleFile: TypeAlias = Path | BinaryIO
@@ -146,6 +148,9 @@ def _opened(file: BundleFile) -> Iterator[tuple[BinaryIO, int, str]]:
 
 @contextmanager
 def _archive(stream: BinaryIO) -> Iterator[zipfile.ZipFile]:
+    # zipfile takes a zip behind anything else, as programs that extract themselves are.
+    if stream.read(len(_MAGIC[0])) not in _MAGIC:
+        raise BundleError("the bundle is not a zip archive; upload a zip")
     try:
         archive = zipfile.ZipFile(stream)
     except _DAMAGE as error:
@@ -165,6 +170,8 @@ def _checked_entries(archive: zipfile.ZipFile, archive_bytes: int) -> list[zipfi
         _check_kind(entry)
     _check_expansion(sum(max(0, e.file_size) for e in entries), archive_bytes)
     _check_collisions(entries)
+    if all(entry.is_dir() for entry in entries):
+        raise BundleError("the bundle holds no file; put your code into it")
     return entries
 
 

@@ -15,6 +15,7 @@ from service import words
 from service.cli.options import Form
 from service.cli.output import console, facts, print_json, show, table
 from service.client import Client
+from service.records import Duty
 
 DEFAULT_KEYS = ("loss", "lr", "workers", "samples_per_s")
 
@@ -169,7 +170,8 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
         amounts.append(f"{words.size(free['memory_bytes'])} memory")
     jobs = Counter(worker["job_name"] for worker in node["workers"])
     running = ", ".join(f"{name} ({words.plural(count, 'worker')})" for name, count in jobs.items())
-    return (node["name"], "alive" if node["is_alive"] else "lost", ", ".join(amounts), running or "–")
+    state = node["duty"] if node["duty"] != Duty.ACTIVE else "leaving" if node["is_leaving"] else "alive"
+    return (node["name"], state if node["is_alive"] else "lost", ", ".join(amounts), running or "–")
 
 
 def _difference_row(difference: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[str, ...]:

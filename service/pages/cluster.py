@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from service import words
@@ -123,9 +123,3 @@ def _demand(row: Document) -> dict[str, str]:
         "name": row.get("name") or row["job_id"],
         "text": f"lacks {words.plural(missing, 'worker')}",
     }
-
-
-def compare_view(jobs: Sequence[Document], found: Document, key: str) -> dict[str, Any]:
-    """Jobs side by side; ``key`` is the telemetry that is drawn over each other."""
-    from_keys = [k for k in found.get("keys") or () if k]
-    return {"jobs": list(jobs), "keys": from_keys or [key], "key": key}

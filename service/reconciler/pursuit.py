@@ -181,6 +181,8 @@ def direction_of(job: JobRow, offer: Offer, *, is_leaving: bool) -> Direction:
     goal = effective_goal(job.goal, is_leaving=is_leaving)
     if goal is RunGoal.PAUSE and job.goal is RunGoal.RUN:
         return Direction(goal=goal, num_workers=wants, reason="the service is being stopped")
+    if goal is not RunGoal.RUN:  # who asked for a size, and why, has nothing to do with it
+        return Direction(goal=goal, num_workers=wants, actor="user")
     if offer.why_smaller and scale.pinned is None:
         return Direction(goal=goal, num_workers=wants, num_offered=wants, actor="service", reason=offer.why_smaller)
     return Direction(

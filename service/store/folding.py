@@ -108,8 +108,23 @@ def store_logs(write: Write, snapshot: JobSnapshot) -> None:
 
     A line is finished by force when it is long, or when its worker or the attempt is over.
     """
-    if not snapshot.logs:
-        return
+    if snapshot.logs:
+        _append_logs(write, snapshot)
+    _rank_logs(write, snapshot)
+
+
+def _rank_logs(write: Write, snapshot: JobSnapshot) -> None:
+    """What a worker wrote before it had a rank counts for the rank that it got, if it writes no more after, too."""
+    ranks = {view.worker_id: view.rank for view in snapshot.workers if view.rank is not None}
+    place = (log_workers.c.job_id == snapshot.job_id, log_workers.c.attempt == snapshot.attempt)
+    unranked = select(log_workers.c.worker_id).where(*place, log_workers.c.rank.is_(None))
+    for worker_id in write.conn.execute(unranked).scalars().all():
+        if worker_id in ranks:
+            ranked = update(log_workers).where(*place, log_workers.c.worker_id == worker_id)
+            write.conn.execute(ranked.values(rank=ranks[worker_id]))
+
+
+def _append_logs(write: Write, snapshot: JobSnapshot) -> None:
     job_id, attempt = snapshot.job_id, snapshot.attempt
     sizes = _log_sizes(write.conn, job_id, attempt)
     last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)

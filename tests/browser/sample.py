@@ -11,6 +11,7 @@ from typing import Any
 
 from service.folders import checkpoints_place, output_place
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
+from service.replica import mark_storage
 from service.states import JobState, Move
 from service.store.opening import Store
 from tests.browser.rank_spans import rank_spans
@@ -74,6 +75,7 @@ class Sample:
     async def begin(self) -> None:
         """Become the reconciler."""
         fence = await self.store.reconciler.take_lease("test", 10**9)
+        mark_storage(self.storage, await self.store.reconciler.installation_id())
         assert fence is not None
         self.fence = fence
 

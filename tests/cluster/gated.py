@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from service.packing import pack
 from service.settings import load_settings
 from service.supervise.processes import belonging_to
 from tests.cluster.serving import Serving
@@ -34,15 +35,17 @@ def gated_bundle() -> bytes:
 
 
 class Gated:
-    """One job of the gated task on a running service; ``folder`` holds its gates and its diary."""
+    """One job of the gated task (or of other ``code``) on a running service; ``folder`` holds its gates and diary."""
 
-    def __init__(self, served: Serving, folder: Path, steps: int = 24, **changes: Any) -> None:
+    def __init__(
+        self, served: Serving, folder: Path, steps: int = 24, code: Path | None = None, **changes: Any
+    ) -> None:
         self.served, self.folder, self.steps = served, folder, steps
         self.num_samples = steps * BATCH // 2
         config = {"folder": str(folder), "num_samples": self.num_samples, **changes.pop("config", {})}
         self._gates: list[int] = config.get("gates", [])
         with served.client() as client:
-            bundle = client.upload(gated_bundle())["id"]
+            bundle = client.upload(gated_bundle() if code is None else pack(code).data)["id"]
             spec = {
                 "name": "gated",
                 "entrypoint": "train:build",

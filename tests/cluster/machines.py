@@ -48,14 +48,6 @@ class Machines:
         """Where Ray's head answers."""
         return f"{self.here}:{self.port}"
 
-    def cut(self) -> None:
-        """Pull the cable: packets are lost from now on, and nobody is told."""
-        _run("ip", "link", "set", self.cable, "down")
-
-    def mend(self) -> None:
-        """Put the cable back."""
-        _run("ip", "link", "set", self.cable, "up")
-
     def start_head(self, num_cpus: int) -> None:
         """Ray's head, on this machine."""
         self._start([], "head.log", "--head", f"--node-ip-address={self.here}", f"--port={self.port}", num_cpus)
@@ -91,10 +83,6 @@ class Machines:
 
         wait_for(f"Ray ({log})", is_up, START_S)
 
-    def has_raylet_there(self) -> bool:
-        """Whether the other machine's node still runs; Ray ends one that it could not reach for long."""
-        return any(_is_raylet_at(p, self.there) for p in self._processes())
-
     def kill_there(self) -> None:
         """The other machine loses its power: all of its processes end at once."""
         for pid in self.pids_there():
@@ -119,13 +107,6 @@ class Machines:
         subprocess.run(["ip", "link", "del", self.cable], check=False, timeout=20, capture_output=True)
         for path in [self.folder, *self.folder.parent.glob(f"{self.folder.name}-*")]:
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _is_raylet_at(process: psutil.Process, address: str) -> bool:
-    try:
-        return process.name() == "raylet" and f"--node_ip_address={address}" in process.cmdline()
-    except psutil.Error:
-        return False
 
 
 @contextmanager

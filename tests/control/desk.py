@@ -36,7 +36,9 @@ SETTINGS = ControlSettings(liveness_s=10, hold_s=60, place_s=30, gather_s=5, sto
 class Desk:
     """One controller and the statuses that its workers would give."""
 
-    def __init__(self, low: int = 1, high: int = 4, want: int = 2, max_failures: int = 3, term: int = 1) -> None:
+    def __init__(
+        self, low: int = 1, high: int = 4, want: int = 2, max_failures: int = 3, term: int = 1, **more: object
+    ) -> None:
         spec = parse_job_spec(
             {
                 "name": "desk",
@@ -45,6 +47,7 @@ class Desk:
                 "workers": {"min": low, "max": high},
                 "batch": {"global_size": 8},
                 "retry": {"max_failures": max_failures},
+                **more,
             }
         )
         self.now = 100.0

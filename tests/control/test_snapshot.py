@@ -83,3 +83,8 @@ def test_a_crash_of_the_controller_is_an_end() -> None:
     told = snapshot(state(), crash=failure)
     assert (told.phase, told.outcome, told.reason) == (RunPhase.ENDED, Outcome.FAILED, Reason.CONTROLLER_ERROR)
     assert told.failure == failure
+
+
+def test_a_last_step_of_fewer_samples_is_a_step() -> None:
+    seen = Progress(cursor=17, total_samples=18)
+    assert (seen.step(8), replace(seen, cursor=18).step(8), replace(seen, total_samples=None).step(8)) == (2, 3, 2)

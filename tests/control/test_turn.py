@@ -43,6 +43,23 @@ def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -
     assert desk.rows() == [TimelineKind.START]
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "training from the start"),
+        ({"init_from": {"job": "job_x"}}, "with the weights of the latest checkpoint of job job_x"),
+        ({"init_from": {"job": "job_x", "step": 4, "state": "all"}}, "the whole state of the checkpoint of step 4"),
+    ],
+)
+def test_a_start_tells_what_it_begins_with(given: dict[str, object], told: str) -> None:
+    desk = Desk(want=1, **given)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    assert told in desk.plan.cause.reason
+
+
 def test_a_start_goes_with_the_minimum_once_others_take_too_long() -> None:
     desk = Desk(low=1, want=2)
     desk.turn()

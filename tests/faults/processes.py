@@ -143,7 +143,7 @@ class Installation:
         self.home.logs.mkdir(exist_ok=True)
         self.diary.touch(mode=0o600)
         # Not a Ray of its own: the jobs are to go on when the service ends.
-        record = self._ray or RayRecord(address="127.0.0.1:1", is_own=False)
+        record = self._ray or RayRecord(address="127.0.0.1:1", is_own=False, temp_dir=str(self.home.path / "ray"))
         write_ray_record(self.home.ray_file, replace(record, is_own=False))
         for name in self._names:
             self.start(name)

@@ -167,7 +167,7 @@ async def leave_in_order(scene: Scene) -> None:
 STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "new_term": lose_a_controller,
     "kill": leave_an_orphan,
-    "set_explanation": wait_for_room,
+    "set_explanations": wait_for_room,
     "set_desired": scale,
     "bundle": use_a_bundle,
     "checkpoints": start_from_another,

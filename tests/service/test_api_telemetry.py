@@ -122,6 +122,16 @@ async def test_logs_can_be_followed_from_where_one_left_off(
     assert_problem(await client.get(path_of(job, "logs"), params={"rank": -1}), 422, "INVALID")
 
 
+async def test_a_worker_that_falls_silent_before_it_has_a_rank_is_found_by_it(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    early = snapshot(job, logs=(log(b"built\n", rank=None),), workers=(view("1.0", None),))
+    await services.store.reconciler.fold(early, fence)
+    assert (await client.get(path_of(job, "logs"), params={"rank": 0})).text == ""
+    await services.store.reconciler.fold(snapshot(job, workers=(view("1.0", 0),)), fence)
+    assert (await client.get(path_of(job, "logs"), params={"rank": 0})).text == "built\n"
+
+
 async def test_a_long_log_comes_in_parts_that_join(
     client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
 ) -> None:
@@ -200,6 +210,10 @@ async def test_a_job_that_wants_more_than_it_has_says_so(
     found = (await client.get(path_of(job, "explain"))).json()
     assert found["summary"] == "It runs with 1 worker and wants 3."
     assert "no room" in " ".join(found["details"])
+    roomy = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": 1.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(roomy,)), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert "no room" not in " ".join(found["details"])
 
 
 async def test_jobs_are_compared_by_what_differs(client: httpx2.AsyncClient, services: Services, fence: int) -> None:

@@ -94,7 +94,7 @@ async def test_with_a_ray_of_our_own_jobs_save_before_the_process_ends(scene: Sc
 
 
 async def test_with_somebody_elses_ray_jobs_go_on_without_the_service(scene: Scene) -> None:
-    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False))
+    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False, temp_dir="/nonexistent"))
     process, end = scene.start()
     job = await scene.running_job()
     process.request_stop()
@@ -109,7 +109,7 @@ async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_the
 ) -> None:
     monkeypatch.setattr("service.reconciler.process.REFUSED_S", 0.05)
     scene.cluster.machines, scene.cluster.blind = ("n", "m"), {"m"}
-    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False))
+    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False, temp_dir="/nonexistent"))
     scene.start()
     job = (await scene.store.jobs.submit(spec())).job
     error = await scene.told_error()
@@ -141,7 +141,7 @@ async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(sce
 async def test_a_head_at_another_address_makes_the_process_leave(scene: Scene) -> None:
     _, end = scene.start()
     await scene.running_job()
-    scene.announce(RayRecord(address="127.0.0.1:2", is_own=True))
+    scene.announce(RayRecord(address="127.0.0.1:2", is_own=True, temp_dir="/nonexistent"))
     assert await asyncio.wait_for(end, 20) is Exit.CLUSTER_LOST
 
 

@@ -101,3 +101,5 @@ def test_clients_have_settings_of_their_own() -> None:
 
 def test_secrets_are_only_what_is_asked_for() -> None:
     assert secret_values({"A", "B"}, {"A": "1", "C": "3"}) == {"A": "1"}
+    own = {"CONCERTINA_DATABASE": "postgresql+asyncpg://u:p@h/d", "RAY_AUTH_TOKEN": "t"}
+    assert secret_values(own, own) == {}

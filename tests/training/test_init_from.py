@@ -13,6 +13,7 @@ from tests.training.tasks import Regression, Script, mlp, mse
 from workers.checkpoints import list_checkpoints
 from workers.errors import Failure, Reason
 from workers.plan import FreshSource
+from workers.storage import join, open_storage
 from workers.task import TrainingTask
 
 SPEC = {"steps": 4, "batch": {"global_size": 8}}
@@ -38,8 +39,8 @@ def test_weights_that_do_not_fit_fail_before_any_round() -> None:
         workers = other.start(1)
         other.train(workers)
         other.await_done(workers)
-        root = other.root / "checkpoints"
-        failure = failure_of_a_start(str(root / list_checkpoints(root)[-1].path))
+        root = str(other.root / "checkpoints")
+        failure = failure_of_a_start(join(root, list_checkpoints(open_storage(root))[-1].path))
     assert (failure.reason, failure.round) == (Reason.USER_ERROR, None)
     assert "does not fit the model" in failure.message
 

@@ -242,7 +242,7 @@ class Course:
                 self.fleet.kill(i)
             case Note(row=row):
                 # By the end nobody is left whom the turn could ask for the step.
-                step = self._progress.cursor // self._launch.spec.batch.global_size
+                step = self._progress.step(self._launch.spec.batch.global_size)
                 self._telemetry.note(replace(row, step=max(row.step, step)))
 
     def _poll(self) -> None:

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from workers.control import membership, planning
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, Note, StopWorker
 from workers.errors import Reason
-from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
-from workers.status import Outcome, Phase, RunGoal, TimelineRow
+from workers.plan import Cause, CheckpointSource, Goal, Plan, Switch, TimelineKind
+from workers.status import CheckpointInfo, Outcome, Phase, RunGoal, TimelineRow
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
@@ -42,9 +42,15 @@ def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
         final = inputs.latest if inputs.latest.attempt == state.key.attempt else None
     if final is None or final.path not in inputs.acked.checkpoints:
         return False
-    if inputs.acked.rounds < (final.lineage, final.round):
+    if inputs.acked.rounds < (final.lineage, final.round) and not _had_nothing_left(state, final):
         return False
     return not state.workers or any(s.phase is Phase.DONE for s in membership.holders(state).values())
+
+
+def _had_nothing_left(state: ControllerState, final: CheckpointInfo) -> bool:
+    """Whether this lineage began where it ended, so that there is no round whose record could be stored."""
+    source = state.plan.source if state.plan and state.plan.lineage == final.lineage else None
+    return isinstance(source, CheckpointSource) and source.step == final.step
 
 
 def is_complete(state: ControllerState) -> bool:
@@ -137,7 +143,7 @@ def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agree
         switch=Switch.AGREED if is_agreed else Switch.NOW,
         members=state.plan.worker_ids if is_agreed else (source.worker_id,),
         source=source,
-        cause=Cause(kind=_kind(end), actor=inputs.direction.actor, reason=_words(end)),
+        cause=Cause(kind=_kind(end), actor=_actor(end, inputs), reason=_words(end)),
         goal=Goal.SAVE_AND_STOP,
         is_new_group=not is_agreed,
     )
@@ -148,6 +154,10 @@ def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agree
 
 def _kind(end: Ending) -> TimelineKind:
     return TimelineKind.FAILURE if end.outcome is Outcome.FAILED else TimelineKind.PAUSE
+
+
+def _actor(end: Ending, inputs: Inputs) -> str:
+    return inputs.direction.actor if end.outcome is Outcome.PAUSED else "controller"
 
 
 def _words(end: Ending) -> str:

@@ -89,7 +89,7 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     seen = membership.usable(state)
     tables = [b.device_seconds for i in worker_ids if (b := seen[i].build) is not None]
     scheme = spec.communication if isinstance(spec.communication, str) else spec.communication.scheme
-    auto = "auto: no compression is built yet, so gradients travel as they are"
+    auto = "auto: no compression is built yet, so gradients travel as they are, which every loss_class allows"
     assert isinstance(spec.precision, str)
     assert isinstance(spec.batch.lr_rule, LrRule)
     return Plan(

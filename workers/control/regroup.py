@@ -174,9 +174,19 @@ def _give_up(state: ControllerState) -> Turned:
 def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cause:
     is_again = isinstance(source, CheckpointSource)
     kind = TimelineKind.RESTORE if is_again or state.has_trained else TimelineKind.START
-    origin = f"from the checkpoint of step {source.step}" if isinstance(source, CheckpointSource) else "from the start"
+    origin = f"from the checkpoint of step {source.step}" if isinstance(source, CheckpointSource) else _origin(state)
     why = f" after all workers were lost ({_lost_words(state)})" if state.has_trained else ""
     return Cause(kind=kind, actor="controller", reason=f"training {origin}{why}")
+
+
+def _origin(state: ControllerState) -> str:
+    """Where a start without a checkpoint of its own begins."""
+    given = state.spec.init_from
+    if given is None:
+        return "from the start"
+    what = "from the whole state" if given.state == "all" else "from the start, with the weights"
+    step = "of the latest checkpoint" if given.step == "latest" else f"of the checkpoint of step {given.step}"
+    return f"{what} {step} of job {given.job}"
 
 
 def _cause(state: ControllerState, num_members: int) -> Cause:

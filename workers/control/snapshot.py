@@ -31,6 +31,11 @@ class Progress:
     cursor: int = 0
     total_samples: int | None = None
 
+    def step(self, global_size: int) -> int:
+        """Progress in steps of the spec; a last one of fewer samples counts, too."""
+        is_complete = self.total_samples is not None and self.cursor >= self.total_samples
+        return -(-self.cursor // global_size) if is_complete else self.cursor // global_size
+
     def after(self, state: ControllerState, latest: CheckpointInfo | None) -> Progress:
         """With what the workers say now, and with the checkpoint that the attempt would go on from."""
         statuses = [f.status for f in state.workers.values() if f.status is not None]

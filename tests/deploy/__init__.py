@@ -1,0 +1,1 @@
+"""What deploys the service, held against the code that it deploys."""
