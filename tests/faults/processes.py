@@ -57,9 +57,11 @@ def _enter(environment: Mapping[str, str], log: str) -> None:
     configure_log()
 
 
-def _run_cluster(environment: Mapping[str, str], log: str, _: None, path: str, num_cpus: float, diary: str) -> None:
+def _run_cluster(
+    environment: Mapping[str, str], log: str, _: None, listener: socket.socket, num_cpus: float, diary: str
+) -> None:
     _enter(environment, log)
-    asyncio.run(serve_cluster(path, num_cpus, Path(diary)))
+    asyncio.run(serve_cluster(listener, num_cpus, Path(diary)))
 
 
 def _run_api(environment: Mapping[str, str], log: str, point: CrashPoint | None, listener: socket.socket) -> None:
@@ -126,6 +128,8 @@ class Installation:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._environment = settings.as_environment()
         self._cluster_socket = str(settings.home / "cluster.sock")
+        # Listens before its process does, so that whoever calls early waits for the answer.
+        self._cluster_listener = socket.socket(socket.AF_UNIX)
         self._processes: dict[str, ForkServerProcess] = {}
         self._frozen: list[ForkServerProcess] = []
 
@@ -142,6 +146,8 @@ class Installation:
         self.home.run.mkdir(mode=0o700, exist_ok=True)
         self.home.logs.mkdir(exist_ok=True)
         self.diary.touch(mode=0o600)
+        self._cluster_listener.bind(self._cluster_socket)
+        self._cluster_listener.listen()
         # Not a Ray of its own: the jobs are to go on when the service ends.
         record = self._ray or RayRecord(address="127.0.0.1:1", is_own=False, temp_dir=str(self.home.path / "ray"))
         write_ray_record(self.home.ray_file, replace(record, is_own=False))
@@ -154,13 +160,14 @@ class Installation:
             process.kill()
             process.join(END_S)
         self._listener.close()
+        self._cluster_listener.close()
 
     def start(self, name: str, point: CrashPoint | None = None) -> ForkServerProcess:
         """Start a process, with a crash point if one is given; a frozen one of its name stays beside it."""
         log = str(self.home.logs / f"{name}.log")
         make_cluster: MakeCluster = Cluster if self._ray else partial(_remote, self._cluster_socket)
         target, arguments = {
-            CLUSTER: (_run_cluster, (self._cluster_socket, NUM_CPUS, str(self.diary))),
+            CLUSTER: (_run_cluster, (self._cluster_listener, NUM_CPUS, str(self.diary))),
             API: (_run_api, (self._listener,)),
             RECONCILER: (_run_reconciler, (make_cluster, self._ray is None)),
         }[name]

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import pickle
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -201,8 +202,8 @@ class RemoteCluster:
         return answer
 
 
-async def serve_cluster(socket: str, num_cpus: float, diary: Path) -> None:
-    """Answer calls until cancelled."""
+async def serve_cluster(listener: socket.socket, num_cpus: float, diary: Path) -> None:
+    """Answer calls on a UNIX socket that listens, until cancelled."""
     cluster = StageCluster(num_cpus, diary)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,6 +219,6 @@ async def serve_cluster(socket: str, num_cpus: float, diary: Path) -> None:
             await writer.drain()
             writer.close()
 
-    server = await asyncio.start_unix_server(answer, socket, limit=CLUSTER_BYTES)
+    server = await asyncio.start_unix_server(answer, sock=listener, limit=CLUSTER_BYTES)
     async with server:
         await asyncio.gather(server.serve_forever(), cluster.play())
