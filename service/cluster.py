@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private.state import available_resources_per_node, state
+from ray.autoscaler.sdk import request_resources
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply  # type: ignore[attr-defined]  # made by protoc
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
-from service.records import ClusterView, NodeView
+from service.records import Autoscaling, ClusterView, NodeView
 from workers.assignment import JobKey
 from workers.control.controller import job_controller_actor
 from workers.control.launch import Launch
@@ -34,7 +37,11 @@ T = TypeVar("T")
 # Ray's functions without types, given theirs.
 _nodes: Callable[[], list[dict[str, Any]]] = ray.nodes
 _leaving: Callable[[], dict[str, int]] = state.get_draining_nodes
+_gcs_client: Callable[[], Any] = internal_kv_get_gcs_client
 _free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
+
+STATUS_S = 5.0
+MAX_FAILURES = 3
 
 _RESOURCES = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
 
@@ -153,12 +160,18 @@ class Cluster:
         nodes = await self._blocking(_nodes)
         free = await self._blocking(_free_by_node)
         leaving = await self._blocking(_leaving)
+        status = await self._blocking(_autoscaler_status)
         return ClusterView(
             is_up=True,
             address=self._address,
             ray_version=ray.__version__,
             nodes=tuple(_node(node, free.get(node["NodeID"], {}), leaving.get(node["NodeID"])) for node in nodes),
+            autoscaling=_autoscaling(status),
         )
+
+    async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
+        asked = [{theirs: bundle[ours] for theirs, ours in _RESOURCES.items() if ours in bundle} for bundle in bundles]
+        await self._blocking(lambda: request_resources(bundles=asked))
 
     async def _find(self, name: str) -> Any:
         if name not in self._controllers:
@@ -202,4 +215,24 @@ def _node(node: Mapping[str, Any], free: Mapping[str, float], deadline_ms: int |
         free={ours: float(free.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
         is_leaving=deadline_ms is not None,
         goes_at=deadline_ms / 1000.0 if deadline_ms else None,
+    )
+
+
+def _autoscaler_status() -> bytes:
+    answer: bytes = _gcs_client().get_cluster_status(timeout_s=STATUS_S)
+    return answer
+
+
+def _autoscaling(status: bytes) -> Autoscaling | None:
+    """Of what the head knows, what its autoscaler reported; Ray's own parser leaves out what it cannot satisfy."""
+    reply = GetClusterStatusReply()
+    reply.ParseFromString(status)
+    if not reply.HasField("autoscaling_state"):
+        return None
+    state = reply.autoscaling_state
+    reasons = dict.fromkeys(f"{f.ray_node_type_name}: {f.reason.strip()[:200]}" for f in state.failed_instance_requests)
+    return Autoscaling(
+        num_coming=sum(asked.count for asked in state.pending_instance_requests) + len(state.pending_instances),
+        failures=tuple(reasons)[-MAX_FAILURES:],
+        is_infeasible=bool(state.infeasible_cluster_resource_constraints),
     )

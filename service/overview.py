@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from service.demand import sentences
 from service.documents import Document, desired_workers
-from service.records import ClusterEvent, Duty, JobRow, NodeMark, NodeView, StoredCluster
+from service.records import ClusterEvent, ClusterView, Duty, JobRow, NodeMark, NodeView, StoredCluster
 from service.states import PLACED_STATES, JobState
 from service.store.nodes import NodeStore
 from service.store.observed import ObservedStore
@@ -40,11 +41,13 @@ class Overview:
 def cluster_document(
     stored: StoredCluster | None, jobs: Sequence[JobRow], now_s: float, marks: Mapping[str, NodeMark] = {}
 ) -> Document:
-    """``{is_up, is_stale, error, observed_at, ray, resources, nodes, demand}``.
+    """``{is_up, is_stale, error, observed_at, ray, resources, nodes, demand, autoscaling}``.
 
     A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, workers}``, a
     worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``.
-    ``demand`` is what jobs want and do not have: ``[{job_id, name, state, workers, cpus, gpus, since}]``.
+    ``demand`` is what jobs want and do not have: ``[{job_id, name, state, workers, cpus, gpus, since}]``;
+    ``autoscaling`` what the autoscaler does about it, None without one: ``{nodes_coming, failures, is_infeasible,
+    wanted_by, told}``.
     """
     view = None if stored is None else stored.view
     nodes = () if view is None else view.nodes
@@ -58,6 +61,7 @@ def cluster_document(
         "resources": _resources(nodes),
         "nodes": [_node(node, marks.get(node.node_id), jobs) for node in nodes],
         "demand": [row for job in jobs if (row := _demand(job)) is not None],
+        "autoscaling": _autoscaling(view, jobs),
     }
 
 
@@ -105,6 +109,19 @@ def _node(node: NodeView, mark: NodeMark | None, jobs: Sequence[JobRow]) -> Docu
             for worker in _workers(job)
             if worker["node_id"] == node.node_id
         ],
+    }
+
+
+def _autoscaling(view: ClusterView | None, jobs: Sequence[JobRow]) -> Document | None:
+    seen = None if view is None else view.autoscaling
+    if seen is None:
+        return None
+    return {
+        "nodes_coming": seen.num_coming,
+        "failures": list(seen.failures),
+        "is_infeasible": seen.is_infeasible,
+        "wanted_by": list(seen.wanted_by),
+        "told": sentences(seen, {job.id: job.name for job in jobs}),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from service.records import ClusterView
@@ -76,5 +76,12 @@ class ClusterPort(Protocol):
         ...
 
     async def view(self) -> ClusterView:
-        """Nodes and what is free on them."""
+        """Nodes and what is free on them, and what an autoscaler is doing."""
+        ...
+
+    async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
+        """Ask the autoscaler for room for all of these at once, used or not; stands until the next, empty ends it.
+
+        Amounts are of ``cpus, gpus, memory_bytes``.
+        """
         ...

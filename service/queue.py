@@ -9,6 +9,7 @@ nothing of workers that were granted and are not there yet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,7 +38,8 @@ class Running:
     """A placed job: ``num_workers`` were granted; ``places`` are the nodes of those that are there, by rank.
 
     ``num_asked`` is the size that it would have; ``is_leaving``: all of it comes free soon. Whoever must leave
-    is the last by rank, and before that whoever is not there yet.
+    is the last by rank, and before that whoever is not there yet. ``left_s`` are the seconds to its end at its
+    present speed, infinite while unknown.
     """
 
     job_id: str
@@ -49,6 +51,7 @@ class Running:
     is_pinned: bool = False
     is_leaving: bool = False
     places: Sequence[str] = ()
+    left_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,14 @@ def running(job: JobRow, places: Sequence[str] = (), num_asked: int | None = Non
         is_pinned=job.scale.pinned is not None,
         is_leaving=job.goal is not RunGoal.RUN,
         places=places,
+        left_s=_left_s(job),
     )
+
+
+def _left_s(job: JobRow) -> float:
+    if job.total_samples is None or not job.samples_per_s:
+        return math.inf
+    return max(0, job.total_samples - job.samples) / job.samples_per_s
 
 
 def wanted_workers(job: JobRow) -> int:
@@ -103,7 +113,7 @@ def admit(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequenc
             continue
         if _fit(job.need, free, job.min) < job.min:
             break
-        granted = _take(job.need, free, job.pinned or job.max)
+        granted = take(job.need, free, job.pinned or job.max)
         grants.append(Grant(job.job_id, job.pinned or granted))
     return grants
 
@@ -114,7 +124,7 @@ def adjust(running: Sequence[Running], nodes: Sequence[NodeView], *, may_grow: b
     grants = []
     for job in running:
         wish = job.num_workers if job.is_pinned else max(job.min, min(job.num_asked, job.max))
-        size = min(wish, job.num_workers) + _take(job.need, free, wish - job.num_workers)
+        size = min(wish, job.num_workers) + take(job.need, free, wish - job.num_workers)
         if size != job.num_workers:
             grants.append(Grant(job.job_id, size))
     return grants
@@ -143,7 +153,7 @@ def reclaim(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Seque
     sizes = {job.job_id: 0 if job.is_leaving else job.num_workers for job in running}
 
     def serves(sizes: Mapping[str, int]) -> bool:
-        return _fit(first.need, _free_at(running, nodes, sizes), first.min) >= first.min
+        return _fit(first.need, free_at(running, nodes, sizes), first.min) >= first.min
 
     while not serves(sizes):
         able = [job for job in reversed(running) if not job.is_pinned and sizes[job.job_id] > job.min]
@@ -160,7 +170,7 @@ def reclaim(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Seque
     return grants
 
 
-def _free_at(running: Sequence[Running], nodes: Sequence[NodeView], sizes: Mapping[str, int]) -> list[dict[str, float]]:
+def free_at(running: Sequence[Running], nodes: Sequence[NodeView], sizes: Mapping[str, int]) -> list[dict[str, float]]:
     """What each node has left once every job has come down to its size here."""
     leaving: dict[str, dict[str, float]] = {}
     for job in running:
@@ -224,7 +234,7 @@ def _free(
     ]
     for job in sorted(running, key=lambda j: -j.need.get("cpus", 0.0)):
         coming = job.num_workers - len(job.places)
-        left = coming - _take(job.need, free, coming)
+        left = coming - take(job.need, free, coming)
         if left > 0 and free:
             # What finds no room yet has a claim on the next that there is.
             roomiest = max(free, key=lambda node: node["cpus"])
@@ -233,7 +243,7 @@ def _free(
     return free
 
 
-def _take(need: Mapping[str, float], free: Sequence[dict[str, float]], count: int) -> int:
+def take(need: Mapping[str, float], free: Sequence[dict[str, float]], count: int) -> int:
     """Take room for up to ``count`` workers from ``free``; how many found one."""
     taken = 0
     for node in free:
@@ -245,7 +255,7 @@ def _take(need: Mapping[str, float], free: Sequence[dict[str, float]], count: in
 
 
 def _fit(need: Mapping[str, float], free: Sequence[Mapping[str, float]], count: int) -> int:
-    return _take(need, [dict(node) for node in free], count)
+    return take(need, [dict(node) for node in free], count)
 
 
 def _amount(kind: str, value: float) -> str:

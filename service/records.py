@@ -275,14 +275,31 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """What the cluster's autoscaler is doing: nodes that are coming, and why others did not, in its words.
+
+    ``is_infeasible``: it has no nodes for all that it was asked for. ``wanted_by``: the jobs it was asked for.
+    """
+
+    num_coming: int = 0
+    failures: tuple[str, ...] = ()
+    is_infeasible: bool = False
+    wanted_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster as the reconciler saw it; ``is_up`` False with ``error`` in words when Ray does not answer."""
+    """The cluster as the reconciler saw it; ``is_up`` False with ``error`` in words when Ray does not answer.
+
+    ``autoscaling`` is None where the cluster has no autoscaler.
+    """
 
     is_up: bool
     error: str | None = None
     address: str = ""
     ray_version: str = ""
     nodes: tuple[NodeView, ...] = ()
+    autoscaling: Autoscaling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     evacuate_s: Annotated[
         float, Field(ge=0, le=86400, description="Seconds that workers on a drained node wait to be replaced.")
     ] = 60.0
+    max_demand_workers: Annotated[
+        int, Field(ge=0, le=10_000, description="Workers without room that an autoscaler is told of at most.")
+    ] = 16
     lease_s: Annotated[
         float, Field(ge=10, le=86400, description="Seconds that a worker lives on without a controller's call.")
     ] = 600.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
-from service.records import ClusterView, NodeView
+from service.records import Autoscaling, ClusterView, NodeView
 from tests.control.fake_fleet import FakeFleet, FakeWorker
 from workers.assignment import JobKey
 from workers.control.controller import JobController
@@ -38,6 +38,8 @@ class FakeCluster:
         self.faulty: set[str] = set()
         self.killed: list[str] = []
         self.seen_terms: list[int] = []
+        self.autoscaling: Autoscaling | None = None
+        self.demands: list[tuple[Mapping[str, float], ...]] = []
 
     async def connect(self) -> None:
         self._check()
@@ -98,7 +100,11 @@ class FakeCluster:
     async def view(self) -> ClusterView:
         self._check()
         nodes = tuple(self._node(name) for name in self.machines)
-        return ClusterView(is_up=True, address="fake", ray_version="0", nodes=nodes)
+        return ClusterView(is_up=True, address="fake", ray_version="0", nodes=nodes, autoscaling=self.autoscaling)
+
+    async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
+        self._check()
+        self.demands.append(tuple(bundles))
 
     def _node(self, name: str) -> NodeView:
         used = sum(worker.node_id == name for alive in self.workers.values() for worker in alive.values())

@@ -261,6 +261,16 @@ class Demand(Shape):
     since: str
 
 
+class Autoscaling(Shape):
+    """What the cluster's autoscaler is doing; ``told`` says it in sentences."""
+
+    nodes_coming: int
+    failures: list[str]
+    is_infeasible: bool
+    wanted_by: list[str]
+    told: list[str]
+
+
 class Ray(Shape):
     """Where the cluster is."""
 
@@ -288,6 +298,7 @@ class Cluster(Shape):
     resources: dict[str, Amount]
     nodes: list[Node]
     demand: list[Demand]
+    autoscaling: Autoscaling | None
     events: list[ClusterEvent]
 
 

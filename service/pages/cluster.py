@@ -30,6 +30,7 @@ def cluster_view(cluster: Document) -> dict[str, Any]:
         "headline": f"{words.plural(alive, 'node').capitalize()}, {words.plural(num_workers, 'worker')}."
         if nodes
         else "The cluster has not been seen yet.",
+        "autoscaling": list((cluster.get("autoscaling") or {}).get("told") or ()),
         "demand": [_demand(d) for d in cluster.get("demand") or ()],
         "events": list(cluster.get("events") or ()),
     }

@@ -152,6 +152,7 @@ class Process:
             fence=self._fence,
             storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
+            max_demand_workers=self._settings.max_demand_workers,
         )
         # All nodes of a Ray of our own are this machine.
         folder = self._settings.storage_folder
@@ -164,6 +165,7 @@ class Process:
             await self._ticks(reconciler, cluster, record)
             if record.is_own:
                 await self._let_jobs_save(reconciler)
+            await reconciler.end()
             return Exit.DONE
         finally:
             await cluster.close()

@@ -35,7 +35,10 @@ log = structlog.get_logger("concertina.reconciler")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
-    """What a leader works with; ``fence`` goes with every write."""
+    """What a leader works with; ``fence`` goes with every write.
+
+    ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
+    """
 
     store: ReconcilerStore
     cluster: ClusterPort
@@ -43,6 +46,7 @@ class Office:
     fence: int
     storage: str
     liveness_s: float
+    max_demand_workers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

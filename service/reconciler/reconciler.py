@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from service import queue
+from service import demand, queue
 from service.avoidance import WINDOW_S, avoided, suspects, usable
 from service.folders import JOBS
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.reconciler.pursuit import Offer, Office, Pursuit
 from service.reconciler.sight import StorageSight
-from service.records import ClusterView, Duty, JobRow, NodeMark
+from service.reconciler.telling import Teller
+from service.records import ClusterView, Duty, Explanation, JobRow, NodeMark, NodeView
 from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from workers.control.names import parse_name
@@ -50,6 +52,7 @@ class Reconciler:
         self._avoid: tuple[AvoidedNode, ...] = ()
         self._viewed_s = self._stored_view_s = self._reaped_s = float("-inf")
         self._suspects = Suspects()
+        self._teller = Teller(office.cluster, office.max_demand_workers)
         self._max_queued = LINE
         self.is_leaving = False
         self.is_brisk = False
@@ -90,6 +93,11 @@ class Reconciler:
             await self._reap(now_s)
         self.is_brisk = any(p.is_brisk(job) for job in placed if (p := self._pursuits.get(job.id)) is not None)
         return len(placed)
+
+    async def end(self) -> None:
+        """Of the demand nothing stays behind."""
+        with contextlib.suppress(ClusterLostError):
+            await self._teller.withdraw()
 
     async def settle(self, timeout_s: float) -> None:
         """Wait for the steps that are under way."""
@@ -132,7 +140,7 @@ class Reconciler:
 
     async def _look(self, now_s: float, *, has_waiting: bool) -> None:
         if has_waiting or now_s - self._viewed_s >= VIEW_S:
-            view = await self._office.cluster.view()
+            view = self._with_wishes(await self._office.cluster.view())
             self._viewed_s = now_s
             if view != self._view or now_s - self._stored_view_s >= STORED_VIEW_S:
                 await self._office.store.put_cluster(view, self._office.fence)
@@ -144,6 +152,11 @@ class Reconciler:
         self._avoid = avoided(nodes, self._marks)
         if self._sight is not None:
             self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
+
+    def _with_wishes(self, view: ClusterView) -> ClusterView:
+        if view.autoscaling is None:
+            return view
+        return replace(view, autoscaling=replace(view.autoscaling, wanted_by=tuple(self._teller.demand.missing)))
 
     async def _watch_nodes(self, view: ClusterView) -> None:
         """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
@@ -172,14 +185,46 @@ class Reconciler:
             for job, waits in zip(queued, waiting, strict=True)
             if job.id not in grants
         ]
-        await self._office.store.set_explanations(told, self._office.fence)
+        still = [waits for waits in waiting if waits.job_id not in grants]
+        await self._tell_autoscaler(still, running)
+        await self._office.store.set_explanations(self._with_nodes_asked_for(told), self._office.fence)
         num_hopeless = sum(why is not None for _, why in told)
         has_room = num_hopeless == len(queued) < self._max_queued
         self._max_queued = LINE + num_hopeless
-        still = [waits for waits in waiting if waits.job_id not in grants]
         resized = [*queue.adjust(running, nodes, may_grow=has_room), *queue.reclaim(still, running, nodes)]
-        offered = queue.offers(running, nodes) if has_room else {}
+        offered = self._offers(running, nodes, has_waiting=bool(queued)) if has_room else {}
         await self._resize(placed, {grant.job_id: grant for grant in resized}, offered, has_waiting=bool(still))
+
+    async def _tell_autoscaler(self, waiting: list[queue.Waiting], running: list[queue.Running]) -> None:
+        view = self._view
+        if view is None or view.autoscaling is None:
+            return
+        shut = frozenset(node_id for node_id, mark in self._marks.items() if mark.duty is not Duty.ACTIVE)
+        wish = demand.wanted(waiting, running, view.nodes, shut=shut, max_workers=self._teller.max_workers)
+        is_placing = any(len(job.places) < job.num_workers for job in running if not job.is_leaving)
+        await self._teller.tell(wish, view.autoscaling, time.monotonic(), is_placing=is_placing)
+
+    def _with_nodes_asked_for(
+        self, told: list[tuple[JobRow, Explanation | None]]
+    ) -> list[tuple[JobRow, Explanation | None]]:
+        """Who waits for nodes that may come is told so, and not that they are missing."""
+        seen = self._view.autoscaling if self._view else None
+        missing = self._teller.demand.missing
+        return [
+            (job, demand.explain(missing[job.id], seen) if seen is not None and job.id in missing else why)
+            for job, why in told
+        ]
+
+    def _offers(
+        self, running: list[queue.Running], nodes: tuple[NodeView, ...], *, has_waiting: bool
+    ) -> dict[str, int]:
+        """What is free, and where nodes would come for those that train, some of these too."""
+        offers = queue.offers(running, nodes)
+        has_autoscaler = self._view is not None and self._view.autoscaling is not None
+        if not has_autoscaler or has_waiting or self._teller.is_refused(time.monotonic()):
+            return offers
+        most = self._teller.max_workers
+        return {job.job_id: demand.offered(job, offers[job.job_id], most) for job in running if job.job_id in offers}
 
     async def _resize(
         self, placed: list[JobRow], grants: dict[str, queue.Grant], offered: dict[str, int], *, has_waiting: bool

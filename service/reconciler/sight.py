@@ -24,6 +24,7 @@ class StorageSight:
     def __init__(self, cluster: ClusterPort, storage: Path) -> None:
         self._cluster, self._storage = cluster, storage
         self._seeing: set[str] = set()
+        self._tried: set[str] = set()
         self._task: asyncio.Task[None] | None = None
         self._tried_s = float("-inf")
 
@@ -45,8 +46,11 @@ class StorageSight:
     def avoided(self, nodes: Iterable[NodeView], now_s: float) -> tuple[AvoidedNode, ...]:
         """The living nodes of which it is not known yet that they see the storage; they are tried meanwhile."""
         unproven = self._unproven(nodes)
-        if unproven and self._task is None and now_s - self._tried_s >= TRY_S:
+        # A node that has just come is tried at once: a job may wait for it.
+        is_due = now_s - self._tried_s >= TRY_S or not self._tried.issuperset(node.node_id for node in unproven)
+        if unproven and self._task is None and is_due:
             self._tried_s = now_s
+            self._tried |= {node.node_id for node in unproven}
             self._task = asyncio.create_task(self._try(unproven))
         return tuple(
             AvoidedNode(

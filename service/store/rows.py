@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from service.records import (
+    Autoscaling,
     BundleRow,
     ClusterView,
     EventRow,
@@ -208,6 +209,11 @@ def cluster_of(row: Row[Any]) -> StoredCluster | None:
         return None
     value: Mapping[str, Any] = json.loads(row.cluster)
     nodes = tuple(NodeView(**node) for node in value["nodes"])
-    return StoredCluster(
-        view=ClusterView(**{**value, "nodes": nodes}), observed_at=row.cluster_at, changed=row.cluster_changed
-    )
+    view = ClusterView(**{**value, "nodes": nodes, "autoscaling": _autoscaling_of(value.get("autoscaling"))})
+    return StoredCluster(view=view, observed_at=row.cluster_at, changed=row.cluster_changed)
+
+
+def _autoscaling_of(value: Mapping[str, Any] | None) -> Autoscaling | None:
+    if value is None:
+        return None
+    return Autoscaling(**{**value, "failures": tuple(value["failures"]), "wanted_by": tuple(value["wanted_by"])})

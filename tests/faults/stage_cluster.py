@@ -12,12 +12,12 @@ import contextlib
 import os
 import pickle
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from service.ports import ClusterError, ClusterLostError, ControllerFaultError, ControllerSilentError
-from service.records import ClusterView
+from service.records import Autoscaling, ClusterView
 from tests.fakes import FakeCluster
 from tests.faults.stage import Player, Saved, Stage, make_stage
 from workers.assignment import JobKey
@@ -98,10 +98,11 @@ class StageFleet:
 
 
 class StageCluster(FakeCluster):
-    """All stages of one installation; ``play`` drives them until cancelled."""
+    """All stages of one installation, and an autoscaler that has no nodes; ``play`` drives them until cancelled."""
 
     def __init__(self, num_cpus: float, diary: Path) -> None:
         super().__init__(num_cpus=num_cpus)
+        self.autoscaling = Autoscaling()
         self._diary = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._stages: dict[JobKey, Stage] = {}
         self._saved: dict[str, Saved] = {}
@@ -181,6 +182,9 @@ class RemoteCluster:
     async def view(self) -> ClusterView:
         found: ClusterView = await self._call("view")
         return found
+
+    async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
+        await self._call("demand", list(bundles))
 
     async def _call(self, method: str, *arguments: object) -> Any:
         try:

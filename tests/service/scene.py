@@ -47,6 +47,7 @@ class Scene:
             fence=self.fence,
             storage=self.settings.storage_url,
             liveness_s=1.0,
+            max_demand_workers=4,
         )
         return Reconciler(office, scratch, self.sight)
 

@@ -19,7 +19,7 @@ from service.api.shapes import (
     Timeline,
 )
 from service.folders import checkpoints_place, output_place
-from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
+from service.records import Autoscaling, ClusterView, Explanation, JobRow, NodeView, Transition
 from service.services import Services
 from service.settings import Settings
 from service.states import JobState
@@ -257,6 +257,22 @@ async def test_the_cluster_is_shown_with_what_runs_and_what_is_wanted(
     clock.advance(60)
     stale = (await client.get(f"{API}/cluster")).json()
     assert (stale["is_up"], stale["is_stale"]) == (False, True)
+
+
+async def test_the_cluster_tells_what_its_autoscaler_does_and_for_whom(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True), fence)
+    assert (await client.get(f"{API}/cluster")).json()["autoscaling"] is None
+    seen = Autoscaling(num_coming=2, failures=("gpu: no quota",), wanted_by=(job.id,))
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, autoscaling=seen), fence)
+    found = (await client.get(f"{API}/cluster")).json()
+    Cluster.model_validate(found)
+    assert (found["autoscaling"]["nodes_coming"], found["autoscaling"]["wanted_by"]) == (2, [job.id])
+    page = (await client.get("/cluster")).text
+    for sentence in ("2 nodes are being started for digits.", "A node could not be started: gpu: no quota."):
+        assert sentence in found["autoscaling"]["told"]
+        assert sentence in page
 
 
 async def test_checkpoints_are_listed_and_their_weights_downloaded(

@@ -1,0 +1,193 @@
+"""Which machines are wanted beyond those that there are, and what the autoscaler makes of it, in words. Pure.
+
+An autoscaler is told what the whole cluster shall have room for, not what shall come: what is in use is
+part of a demand, and a demand stands until another one replaces it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from service.queue import KINDS, Running, Waiting, free_at, take
+from service.records import Autoscaling, Explanation, NodeView
+from service.words import plural
+
+LEAD_S = 60.0
+"""What a machine is taken to need to come: whoever ends sooner makes room sooner."""
+
+LEAST_LEFT_S = 300.0
+"""A job with less than this to go gets no machine just to be faster."""
+
+SETTLE_S = 2.0
+"""Told only when something has been wanted for so long without a break: room may be about to come free."""
+
+LINGER_S = 10.0
+"""Withdrawn this long after the last wish."""
+
+PLACING_S = 120.0
+"""Withdrawn only so long after it while granted workers are not there yet: till then a machine that came is idle."""
+
+Bundle = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """All that the cluster shall have room for, by worker, in ``KINDS``; empty when what there is will do.
+
+    ``missing`` is the number of workers, by job, that find no room in what there is.
+    """
+
+    bundles: tuple[Bundle, ...] = ()
+    missing: Mapping[str, int] = field(default_factory=dict)
+
+
+NOTHING = Demand()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The demand that is in force; ``since_s`` and ``wanted_s``: something has been wanted since, and was last."""
+
+    demand: Demand = NOTHING
+    since_s: float | None = None
+    wanted_s: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    job_id: str
+    need: Mapping[str, float]
+    count: int
+    can_be_part: bool = False
+
+
+def wanted(
+    waiting: Sequence[Waiting],
+    running: Sequence[Running],
+    nodes: Iterable[NodeView],
+    *,
+    shut: frozenset[str],
+    max_workers: int,
+) -> Demand:
+    """What would let the waiting start with their minimum, or else let the running have the size they ask for.
+
+    Nobody gets a machine for what the queue can take back from elastic jobs, or what ends within ``LEAD_S``.
+    ``shut`` are nodes that take no workers and that the autoscaler counts as free all the same; at most
+    ``max_workers`` workers without room are told of, the oldest jobs first.
+    """
+    here = [node for node in nodes if node.is_alive and not node.is_leaving]
+    usable = [node for node in here if node.node_id not in shut]
+    if waiting:
+        sizes = {job.job_id: _least(job) for job in running}
+        wishes = [_Wish(job.job_id, job.need, job.min) for job in waiting]
+    else:
+        sizes = {job.job_id: 0 if _ends_soon(job) else job.num_workers for job in running}
+        wishes = [
+            _Wish(job.job_id, job.need, min(job.num_asked, job.max) - job.num_workers, can_be_part=True)
+            for job in running
+            if _is_worth_it(job)
+        ]
+    room = free_at(running, usable, sizes)
+    in_use = [_in_use(node, free) for node, free in zip(usable, room, strict=True)]
+    in_use += [dict(node.total) for node in here if node.node_id in shut]
+    asked, missing = _beyond(wishes, room, max_workers)
+    if not missing:
+        return NOTHING
+    return Demand(
+        bundles=tuple(bundle for amounts in (*in_use, *asked) if (bundle := _whole(amounts))), missing=missing
+    )
+
+
+def offered(job: Running, num_offered: int, max_workers: int) -> int:
+    """How many workers a job that trains may ask for where nodes would come for it; ``num_offered`` has room now."""
+    return min(job.max, num_offered + max_workers) if _is_worth_it(job) else num_offered
+
+
+def settled(standing: Standing, wish: Demand, now_s: float, *, is_placing: bool = False) -> Standing:
+    """The demand in force from now on; ``now_s`` is monotonic; ``is_placing``: granted workers are not there yet."""
+    if wish.bundles:
+        since_s = now_s if standing.since_s is None else standing.since_s
+        demand = wish if now_s - since_s >= SETTLE_S else standing.demand
+        return Standing(demand=demand, since_s=since_s, wanted_s=now_s)
+    linger_s = PLACING_S if is_placing else LINGER_S
+    if standing.demand.bundles and now_s - standing.wanted_s < linger_s:
+        return replace(standing, since_s=None)
+    return Standing(wanted_s=standing.wanted_s)
+
+
+def sentences(seen: Autoscaling, names: Mapping[str, str]) -> list[str]:
+    """What the autoscaler is doing; ``names`` are the jobs' by id."""
+    told = []
+    jobs = " and ".join(dict.fromkeys(names[job_id] for job_id in seen.wanted_by if job_id in names))
+    whom = f" for {jobs}" if jobs else ""
+    if seen.num_coming:
+        told.append(f"{plural(seen.num_coming, 'node')} {'is' if seen.num_coming == 1 else 'are'} being started{whom}.")
+    elif jobs and not seen.is_infeasible:
+        told.append(f"The autoscaler was asked for nodes{whom}.")
+    if seen.is_infeasible:
+        told.append(f"The autoscaler has no kind of node, or none left, with room for what is wanted{whom}.")
+    told += [f"A node could not be started: {why}." for why in seen.failures]
+    return told
+
+
+def explain(num_missing: int, seen: Autoscaling) -> Explanation:
+    """Why a job waits for which nodes were asked."""
+    details = sentences(replace(seen, wanted_by=()), {})
+    if seen.is_infeasible or seen.failures:
+        return Explanation(
+            summary=f"It waits for nodes with room for {plural(num_missing, 'worker')}, which do not come.",
+            details=tuple(details),
+            remedy="Let the autoscaler have more or larger nodes, or submit it anew with lower `resources` or "
+            "`workers.min`.",
+        )
+    return Explanation(
+        summary=f"It waits for nodes with room for {plural(num_missing, 'worker')}; the autoscaler was asked for them.",
+        details=tuple(details),
+    )
+
+
+def _is_worth_it(job: Running) -> bool:
+    return not (job.is_pinned or job.is_leaving) and LEAST_LEFT_S <= job.left_s < math.inf
+
+
+def _least(job: Running) -> int:
+    """What it keeps when others wait, once those that end soon have ended."""
+    if _ends_soon(job):
+        return 0
+    return job.num_workers if job.is_pinned else min(job.min, job.num_workers)
+
+
+def _ends_soon(job: Running) -> bool:
+    return job.is_leaving or job.left_s < LEAD_S
+
+
+def _beyond(
+    wishes: Iterable[_Wish], room: list[dict[str, float]], max_missing: int
+) -> tuple[list[Mapping[str, float]], dict[str, int]]:
+    """The workers to have room for, and how many find none, by job; room is used up in the wishes' order."""
+    asked: list[Mapping[str, float]] = []
+    missing: dict[str, int] = {}
+    for wish in wishes:
+        trial = [dict(free) for free in room]
+        fits = take(wish.need, trial, wish.count)
+        lacks = wish.count - fits
+        if wish.can_be_part:
+            lacks = min(lacks, max_missing)
+        if lacks > max_missing:
+            continue
+        room, max_missing = trial, max_missing - lacks
+        asked += [wish.need] * (fits + lacks)
+        if lacks > 0:
+            missing[wish.job_id] = lacks
+    return asked, missing
+
+
+def _in_use(node: NodeView, free: Mapping[str, float]) -> dict[str, float]:
+    totals = {kind: node.total.get(kind, 0.0) for kind in KINDS}
+    return {kind: min(total, max(0.0, total - free[kind])) for kind, total in totals.items()}
+
+
+def _whole(amounts: Mapping[str, float]) -> Bundle:
+    return {kind: amounts[kind] for kind in KINDS if amounts.get(kind, 0.0) > 0.0}

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from service.demand import (
+    LEAD_S,
+    LEAST_LEFT_S,
+    LINGER_S,
+    NOTHING,
+    SETTLE_S,
+    Demand,
+    Standing,
+    explain,
+    offered,
+    sentences,
+    settled,
+    wanted,
+)
+from service.queue import Running, Waiting
+from service.records import Autoscaling, NodeView
+from tests.service.test_queue import node, placed, queued
+
+ONE = {"cpus": 1.0}
+
+
+def told(
+    waiting: list[Waiting], running: list[Running], *nodes: NodeView, shut: str = "", max_workers: int = 8
+) -> Demand:
+    return wanted(waiting, running, nodes, shut=frozenset(shut), max_workers=max_workers)
+
+
+def test_nothing_is_wanted_where_what_there_is_will_do() -> None:
+    assert told([queued("a", 2)], [], node("n", 2)) == NOTHING
+    assert told([], [placed("a", 2, on={"n": 2})], node("n", 2, free=0)) == NOTHING
+
+
+def test_a_job_that_does_not_fit_wants_its_minimum_besides_all_that_is_in_use() -> None:
+    running = replace(placed("r", 2, on={"n": 2}), is_pinned=True)
+    assert told([queued("a", 3)], [running], node("n", 3, free=1)) == Demand(
+        bundles=({"cpus": 2.0}, ONE, ONE, ONE), missing={"a": 2}
+    )
+
+
+def test_room_that_others_use_counts_as_in_use() -> None:
+    assert told([queued("a")], [], node("n", 4, free=0)) == Demand(bundles=({"cpus": 4.0}, ONE), missing={"a": 1})
+
+
+def test_what_elastic_jobs_can_give_back_is_asked_of_them_first() -> None:
+    elastic = placed("r", 3, on={"n": 3})
+    assert told([queued("a", 2)], [elastic], node("n", 3, free=0)) == NOTHING
+    assert told([queued("a", 3)], [elastic], node("n", 3, free=0)).missing == {"a": 1}
+
+
+def test_nobody_gets_a_node_for_room_that_a_job_leaves_before_the_node_could_come() -> None:
+    ending = replace(placed("r", 2, on={"n": 2}), is_pinned=True, left_s=LEAD_S - 1)
+    assert told([queued("a", 2)], [ending], node("n", 2, free=0)) == NOTHING
+    assert told([queued("a", 2)], [replace(ending, left_s=LEAD_S)], node("n", 2, free=0)).missing == {"a": 2}
+
+
+def test_the_bound_holds_and_goes_to_the_oldest_jobs_that_it_is_enough_for() -> None:
+    line = [queued("a", 3), queued("b", 9), queued("c", 2), queued("d", 1)]
+    assert told(line, [], node("n", 1), max_workers=4).missing == {"a": 2, "c": 2}
+    assert told(line, [], node("n", 1), max_workers=0) == NOTHING
+
+
+def test_a_running_job_gets_nodes_for_the_size_that_it_asks_for_if_it_runs_long_enough() -> None:
+    asks = replace(placed("r", 1, max=8, on={"n": 1}, asks=4), left_s=LEAST_LEFT_S)
+    assert told([], [asks], node("n", 2, free=1)) == Demand(bundles=(ONE, ONE, ONE, ONE), missing={"r": 2})
+    assert told([], [asks], node("n", 2, free=1), max_workers=1).missing == {"r": 1}
+    assert told([], [replace(asks, left_s=LEAST_LEFT_S - 1)], node("n", 2, free=1)) == NOTHING
+    assert told([queued("a")], [asks], node("n", 2, free=1)) == NOTHING, "the waiting come first"
+
+
+def test_only_jobs_that_run_long_enough_may_ask_for_what_is_not_there() -> None:
+    job = replace(placed("r", 1, max=8), left_s=LEAST_LEFT_S)
+    assert offered(job, 2, 4) == 6
+    assert offered(job, 6, 4) == 8
+    for other in (replace(job, left_s=LEAST_LEFT_S - 1), replace(job, is_pinned=True), placed("unknown", 1)):
+        assert offered(other, 2, 4) == 2
+
+
+def test_a_drained_node_is_no_room_and_the_autoscaler_must_not_take_it_for_some() -> None:
+    found = told([queued("a")], [], node("s", 4), shut="s")
+    assert found.missing == {"a": 1}
+    assert {"cpus": 4.0, "memory_bytes": 2.0**33} in found.bundles
+
+
+def test_a_node_that_the_cluster_takes_away_is_nothing_to_count_on() -> None:
+    found = told([queued("a")], [], replace(node("n", 4), is_leaving=True))
+    assert found == Demand(bundles=(ONE,), missing={"a": 1})
+
+
+def test_a_wish_must_last_before_it_is_told_and_stays_a_while_after_the_last() -> None:
+    wish = Demand(bundles=(ONE,), missing={"a": 1})
+    standing = settled(Standing(), wish, 0.0)
+    assert standing.demand == NOTHING
+    interrupted = settled(settled(standing, NOTHING, 1.0), wish, SETTLE_S)
+    assert interrupted.demand == NOTHING
+    standing = settled(standing, wish, SETTLE_S)
+    assert standing.demand == wish
+    standing = settled(standing, NOTHING, SETTLE_S + 1)
+    assert standing.demand == wish
+    assert settled(standing, NOTHING, SETTLE_S + LINGER_S).demand == NOTHING
+    assert settled(standing, NOTHING, SETTLE_S + LINGER_S, is_placing=True).demand == wish, "nobody is on it yet"
+
+
+@pytest.mark.parametrize(
+    ("seen", "lines"),
+    [
+        (Autoscaling(), []),
+        (Autoscaling(num_coming=2, wanted_by=("1", "2")), ["2 nodes are being started for digits and words."]),
+        (Autoscaling(wanted_by=("1",)), ["The autoscaler was asked for nodes for digits."]),
+        (
+            Autoscaling(is_infeasible=True, failures=("w: no quota",), wanted_by=("1",)),
+            [
+                "The autoscaler has no kind of node, or none left, with room for what is wanted for digits.",
+                "A node could not be started: w: no quota.",
+            ],
+        ),
+    ],
+)
+def test_what_the_autoscaler_does_is_told_in_sentences(seen: Autoscaling, lines: list[str]) -> None:
+    assert sentences(seen, {"1": "digits", "2": "words"}) == lines
+
+
+def test_a_job_that_waits_for_nodes_is_told_whether_they_come() -> None:
+    coming = explain(2, Autoscaling(num_coming=1, wanted_by=("a", "b")))
+    assert "2 workers; the autoscaler was asked" in coming.summary
+    assert coming.details == ("1 node is being started.",)
+    assert coming.remedy is None
+    assert "do not come" in explain(2, Autoscaling(is_infeasible=True)).summary
