@@ -334,7 +334,8 @@ class JobSnapshot:
     """A whole attempt folded into one value: the answer of a controller to ``direct``.
 
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
-    built the task. ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
+    built the task. ``has_trained``: this attempt has trained, under whatever controller.
+    ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
     ``size_reason`` tells why, in a sentence.
     """
 
@@ -352,6 +353,7 @@ class JobSnapshot:
     total_samples: int | None = None
     num_current: int = 0
     num_wanted: int = 0
+    has_trained: bool = False
     num_pending: int = 0
     num_asked: int | None = None
     size_reason: str = ""
