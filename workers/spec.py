@@ -21,7 +21,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from workers.errors import FieldProblem, SpecError
 from workers.lr import Decay, LrRule
@@ -65,10 +64,9 @@ _TOLD: dict[Place, str] = {
 }
 
 
-def _not_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "must be a number")
-    return value
+def _whole(value: object) -> object:
+    """JSON writes one and the same number as 5 and as 5.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _requirement(text: str) -> str:
@@ -86,8 +84,8 @@ def _variable_value(text: str) -> str:
     return text
 
 
-NUMBER = BeforeValidator(_not_bool)
-Positive: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SAMPLES), NUMBER]
+WHOLE = BeforeValidator(_whole)
+Positive: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SAMPLES), WHOLE]
 
 
 SchemeName: TypeAlias = Literal[
@@ -96,7 +94,8 @@ SchemeName: TypeAlias = Literal[
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Strict: "5" is a text and no number, 1 is no truth value. What reads YAML makes numbers of what looks like one.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
 class Secret(_Part):
@@ -109,15 +108,15 @@ class InitFrom(_Part):
     """Start from a checkpoint of another job: its weights, or all of its state."""
 
     job: Annotated[str, Field(min_length=1)]
-    step: Literal["latest"] | Annotated[int, Field(ge=0), NUMBER] = "latest"
+    step: Literal["latest"] | Annotated[int, Field(ge=0), WHOLE] = "latest"
     state: Literal["weights", "all"] = "weights"
 
 
 class WorkerRange(_Part):
     """The elastic range of worker counts."""
 
-    min: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
-    max: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
+    min: Annotated[int, Field(ge=1, le=1024), WHOLE] = 1
+    max: Annotated[int, Field(ge=1, le=1024), WHOLE] = 1
 
     @model_validator(mode="after")
     def _ordered(self) -> WorkerRange:
@@ -129,9 +128,9 @@ class WorkerRange(_Part):
 class Resources(_Part):
     """What one worker gets; ``memory_bytes`` is a limit, on CPU too."""
 
-    cpus: Annotated[float, Field(gt=0, le=4096), NUMBER] = 1
-    gpus: Annotated[float, Field(ge=0, le=64), NUMBER] = 0
-    memory_bytes: Annotated[int, Field(ge=64 * 2**20), NUMBER] | None = None
+    cpus: Annotated[float, Field(gt=0, le=4096)] = 1
+    gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    memory_bytes: Annotated[int, Field(ge=64 * 2**20), WHOLE] | None = None
 
 
 class BatchSpec(_Part):
@@ -142,22 +141,22 @@ class BatchSpec(_Part):
     max_tokens: Positive | None = None
     adapt: Literal["fixed", "goodput"] = "fixed"
     max_global_size: Positive | None = None
-    lr_rule: LrRule | Literal["adascale"] = LrRule.SQRT
+    lr_rule: Annotated[LrRule, Field(strict=False)] | Literal["adascale"] = LrRule.SQRT
 
 
 class OptimizerSpec(_Part):
     """``lr`` is meant at ``base_batch`` samples."""
 
-    lr: Annotated[float, Field(gt=0), NUMBER] = 1.0e-3
+    lr: Annotated[float, Field(gt=0)] = 1.0e-3
     base_batch: Positive = 128
-    clip_norm: Annotated[float, Field(gt=0), NUMBER] | None = None
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
 
 
 class LrScheduleSpec(_Part):
     """Warm-up and decay, driven by the share of samples seen."""
 
-    warmup_fraction: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.05
-    decay: Decay = Decay.COSINE
+    warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    decay: Annotated[Decay, Field(strict=False)] = Decay.COSINE
 
 
 class ExchangeSpec(_Part):
@@ -182,7 +181,7 @@ class CheckpointSpec(_Part):
     """``every_steps`` at ``batch.global_size``; ``metric`` is a telemetry key such as ``eval.accuracy``."""
 
     every_steps: Positive = 100
-    keep: Annotated[int, Field(ge=1, le=1000), NUMBER] = 2
+    keep: Annotated[int, Field(ge=1, le=1000), WHOLE] = 2
     metric: str | None = None
     mode: Literal["max", "min"] = "max"
 
@@ -190,7 +189,7 @@ class CheckpointSpec(_Part):
 class RetrySpec(_Part):
     """``max_failures`` of the user's code; lost workers and nodes are not counted."""
 
-    max_failures: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
+    max_failures: Annotated[int, Field(ge=0, le=1000), WHOLE] = 3
 
 
 PrecisionName: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
@@ -207,9 +206,9 @@ class JobSpec(_Part):
     env: dict[Annotated[str, Field(pattern=ENV_PATTERN)], Annotated[str, AfterValidator(_variable_value)] | Secret] = {}
     config: dict[str, JsonValue] = {}
     steps: Positive | None = None
-    epochs: Annotated[float, Field(gt=0, le=1e6), NUMBER] | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     init_from: InitFrom | None = None
     workers: WorkerRange = WorkerRange()
     resources: Resources = Resources()
@@ -224,15 +223,16 @@ class JobSpec(_Part):
     eval_every_steps: Positive = 100
     retry: RetrySpec = RetrySpec()
     queue: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
-    priority: Annotated[int, Field(ge=-1000, le=1000), NUMBER] = 0
+    priority: Annotated[int, Field(ge=-1000, le=1000), WHOLE] = 0
     labels: dict[Annotated[str, Field(min_length=1, max_length=63)], _Label] = {}
 
     @field_validator("workers", mode="before")
     @classmethod
     def _integer_fixes_the_range(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return {"min": value, "max": value}
-        if isinstance(value, Mapping) and "max" not in value and isinstance(value.get("min"), int):
+        number = _whole(value)
+        if isinstance(number, int) and not isinstance(number, bool):
+            return {"min": number, "max": number}
+        if isinstance(value, Mapping) and "max" not in value and isinstance(_whole(value.get("min")), int):
             return {**value, "max": value["min"]}
         return value
 

@@ -73,8 +73,29 @@ def test_the_length_in_samples(length: dict[str, float], expected: int) -> None:
     assert parse_job_spec({**document, **length}).total_samples(1000) == expected
 
 
-def test_numbers_that_yaml_reads_as_texts_are_taken() -> None:
-    assert accepted(optimizer={"lr": "1e-3"}).optimizer.lr == 1e-3
+@pytest.mark.parametrize(
+    ("changed", "pointer", "told"),
+    [
+        ({"steps": "5"}, "/steps", "must be a whole number (seen: '5'); a number is written without quotes"),
+        ({"optimizer": {"lr": "1e-3"}}, "/optimizer/lr", "must be a number (seen: '1e-3'); a number is written"),
+        ({"workers": "3"}, "/workers", "a mapping with min and max (seen: '3'); a number is written without quotes"),
+        ({"workers": {"min": "3"}}, "/workers/min", "must be a whole number (seen: '3')"),
+        ({"batch": {"micro_size": "8"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: '8'); a number"),
+        ({"steps": "many"}, "/steps", "must be a whole number (seen: 'many')"),
+        ({"steps": 2.5}, "/steps", "must be a whole number (seen: 2.5)"),
+        ({"compile": "true"}, "/compile", "must be true or false (seen: 'true')"),
+        ({"compile": 0}, "/compile", "must be true or false (seen: 0)"),
+        ({"seed": True}, "/seed", "must be a whole number (seen: True)"),
+        ({"optimizer": {"lr": True}}, "/optimizer/lr", "must be a number (seen: True)"),
+    ],
+)
+def test_nothing_is_taken_for_what_it_only_looks_like(changed: dict[str, Any], pointer: str, told: str) -> None:
+    assert told in refused(**changed)[pointer]
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    spec = accepted(steps=5.0, workers=2.0)
+    assert (spec.steps, spec.workers.max) == (5, 2)
 
 
 def test_the_names_of_secrets_are_told() -> None:
