@@ -313,7 +313,7 @@ def _checkpoint(row: Mapping[str, Any]) -> str:
     step = row.get("step")
     final = "Final checkpoint" if _detail(row, "final", "is_final") else "Checkpoint"
     num_bytes = _detail(row, "size_bytes")
-    return f"{final} at step {count(step)}" + (f", {size(num_bytes)}" if num_bytes else "")
+    return f"{final} at step {count(step)}" + (f", {size(num_bytes)}" if num_bytes else "") + _because(row)
 
 
 def _failure(row: Mapping[str, Any]) -> str:

@@ -141,7 +141,7 @@ class CheckpointInfo:
     """A complete checkpoint in storage; ``path`` is its name among the job's checkpoints.
 
     ``size_bytes`` is what a restore reads; ``written_bytes`` of them this save wrote, the others earlier ones.
-    ``held_s`` is how long training waited for it.
+    ``held_s`` is how long training waited for it, ``reason`` why it was saved.
     """
 
     path: str
@@ -157,6 +157,7 @@ class CheckpointInfo:
     created_at: float
     held_s: float = 0.0
     written_bytes: int = 0
+    reason: str = ""
 
     @property
     def order(self) -> tuple[int, int, int, int]:

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from workers.control import membership, planning
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, Note, StopWorker
 from workers.errors import Reason
-from workers.plan import Cause, CheckpointSource, Goal, Plan, Switch, TimelineKind
-from workers.status import CheckpointInfo, Outcome, Phase, RunGoal, TimelineRow, WorkerStatus
+from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.status import Outcome, Phase, RunGoal, TimelineRow, WorkerStatus
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
@@ -42,15 +42,10 @@ def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
         final = inputs.latest if inputs.latest.attempt == state.key.attempt else None
     if final is None or final.path not in inputs.acked.checkpoints:
         return False
-    if inputs.acked.rounds < (final.lineage, final.round) and not _had_nothing_left(state, final):
+    # Where a lineage began at its end there is no round whose record could be stored.
+    if inputs.acked.rounds < (final.lineage, final.round) and state.restored != (final.lineage, final.step):
         return False
     return not state.workers or any(s.phase is Phase.DONE for s in membership.holders(state).values())
-
-
-def _had_nothing_left(state: ControllerState, final: CheckpointInfo) -> bool:
-    """Whether this lineage began where it ended, so that there is no round whose record could be stored."""
-    source = state.plan.source if state.plan and state.plan.lineage == final.lineage else None
-    return isinstance(source, CheckpointSource) and source.step == final.step
 
 
 def is_complete(state: ControllerState) -> bool:
@@ -119,10 +114,8 @@ def _trained(state: ControllerState, status: WorkerStatus) -> tuple[int, int]:
     """The last round that a worker has a record of, by its lineage; one that was only restored has none."""
     if status.lineage is None or status.round is None:
         return (0, 0)
-    source = state.plan.source if state.plan and state.plan.lineage == status.lineage else None
     step = (status.cursor or 0) // state.spec.batch.global_size
-    is_restored = isinstance(source, CheckpointSource) and source.step == step
-    return (0, 0) if is_restored else (status.lineage, status.round)
+    return (0, 0) if state.restored == (status.lineage, step) else (status.lineage, status.round)
 
 
 def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> Turned:
@@ -152,7 +145,7 @@ def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agree
         switch=Switch.AGREED if is_agreed else Switch.NOW,
         members=state.plan.worker_ids if is_agreed else (source.worker_id,),
         source=source,
-        cause=Cause(kind=_kind(end), actor=_actor(end, inputs), reason=_words(end)),
+        cause=Cause(kind=_kind(end), actor=_actor(end, inputs), reason=_words(end, inputs)),
         goal=Goal.SAVE_AND_STOP,
         is_new_group=not is_agreed,
     )
@@ -169,8 +162,14 @@ def _actor(end: Ending, inputs: Inputs) -> str:
     return inputs.direction.actor if end.outcome is Outcome.PAUSED else "controller"
 
 
-def _words(end: Ending) -> str:
-    return f"saving the last commit before the attempt ends ({end.detail or end.outcome.value})"
+def _words(end: Ending, inputs: Inputs) -> str:
+    """Why the last commit is saved; the timeline tells it of the plan, and of the checkpoint that it brings."""
+    what = {
+        Outcome.PAUSED: "saving before the pause",
+        Outcome.FAILED: "saving before the job fails",
+        Outcome.REQUEUED: "saving before the job goes back to the queue",
+    }[_told_outcome(end, inputs)]
+    return f"{what}: {end.detail}" if end.detail else what
 
 
 def _let_go(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
