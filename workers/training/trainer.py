@@ -19,13 +19,14 @@ from workers.errors import (
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.storage import open_storage
+from workers.training.back_off import MemoryInExchangeError
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
 from workers.training.evaluate import evaluate
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
 from workers.training.records import Untold
-from workers.training.round import BrokenCommitError, MemoryInExchangeError, Rounds
+from workers.training.round import BrokenCommitError, Rounds
 from workers.training.saving import COMPLETE, WORKER_ENDS, header_for, interval
 from workers.training.setup import Setup
 from workers.training.sync import synchronise
