@@ -171,6 +171,11 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         ({"resources": {"memory_bytes": "4GB"}}, "/resources/memory_bytes", "must be a whole number (seen: '4GB')"),
         ({"resources": {"memory_bytes": 10}}, "/resources/memory_bytes", "greater than or equal to 67108864"),
         ({"checkpoint": {"metric": "accuracy"}}, "/checkpoint/metric", "write 'eval.accuracy' for what `evaluate`"),
+        (
+            {"env": {"A": {"secret": "CONCERTINA_DATABASE"}}},
+            "/env/A/secret",
+            "CONCERTINA_DATABASE is a variable of the service's own; put the value under another name",
+        ),
         ({"epochs": 3}, "/epochs", "exactly one of steps, epochs and samples"),
         ({"steps": None}, "/steps", "given: none of them; keep one"),
         ({"batch": {"global_size": 2}, "workers": 4}, "/batch/global_size", "cannot be shared by workers.min=4"),
@@ -230,6 +235,13 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
         ({"communication": {"scheme": "topk"}}, {"/communication": "topk is not built yet; use auto or none"}),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
         ({"queue": "fast"}, {"/queue": "fast is not built yet; use default"}),
+        (
+            {"checkpoint": {"metric": "noise_scale"}},
+            {
+                "/checkpoint/metric": "noise_scale is not built yet; use grad_norm, or 'eval.NAME' for what `evaluate` "
+                "returns"
+            },
+        ),
         ({"priority": 3}, {"/priority": "3 is not built yet; use 0"}),
         (
             {"parallelism": {"tensor": 2, "pipeline": 2}},
