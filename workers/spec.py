@@ -239,6 +239,7 @@ _INSTEAD = "not built yet; use "
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
     batch, spread, metric = spec.batch, spec.parallelism, spec.checkpoint.metric
+    measured = _NOT_MEASURED.get(metric or "", "")
     scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
     rows: list[tuple[bool, str, object, str]] = [
         (batch.max_tokens is not None, "/batch/max_tokens", batch.max_tokens, "micro_size"),
@@ -265,12 +266,7 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
         ),
         (spec.compile, "/compile", "true", "false, or torch.compile in your entrypoint"),
         (spec.resources.gpus not in (0, 1), "/resources/gpus", spec.resources.gpus, "0 or 1, and more workers"),
-        (
-            metric in _NOT_MEASURED,
-            "/checkpoint/metric",
-            metric,
-            _NOT_MEASURED.get(metric or "", "") + ", or 'eval.NAME' for what `evaluate` returns",
-        ),
+        (bool(measured), "/checkpoint/metric", metric, f"{measured}, or 'eval.NAME' for what `evaluate` returns"),
         (spec.queue != "default", "/queue", spec.queue, "default"),
         (spec.priority != 0, "/priority", spec.priority, "0"),
     ]
