@@ -205,7 +205,7 @@ class History:
             metric=record.values.get("eval.accuracy", 0.9 + step / 1e5),
             is_final=False,
             created_at=time_s,
-            reason=f"after every {CHECKPOINT_STEPS} steps",
+            reason=f"every {CHECKPOINT_STEPS} steps",
         )
 
     def _logs(self, upto: int, workers: int, now_s: float) -> tuple[LogChunk, ...]:

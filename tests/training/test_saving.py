@@ -83,7 +83,7 @@ def test_a_checkpoint_restores_at_another_number_of_workers(job: Job) -> None:
             (8, 8, 96, False),
             (10, 10, 120, True),
         ]
-        assert [i.reason for i in infos] == ["after every 4 steps", "after every 4 steps", "all samples are trained on"]
+        assert [i.reason for i in infos] == ["every 4 steps", "every 4 steps", "all samples are trained on"]
         assert [i.metric for i in infos] == [group.records[1, r].values["eval.mse"] for r in (4, 8, 10)]
         assert all(damage(root, i.path) is None for i in infos)
         assert all(i.held_s > 0 for i in infos)

@@ -14,7 +14,7 @@ WORKER_ENDS = "its worker was told to end, or no controller called it for long"
 
 def interval(every_steps: int) -> str:
     """The reason of a save that the spec asks for."""
-    return "after every step" if every_steps == 1 else f"after every {every_steps} steps"
+    return "every step" if every_steps == 1 else f"every {every_steps} steps"
 
 
 def header_for(setup: Setup, plan: Plan, reason: str, *, held_s: float, is_final: bool) -> CheckpointHeader:
