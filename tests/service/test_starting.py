@@ -8,7 +8,8 @@ import pytest
 
 from service.records import JobRow
 from service.states import JobState, Verb
-from tests.service.scene import Scene
+from tests.service.scene import Scene, last_key
+from workers.control.names import controller_name
 from workers.errors import Reason
 from workers.plan import TimelineKind
 
@@ -40,15 +41,33 @@ async def test_a_job_that_was_starting_when_the_service_stopped_is_queued_and_go
     assert await endless.passed(job) == ["QUEUED", "STARTING", "QUEUED", "STARTING", "RUNNING"]
 
 
+async def told_to_end(scene: Scene) -> JobRow:
+    """A job whose last timeline row is stored, as the service stops, and its outcome not yet."""
+    job = await starting(scene)
+    scene.reconciler.is_leaving = True
+    while not await ends(scene, job):
+        await scene.reconciler.tick()
+        await scene.reconciler.settle(5)
+        await asyncio.sleep(0)
+    row = await scene.job(job)
+    assert row.state is JobState.STARTING
+    return row
+
+
+async def test_an_attempt_that_goes_on_after_its_end_was_told_tells_its_true_end_too(endless: Scene) -> None:
+    job = await told_to_end(endless)
+    await endless.cluster.lose_controller(controller_name(last_key(endless), job.term))
+    endless.reconciler.is_leaving = False
+    endless.cluster.machines = ("n",)
+    await endless.until_state(job, JobState.RUNNING)
+    await endless.say(job, Verb.CANCEL)
+    await endless.until_state(job, JobState.CANCELLED)
+    assert await ends(endless, job) == [(1, "requeued"), (1, "cancelled")]
+
+
 async def test_a_cluster_lost_while_a_job_stops_in_its_start_leaves_no_word_that_is_not_true(endless: Scene) -> None:
     """The service's time to stop ran out between the last timeline row and the outcome."""
-    job = await starting(endless)
-    endless.reconciler.is_leaving = True
-    while not await ends(endless, job):
-        await endless.reconciler.tick()
-        await endless.reconciler.settle(5)
-        await asyncio.sleep(0)
-    assert (await endless.job(job)).state is JobState.STARTING
+    job = await told_to_end(endless)
     await endless.cluster.lose_everything()
     endless.cluster.machines = ("n",)
     await endless.restart()
