@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
 from service.api import bundles, jobs, login, nodes, stream, system, telemetry
 from service.api.gate import API_PREFIX, Gate
 from service.api.problems import install_handlers
+from service.api.requests import known_parameters_only
 from service.api.schema import install_schema
 from service.auth import ensure_admin_token
 from service.log import configure_log
@@ -62,7 +63,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),  # weights do not shrink
     )
     app.add_middleware(Gate, services=use)
-    api = APIRouter(prefix=API_PREFIX)
+    api = APIRouter(prefix=API_PREFIX, dependencies=[Depends(known_parameters_only)])
     for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router, nodes.router):
         api.include_router(router)
     app.include_router(api)

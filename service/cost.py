@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from service.settings import Settings
-from workers.spec import Resources
+from workers.spec_parts import Resources
 
 HOUR_S = 3600.0
 

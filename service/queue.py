@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.records import Explanation, JobRow, NodeView
-from workers.spec import Resources
+from workers.spec_parts import Resources
 from workers.status import RunGoal
 
 KINDS = ("cpus", "gpus", "memory_bytes")

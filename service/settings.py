@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from workers.spec_parts import OWN_PREFIXES
 from workers.storage import local_folder, unusable
 
 PREFIX = "CONCERTINA_"
@@ -265,10 +266,10 @@ def load_client_settings(url: str | None = None, environ: Mapping[str, str] | No
 def secret_values(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Values of secrets in the service's environment; names that are not set are left out. Never log the result.
 
-    The service's own variables (its database's password, say) and Ray's are nobody's secrets.
+    The service's own variables and Ray's are left out, too.
     """
     variables = os.environ if environ is None else environ
-    return {name: variables[name] for name in names if name in variables and not name.startswith((PREFIX, "RAY_"))}
+    return {name: variables[name] for name in names if name in variables and not name.startswith(OWN_PREFIXES)}
 
 
 def environment() -> dict[str, str]:

@@ -55,15 +55,12 @@ METRIC_WORDS: Mapping[str, str] = {
     "wire_bytes": "Bytes sent a step",
     "memory_bytes": "Memory",
     "gpu_utilisation": "GPU utilisation",
-    "noise_scale": "Gradient noise scale",
-    "useful_tokens": "Useful tokens",
 }
 
 _UNITS: Mapping[str, str] = {
     "samples_per_s": "samples/s",
     "global_batch": "samples",
     "micro_batch": "samples",
-    "noise_scale": "samples",
 }
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -313,7 +310,7 @@ def _checkpoint(row: Mapping[str, Any]) -> str:
     step = row.get("step")
     final = "Final checkpoint" if _detail(row, "final", "is_final") else "Checkpoint"
     num_bytes = _detail(row, "size_bytes")
-    return f"{final} at step {count(step)}" + (f", {size(num_bytes)}" if num_bytes else "")
+    return f"{final} at step {count(step)}" + (f", {size(num_bytes)}" if num_bytes else "") + _because(row)
 
 
 def _failure(row: Mapping[str, Any]) -> str:

@@ -20,11 +20,12 @@ class FakeCluster:
     """A cluster in memory: the real controllers over workers that take no time.
 
     ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
-    lose what they like.
+    lose what they like, or let all diverge at the round ``fails_at``.
     """
 
     def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
         self.num_cpus, self.total = num_cpus, total
+        self.fails_at: int | None = None
         self.is_up = True
         self.machines: tuple[str, ...] = ("n",)
         self.leaving: set[str] = set()
@@ -135,7 +136,9 @@ class FakeCluster:
     def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
-        self.fleets[key] = fleet = FakeFleet(term, total=self.total, workers=alive, machines=lambda: self.machines)
+        self.fleets[key] = fleet = FakeFleet(
+            term, total=self.total, workers=alive, machines=lambda: self.machines, fails_at=self.fails_at
+        )
         return fleet
 
     def _check(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from workers.errors import DataError, EntrypointError, JobError
+from workers.errors import DataError, EntrypointError, JobError, described
 from workers.task import TrainingTask
 
 Build: TypeAlias = Callable[[dict[str, Any]], object]
@@ -79,7 +79,9 @@ def build_from(build: Build, entrypoint: str, config: Mapping[str, Any]) -> Trai
     except ModuleNotFoundError as error:
         raise _missing_import(error, entrypoint, None) from error
     except (Exception, SystemExit) as error:
-        raise EntrypointError(f"entrypoint {entrypoint!r} raised {_told(error)}; correct it or its config") from error
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} raised {described(error)}; correct it or its config"
+        ) from error
     return checked_task(answer, entrypoint)
 
 
@@ -123,7 +125,7 @@ def _import(module_name: str, entrypoint: str, folder: Path | None) -> ModuleTyp
             ) from None
         raise _missing_import(error, entrypoint, folder) from error
     except (Exception, SystemExit) as error:
-        raise EntrypointError(f"importing {module_name!r} raised {_told(error)}; correct the module") from error
+        raise EntrypointError(f"importing {module_name!r} raised {described(error)}; correct the module") from error
     _check_origin(module, module_name, entrypoint, folder)
     return module
 
@@ -167,10 +169,6 @@ def _suggestion(wanted: str, known: list[str], what: str) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return f"{what}: {', '.join(sorted(known)[:20]) or 'none'}"
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _check_signature(build: Build, entrypoint: str) -> None:

@@ -171,6 +171,11 @@ def failure_of(
     )
 
 
+def described(error: BaseException) -> str:
+    """``Type: message`` for the middle of a sentence; the type alone where there is no message."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def _shortened(text: str, max_chars: int) -> str:
     """Its beginning and its end, and between them how much is missing."""
     if len(text) <= max_chars:

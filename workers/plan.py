@@ -63,14 +63,11 @@ class Member:
     """A worker named by the plan.
 
     ``weight`` is its part of a global batch relative to the others'; 0 is legal (it adds zeros).
-    ``micro_size`` is in samples; None leaves it to the worker, which backs off on its own.
     """
 
     worker_id: str
     rank: int
     weight: float = 1.0
-    micro_size: int | None = None
-    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ _KINDS = {
     "enum": "",
 }
 
+_QUOTED_NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*")
+
 
 def problems_of(
     error: ValidationError, document: Mapping[Any, Any], model: type[BaseModel], told: Mapping[Place, str], hidden: str
@@ -90,8 +92,17 @@ def _detail(
     options = [o for c in found for o in re.findall(r"'([^']*)'", str(c.get("ctx", {}).get("expected", "")))]
     kinds = dict.fromkeys(_KINDS[c["type"]] for c in found if _KINDS[c["type"]])
     wanted = special or f"must be {' or '.join([*filter(None, [_listed(options)]), *kinds])}"
-    near = difflib.get_close_matches(seen, options, n=1, cutoff=0.5) if isinstance(seen, str) else []
-    return f"{wanted}{shown}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"{wanted}{shown}{_hint(seen, options, wanted)}"
+
+
+def _hint(seen: object, options: Sequence[str], wanted: str) -> str:
+    """What a text in the wrong place was probably meant to be."""
+    if not isinstance(seen, str):
+        return ""
+    if _QUOTED_NUMBER.fullmatch(seen) and "number" in wanted:
+        return "; a number is written without quotes"
+    near = difflib.get_close_matches(seen, options, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _listed(options: Sequence[str]) -> str:

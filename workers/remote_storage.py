@@ -9,6 +9,7 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
+from workers.errors import described
 from workers.storage import Data, Found
 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"})
@@ -130,4 +131,4 @@ def _as_os_error(place: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        raise OSError(f"{place}: {type(error).__name__}: {error}") from error
+        raise OSError(f"{place}: {described(error)}") from error

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import Failure
-from workers.spec import JobSpec, Secret
+from workers.spec import JobSpec
+from workers.spec_parts import Secret
 
 MIN_CHARS = 4
 """A shorter value is no secret: blotting it out would make logs unreadable and tell its length at every place."""

@@ -9,27 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from workers.errors import FieldProblem, SpecError
-from workers.lr import Decay, LrRule
 from workers.problems import Place, problems_of
+from workers.spec_parts import (
+    ENTRYPOINT_PATTERN,
+    ENV_PATTERN,
+    MAX_SAMPLES,
+    NAME_PATTERN,
+    WHOLE,
+    BatchSpec,
+    CheckpointSpec,
+    ExchangeSpec,
+    InitFrom,
+    LrScheduleSpec,
+    OptimizerSpec,
+    ParallelismSpec,
+    Positive,
+    Resources,
+    RetrySpec,
+    SchemeName,
+    Secret,
+    SpecPart,
+    WorkerRange,
+    requirement,
+    variable_value,
+    whole_number,
+)
 
-NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-ENTRYPOINT_PATTERN = r"^[A-Za-z_][\w]*(\.[A-Za-z_][\w]*)*:[A-Za-z_][\w]*$"
-ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 RESERVED_ENV = frozenset(
     (
         "CONCERTINA_OUTPUT",
@@ -41,15 +49,17 @@ RESERVED_ENV = frozenset(
     )
 )
 
-MAX_SAMPLES = 2**53
 TELEMETRY_KEYS = frozenset(
     (
         *("loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "loss_scale"),
         *("data_s", "compute_s", "exchange_s", "exposed_s", "optimizer_s", "step_s", "wire_bytes", "memory_bytes"),
-        *("gpu_utilisation", "noise_scale", "useful_tokens"),
+        "gpu_utilisation",
     )
 )
-"""Every key of the contract but those that the user's code names: ``eval.NAME`` and ``user.NAME``."""
+"""What rounds measure; besides there is what the user's code names, ``eval.NAME`` and ``user.NAME``."""
+
+_NOT_MEASURED = {"noise_scale": "grad_norm", "useful_tokens": "samples_per_s"}
+"""Keys of the contract that nothing measures yet, with what comes nearest."""
 
 _TOLD: dict[Place, str] = {
     ("name",): "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters",
@@ -65,151 +75,25 @@ _TOLD: dict[Place, str] = {
 }
 
 
-def _not_bool(value: object) -> object:
-    if isinstance(value, bool):
-        raise PydanticCustomError("int_type", "must be a number")
-    return value
-
-
-def _requirement(text: str) -> str:
-    try:
-        Requirement(text)
-    except InvalidRequirement as error:
-        told = str(error).splitlines()[0]
-        raise ValueError(f"is not a PEP 508 requirement ({told}); write for example 'einops>=0.8'") from None
-    return text
-
-
-def _variable_value(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("holds a zero character, which no variable can; leave it out")
-    return text
-
-
-NUMBER = BeforeValidator(_not_bool)
-Positive: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SAMPLES), NUMBER]
-
-
-SchemeName: TypeAlias = Literal[
-    "auto", "none", "bf16", "fp16", "int8", "int4", "two_four", "topk", "powersgd", "local_steps"
-]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Secret(_Part):
-    """A value that comes from the service's environment and is shown nowhere."""
-
-    secret: Annotated[str, Field(pattern=ENV_PATTERN)]
-
-
-class InitFrom(_Part):
-    """Start from a checkpoint of another job: its weights, or all of its state."""
-
-    job: Annotated[str, Field(min_length=1)]
-    step: Literal["latest"] | Annotated[int, Field(ge=0), NUMBER] = "latest"
-    state: Literal["weights", "all"] = "weights"
-
-
-class WorkerRange(_Part):
-    """The elastic range of worker counts."""
-
-    min: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
-    max: Annotated[int, Field(ge=1, le=1024), NUMBER] = 1
-
-    @model_validator(mode="after")
-    def _ordered(self) -> WorkerRange:
-        if self.min > self.max:
-            raise ValueError(f"min={self.min} is above max={self.max}; lower min or raise max")
-        return self
-
-
-class Resources(_Part):
-    """What one worker gets; ``memory_bytes`` is a limit, on CPU too."""
-
-    cpus: Annotated[float, Field(gt=0, le=4096), NUMBER] = 1
-    gpus: Annotated[float, Field(ge=0, le=64), NUMBER] = 0
-    memory_bytes: Annotated[int, Field(ge=64 * 2**20), NUMBER] | None = None
-
-
-class BatchSpec(_Part):
-    """The global batch, in samples an optimizer step whatever the number of workers."""
-
-    global_size: Positive = 128
-    micro_size: Literal["auto"] | Positive = "auto"
-    max_tokens: Positive | None = None
-    adapt: Literal["fixed", "goodput"] = "fixed"
-    max_global_size: Positive | None = None
-    lr_rule: LrRule | Literal["adascale"] = LrRule.SQRT
-
-
-class OptimizerSpec(_Part):
-    """``lr`` is meant at ``base_batch`` samples."""
-
-    lr: Annotated[float, Field(gt=0), NUMBER] = 1.0e-3
-    base_batch: Positive = 128
-    clip_norm: Annotated[float, Field(gt=0), NUMBER] | None = None
-
-
-class LrScheduleSpec(_Part):
-    """Warm-up and decay, driven by the share of samples seen."""
-
-    warmup_fraction: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.05
-    decay: Decay = Decay.COSINE
-
-
-class ExchangeSpec(_Part):
-    """How gradients travel, spelled out."""
-
-    scheme: SchemeName
-    options: dict[str, JsonValue] = {}
-    loss_class: Literal["lossless", "near_lossless", "lossy"] = "near_lossless"
-
-
-class ParallelismSpec(_Part):
-    """How the model and its state are spread over workers."""
-
-    data: Literal["auto"] | Positive = "auto"
-    tensor: Positive = 1
-    pipeline: Positive = 1
-    shard: bool = False
-    activation_checkpointing: bool = False
-
-
-class CheckpointSpec(_Part):
-    """``every_steps`` at ``batch.global_size``; ``metric`` is a telemetry key such as ``eval.accuracy``."""
-
-    every_steps: Positive = 100
-    keep: Annotated[int, Field(ge=1, le=1000), NUMBER] = 2
-    metric: str | None = None
-    mode: Literal["max", "min"] = "max"
-
-
-class RetrySpec(_Part):
-    """``max_failures`` of the user's code; lost workers and nodes are not counted."""
-
-    max_failures: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
-
-
 PrecisionName: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
 _Label: TypeAlias = Annotated[str, Field(max_length=256)]
 
 
-class JobSpec(_Part):
+class JobSpec(BaseModel):
     """A training job. Exactly one of ``steps``, ``epochs`` and ``samples`` says how long it is."""
+
+    model_config = SpecPart.model_config
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     entrypoint: Annotated[str, Field(pattern=ENTRYPOINT_PATTERN)]
     bundle: Annotated[str, Field(min_length=1)] | None = None
-    dependencies: Annotated[list[Annotated[str, AfterValidator(_requirement)]], Field(max_length=500)] = []
-    env: dict[Annotated[str, Field(pattern=ENV_PATTERN)], Annotated[str, AfterValidator(_variable_value)] | Secret] = {}
+    dependencies: Annotated[list[Annotated[str, AfterValidator(requirement)]], Field(max_length=500)] = []
+    env: dict[Annotated[str, Field(pattern=ENV_PATTERN)], Annotated[str, AfterValidator(variable_value)] | Secret] = {}
     config: dict[str, JsonValue] = {}
     steps: Positive | None = None
-    epochs: Annotated[float, Field(gt=0, le=1e6), NUMBER] | None = None
+    epochs: Annotated[float, Field(gt=0, le=1e6)] | None = None
     samples: Positive | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     init_from: InitFrom | None = None
     workers: WorkerRange = WorkerRange()
     resources: Resources = Resources()
@@ -224,15 +108,16 @@ class JobSpec(_Part):
     eval_every_steps: Positive = 100
     retry: RetrySpec = RetrySpec()
     queue: Annotated[str, Field(pattern=NAME_PATTERN)] = "default"
-    priority: Annotated[int, Field(ge=-1000, le=1000), NUMBER] = 0
+    priority: Annotated[int, Field(ge=-1000, le=1000), WHOLE] = 0
     labels: dict[Annotated[str, Field(min_length=1, max_length=63)], _Label] = {}
 
     @field_validator("workers", mode="before")
     @classmethod
     def _integer_fixes_the_range(cls, value: Any) -> Any:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return {"min": value, "max": value}
-        if isinstance(value, Mapping) and "max" not in value and isinstance(value.get("min"), int):
+        number = whole_number(value)
+        if isinstance(number, int) and not isinstance(number, bool):
+            return {"min": number, "max": number}
+        if isinstance(value, Mapping) and "max" not in value and isinstance(whole_number(value.get("min")), int):
             return {**value, "max": value["min"]}
         return value
 
@@ -300,7 +185,9 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
             "upload your code (the CLI does it for `code: ./dir`)",
         ),
         (
-            metric is not None and metric not in TELEMETRY_KEYS and not metric.startswith(("eval.", "user.")),
+            metric is not None
+            and metric not in TELEMETRY_KEYS | _NOT_MEASURED.keys()
+            and not metric.startswith(("eval.", "user.")),
             "/checkpoint/metric",
             f"{metric!r} is not a telemetry key; write 'eval.{metric}' for what `evaluate` returns, "
             f"'user.{metric}' for what `loss` returns besides, or one of the contract's keys",
@@ -351,7 +238,8 @@ _INSTEAD = "not built yet; use "
 
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
-    batch, spread = spec.batch, spec.parallelism
+    batch, spread, metric = spec.batch, spec.parallelism, spec.checkpoint.metric
+    measured = _NOT_MEASURED.get(metric or "", "")
     scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
     rows: list[tuple[bool, str, object, str]] = [
         (batch.max_tokens is not None, "/batch/max_tokens", batch.max_tokens, "micro_size"),
@@ -378,6 +266,7 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
         ),
         (spec.compile, "/compile", "true", "false, or torch.compile in your entrypoint"),
         (spec.resources.gpus not in (0, 1), "/resources/gpus", spec.resources.gpus, "0 or 1, and more workers"),
+        (bool(measured), "/checkpoint/metric", metric, f"{measured}, or 'eval.NAME' for what `evaluate` returns"),
         (spec.queue != "default", "/queue", spec.queue, "default"),
         (spec.priority != 0, "/priority", spec.priority, "0"),
     ]

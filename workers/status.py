@@ -141,7 +141,7 @@ class CheckpointInfo:
     """A complete checkpoint in storage; ``path`` is its name among the job's checkpoints.
 
     ``size_bytes`` is what a restore reads; ``written_bytes`` of them this save wrote, the others earlier ones.
-    ``held_s`` is how long training waited for it.
+    ``held_s`` is how long training waited for it, ``reason`` why it was saved.
     """
 
     path: str
@@ -157,6 +157,7 @@ class CheckpointInfo:
     created_at: float
     held_s: float = 0.0
     written_bytes: int = 0
+    reason: str = ""
 
     @property
     def order(self) -> tuple[int, int, int, int]:
@@ -334,7 +335,8 @@ class JobSnapshot:
     """A whole attempt folded into one value: the answer of a controller to ``direct``.
 
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
-    built the task. ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
+    built the task. ``has_trained``: this attempt has trained, under whatever controller.
+    ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
     ``size_reason`` tells why, in a sentence.
     """
 
@@ -352,6 +354,7 @@ class JobSnapshot:
     total_samples: int | None = None
     num_current: int = 0
     num_wanted: int = 0
+    has_trained: bool = False
     num_pending: int = 0
     num_asked: int | None = None
     size_reason: str = ""

@@ -17,7 +17,7 @@ router = APIRouter(prefix="/bundles", tags=["bundles"])
     operation_id="bundles_create",
     status_code=201,
     response_model=Bundle,
-    responses=success(200, Bundle, "the same bytes were there already") | failures(413, 422),
+    responses=success(200, Bundle, "the same bytes were there already") | failures(413),
     openapi_extra=ZIP_BODY,
 )
 async def create(request: Request, use: Use) -> Answer:

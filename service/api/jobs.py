@@ -43,7 +43,7 @@ def job_answer(services: Services, job: JobRow, status: int = 200) -> Answer:
     operation_id="jobs_create",
     status_code=201,
     response_model=Job,
-    responses=success(200, Job, "the job of an earlier call with the same Idempotency-Key") | failures(409, 413, 422),
+    responses=success(200, Job, "the job of an earlier call with the same Idempotency-Key") | failures(409, 413),
     openapi_extra=SPEC_BODY,
 )
 async def create(
@@ -65,7 +65,7 @@ async def create(
     "/validate",
     operation_id="jobs_validate",
     response_model=JobSpec,
-    responses=failures(413, 422),
+    responses=failures(413),
     openapi_extra=SPEC_BODY,
 )
 async def validate(request: Request, use: Use) -> Answer:
@@ -73,7 +73,7 @@ async def validate(request: Request, use: Use) -> Answer:
     return Answer(await use.jobs.validate(await read_json(request)))
 
 
-@router.get("", operation_id="jobs_list", response_model=JobList, responses=failures(422))
+@router.get("", operation_id="jobs_list", response_model=JobList, responses=failures())
 async def page(use: Use, params: Annotated[ListParams, Query()]) -> Answer:
     """Jobs, newest first."""
     for text in (params.name, params.search, *params.label):
@@ -110,7 +110,7 @@ async def delete(job_id: str, use: Use, if_match: IfMatch = None) -> Response:
     "/{job_id}/scale",
     operation_id="jobs_scale",
     response_model=Job,
-    responses=failures(404, 409, 412, 413, 422),
+    responses=failures(404, 409, 412, 413),
     openapi_extra=SCALE_BODY,
 )
 async def scale(job_id: str, request: Request, use: Use, if_match: IfMatch = None) -> Answer:
@@ -119,7 +119,7 @@ async def scale(job_id: str, request: Request, use: Use, if_match: IfMatch = Non
     return job_answer(use, await use.jobs.scale(job_id, document, if_match=if_match))
 
 
-@router.get("/{job_id}/events", operation_id="jobs_events", response_model=Events, responses=failures(404, 422))
+@router.get("/{job_id}/events", operation_id="jobs_events", response_model=Events, responses=failures(404))
 async def events(job_id: str, use: Use, after: Annotated[int, Query(ge=0, le=MAX_INT)] = 0) -> Answer:
     """State transitions, oldest first."""
     return Answer({"events": await use.jobs.events(job_id, after)})

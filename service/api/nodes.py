@@ -13,7 +13,7 @@ from service.services import Services
 
 router = APIRouter(prefix="/cluster/nodes/{node}", tags=["system"])
 
-_FAILURES = failures(404, 409, 413, 422)
+_FAILURES = failures(404, 409, 413)
 
 
 @router.post(

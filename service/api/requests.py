@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any, NoReturn
+import difflib
+from typing import Annotated, Any
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header, Request, params
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.routing import APIRoute
 
 from service.errors import BadRequestError, InvalidError
 from service.services import Services
+from service.strict_json import parse_json
 from workers.errors import FieldProblem
 
 MAX_DEPTH = 64
@@ -26,10 +29,33 @@ IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=500)]
 IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", max_length=500)]
 
 
+async def known_parameters_only(request: Request) -> None:
+    """Refuse what the call would ignore: a misspelt filter must not answer with everything. Raises InvalidError."""
+    given = request.query_params.keys()
+    if not given:
+        return
+    known = _query_parameters(request.scope["route"])
+    problems = [FieldProblem(f"/query/{name[:80]}", _unknown(name, known)) for name in given if name not in known]
+    if problems:
+        raise InvalidError("a parameter is refused", problems)
+
+
+def _query_parameters(route: APIRoute) -> tuple[str, ...]:
+    # Those of a model, as a list of jobs has it, are told without their kind.
+    others = (params.Path, params.Header, params.Cookie)
+    return tuple(field.alias for field in get_flat_params(route.dependant) if not isinstance(field.field_info, others))
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known) or 'none'}"
+    return f"unknown parameter {name!r:.80}; {hint}"
+
+
 async def read_json(request: Request) -> object:
     """The body as JSON.
 
-    Strict: no NaN, no text that no database can hold, no absurd nesting. Raises BadRequestError,
+    Strict: no key twice, no NaN, no text that no database can hold, no absurd nesting. Raises BadRequestError,
     InvalidError, and TooLargeError while the body streams in.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
@@ -37,15 +63,11 @@ async def read_json(request: Request) -> object:
         raise BadRequestError(f"Content-Type {kind[:80]!r} is not understood; send application/json")
     body = await request.body()
     try:
-        document: object = json.loads(body, parse_constant=_no_constant)
+        document: object = parse_json(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"the body is not JSON: {str(error)[:200]}") from None
+        raise BadRequestError(f"the body cannot be read as JSON: {str(error)[:200]}") from None
     _check(document, "", 0)
     return document
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _check(value: Any, pointer: str, depth: int) -> None:

@@ -27,8 +27,8 @@ def only(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Declarations of errors that a call may answer with, besides those that any may."""
-    return only(*sorted({400, 401, 500, *statuses}))
+    """Declarations of errors that a call of the API may answer with, besides those that any may."""
+    return only(*sorted({400, 401, 422, 500, *statuses}))
 
 
 def success(status: int, model: type[Any], text: str = "") -> dict[int | str, dict[str, Any]]:
@@ -103,7 +103,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
         for call in calls.values():
             # FastAPI declares its own form of a 422, which this service never answers with.
             if "HTTPValidationError" in str(call["responses"].get("422", "")):
-                call["responses"]["422"] = failures(422)[422]
+                call["responses"]["422"] = failures()[422]
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"token": []}]
     return schema

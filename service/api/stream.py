@@ -20,7 +20,7 @@ _EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
     "/stream",
     operation_id="stream",
     response_class=StreamingResponse,
-    responses=failures(404, 422, 429) | _EVENTS,
+    responses=failures(404, 429) | _EVENTS,
 )
 async def stream(
     use: Use,

@@ -55,7 +55,7 @@ async def readyz(use: Use) -> Answer:
     "/metrics",
     operation_id="prometheus",
     response_class=PlainTextResponse,
-    responses=failures() | {200: {"content": {PROMETHEUS_MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+    responses=only(400, 401, 500) | {200: {"content": {PROMETHEUS_MEDIA_TYPE: {"schema": {"type": "string"}}}}},
 )
 async def prometheus(use: Use) -> Response:
     """The exposition format of Prometheus."""

@@ -26,7 +26,7 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/jobs/{job_id}/metrics", operation_id="jobs_metrics", response_model=Metrics, responses=failures(404, 422))
+@router.get("/jobs/{job_id}/metrics", operation_id="jobs_metrics", response_model=Metrics, responses=failures(404))
 async def metrics(
     job_id: str, use: Use, keys: Keys = None, since_step: Step = 0, max_points: MaxPoints = DEFAULT_POINTS
 ) -> Answer:
@@ -35,9 +35,7 @@ async def metrics(
     return Answer(await use.telemetry.metrics(job_id, query))
 
 
-@router.get(
-    "/jobs/{job_id}/timeline", operation_id="jobs_timeline", response_model=Timeline, responses=failures(404, 422)
-)
+@router.get("/jobs/{job_id}/timeline", operation_id="jobs_timeline", response_model=Timeline, responses=failures(404))
 async def timeline(job_id: str, use: Use, after: Step = 0) -> Answer:
     """What changed while the job ran, oldest first."""
     return Answer({"timeline": await use.telemetry.timeline(job_id, after)})
@@ -47,7 +45,7 @@ async def timeline(job_id: str, use: Use, after: Step = 0) -> Answer:
     "/jobs/{job_id}/logs",
     operation_id="jobs_logs",
     response_class=PlainTextResponse,
-    responses=failures(404, 422),
+    responses=failures(404),
 )
 async def logs(
     job_id: str,
@@ -84,7 +82,7 @@ async def checkpoints(job_id: str, use: Use) -> Answer:
     "/jobs/{job_id}/checkpoints/{step}",
     operation_id="jobs_checkpoint_download",
     response_class=StreamingResponse,
-    responses=failures(404, 422) | _BYTES,
+    responses=failures(404) | _BYTES,
 )
 async def download_weights(job_id: str, step: Annotated[int, Path(ge=0, le=MAX_INT)], use: Use) -> StreamingResponse:
     """The weights of one checkpoint (safetensors)."""
@@ -108,7 +106,7 @@ async def download_file(job_id: str, path: str, use: Use) -> StreamingResponse:
     return _download(await use.files.open_file(job_id, path))
 
 
-@router.get("/compare", operation_id="compare", response_model=Comparison, responses=failures(404, 422))
+@router.get("/compare", operation_id="compare", response_model=Comparison, responses=failures(404))
 async def compare(
     use: Use,
     jobs: Annotated[list[str], Query(max_length=100, description="ids, also separated by commas")],

@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from service.strict_json import parse_json
+
 
 class DocumentError(Exception):
     """A file or a ``--set`` cannot be read; the message names the place."""
@@ -67,17 +69,8 @@ def _read(text: str) -> Any:
     # PyYAML does not join the halves of a character that JSON wrote as two escapes.
     if text.lstrip()[:1] in ("{", "[", '"'):
         with contextlib.suppress(json.JSONDecodeError):
-            return json.loads(text, object_pairs_hook=_without_doubles)
+            return parse_json(text)
     return yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader: it makes no objects
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        double = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {double!r} stands twice; keep one of them")
-    return made
 
 
 def apply_settings(document: Mapping[str, Any], settings: list[str]) -> dict[str, Any]:

@@ -22,6 +22,27 @@ PortOption = Annotated[
 CpusOption = Annotated[
     int | None, typer.Option("--num-cpus", min=1, help="CPUs of the Ray started here.", show_default="the machine's")
 ]
+DatabaseOption = Annotated[
+    str | None, typer.Option("--database", metavar="URL", help="Database.", show_default="SQLite in the home")
+]
+RayOption = Annotated[
+    str | None, typer.Option("--ray-address", metavar="ADDR", help="A Ray to use instead of one started here.")
+]
+StorageOption = Annotated[
+    str | None, typer.Option("--storage", metavar="URL", help="Bundles, checkpoints.", show_default="in the home")
+]
+AllowedHostOption = Annotated[
+    list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name to be called by; repeatable.")
+]
+ProxyOption = Annotated[
+    bool | None, typer.Option("--behind-proxy", help="A proxy in front does TLS.", show_default="no")
+]
+CertificateOption = Annotated[
+    Path | None, typer.Option("--tls-certificate", metavar="FILE", help="Speak HTTPS with this certificate (PEM).")
+]
+KeyOption = Annotated[
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM, without password).")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,29 +76,15 @@ def demo(
 def serve(
     host: HostOption = None,
     port: PortOption = None,
-    database: Annotated[
-        str | None, typer.Option("--database", metavar="URL", help="Database.", show_default="SQLite in the home")
-    ] = None,
-    ray_address: Annotated[
-        str | None, typer.Option("--ray-address", metavar="ADDR", help="A Ray to use instead of one started here.")
-    ] = None,
+    database: DatabaseOption = None,
+    ray_address: RayOption = None,
     num_cpus: CpusOption = None,
-    storage: Annotated[
-        str | None, typer.Option("--storage", metavar="URL", help="Bundles, checkpoints.", show_default="in the home")
-    ] = None,
+    storage: StorageOption = None,
     home: HomeOption = None,
-    allowed_host: Annotated[
-        list[str] | None, typer.Option("--allowed-host", metavar="NAME", help="A name to be called by; repeatable.")
-    ] = None,
-    behind_proxy: Annotated[
-        bool | None, typer.Option("--behind-proxy", help="A proxy in front does TLS.", show_default="no")
-    ] = None,
-    tls_certificate: Annotated[
-        Path | None, typer.Option("--tls-certificate", metavar="FILE", help="Speak HTTPS with this certificate (PEM).")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM, without password).")
-    ] = None,
+    allowed_host: AllowedHostOption = None,
+    behind_proxy: ProxyOption = None,
+    tls_certificate: CertificateOption = None,
+    tls_key: KeyOption = None,
     output: FormOption = Form.TEXT,
 ) -> None:
     """Run the service until Ctrl-C: API and pages, the keeper of jobs, and a Ray of its own."""

@@ -13,7 +13,8 @@ from service.cli.documents import DocumentError, apply_settings, parse
 from service.cli.follow import follow_job
 from service.cli.options import Form
 from service.cli.output import console, print_json
-from service.client import Client
+from service.client import Client, RefusedError
+from service.ids import bundle_id
 from service.packing import Bundle, pack
 
 NUM_LARGEST = 5
@@ -68,11 +69,24 @@ def code_folder(spec: dict[str, Any], file: Path) -> Path | None:
 
 def _send_code(client: Client, spec: dict[str, Any], folder: Path) -> None:
     bundle = pack(folder)
-    _list_files(bundle, folder)
-    spec["bundle"] = client.upload(bundle.data)["id"]
-    if spec.get("dependencies") is None and bundle.dependencies:
+    spec["bundle"] = bundle_id(bundle.sha256)
+    takes_requirements = spec.get("dependencies") is None and bool(bundle.dependencies)
+    if takes_requirements:
         spec["dependencies"] = list(bundle.dependencies)
+    _check_all_but_code(client, spec)
+    _list_files(bundle, folder)
+    if takes_requirements:
         _note(f"dependencies from requirements.txt: {', '.join(bundle.dependencies)}")
+    spec["bundle"] = client.upload(bundle.data)["id"]
+
+
+def _check_all_but_code(client: Client, spec: dict[str, Any]) -> None:
+    """Nothing is sent for a job that would be refused; that its code is not there yet is no fault."""
+    try:
+        client.validate(spec)
+    except RefusedError as error:
+        if {problem.pointer for problem in error.problems} != {"/bundle"}:
+            raise
 
 
 def _list_files(bundle: Bundle, folder: Path) -> None:

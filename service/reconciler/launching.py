@@ -16,7 +16,8 @@ from workers.checkpoints import checkpoint_names, list_checkpoints
 from workers.control.decisions import ControlSettings
 from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
-from workers.spec import InitFrom, JobSpec, Secret
+from workers.spec import JobSpec
+from workers.spec_parts import InitFrom, Secret
 from workers.storage import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
@@ -103,8 +104,13 @@ class Launching:
 
 def _filled(spec: JobSpec) -> dict[str, str]:
     values = secret_values(spec.secret_names())
-    if missing := sorted(spec.secret_names() - values.keys()):
-        raise UserCodeError(
-            f"the secret {missing[0]} is not in the service's environment; set it there and start the service again"
-        )
-    return {name: values[value.secret] if isinstance(value, Secret) else value for name, value in spec.env.items()}
+    filled = {}
+    for name, value in spec.env.items():
+        if isinstance(value, Secret) and value.secret not in values:
+            raise UserCodeError(
+                f"env.{name} asks for the secret {value.secret!r}, which is not in the service's environment; set a "
+                f"variable of that name where `concertina serve` is started, at each replica, start it again, and "
+                "retry the job"
+            )
+        filled[name] = values[value.secret] if isinstance(value, Secret) else value
+    return filled

@@ -20,7 +20,7 @@ from service.ports import (
 from service.queue import wanted_workers
 from service.reconciler.launching import Launching
 from service.reconciler.verdicts import Step, effective_goal, lost, moves
-from service.records import JobRow, Transition
+from service.records import Explanation, JobRow, Transition
 from service.states import PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
 from workers.assignment import JobKey
@@ -126,7 +126,8 @@ class Pursuit:
         try:
             launch = await self._office.launching.launch(job)
         except JobError as error:
-            await self._give_up(job, failure_of(error))
+            # What the spec names is not there: the words are for its owner, the lines of our own code are not.
+            await self._give_up(job, replace(failure_of(error), traceback=""), MISSING)
             return
         try:
             await self._office.cluster.start_controller(self._key, job.term, launch)
@@ -153,11 +154,12 @@ class Pursuit:
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
 
-    async def _give_up(self, job: JobRow, failure: Failure) -> None:
+    async def _give_up(self, job: JobRow, failure: Failure, remedy: str | None = None) -> None:
         reason = failure.reason if failure.reason in _OWN_REASONS else Reason.CONTROLLER_ERROR
         log.warning("job failed", job=job.id, attempt=job.attempt, why=failure.message)
         to = JobState.CANCELLED if job.state is JobState.CANCELLING else JobState.FAILED
-        await self._move(job, (Step(to, Transition(reason=reason, failure=failure)),))
+        told = Explanation(summary=f"It failed: {failure.message}", remedy=remedy) if to is JobState.FAILED else None
+        await self._move(job, (Step(to, Transition(reason=reason, explanation=told, failure=failure)),))
         with contextlib.suppress(ControllerLostError, ControllerFaultError):
             # It takes its workers with it, where it still can.
             await self._office.cluster.end_controller(self._key, job.term)
@@ -170,6 +172,8 @@ class Pursuit:
             job = await self._office.store.transition(job, step.to, step.change, self._office.fence)
         return job
 
+
+MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."
 
 _OWN_REASONS = frozenset({Reason.USER_ERROR, Reason.BUNDLE_INVALID})
 

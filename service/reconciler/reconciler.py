@@ -67,8 +67,9 @@ class Reconciler:
         for job in await self._placed():
             pursuit = self._pursuits[job.id] = Pursuit(self._office, job)
             await pursuit.register_checkpoints()
-            # One that was only starting is simply started again.
-            if (job.id, job.attempt) not in alive and job.state is not JobState.STARTING:
+            # Of an attempt that nobody has heard of only the intent is there: it is carried out now.
+            is_intent = job.state is JobState.STARTING and not job.observed
+            if (job.id, job.attempt) not in alive and not is_intent:
                 await self._guarded(job.id, pursuit.lose(job))
 
     async def tick(self) -> int:

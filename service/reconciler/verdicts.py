@@ -56,9 +56,7 @@ _GOING: Mapping[RunPhase, Mapping[JobState, tuple[JobState, ...]]] = {
     RunPhase.RECOVERING: {_S.RUNNING: (_S.RECOVERING,)},
 }
 
-STOPPED_SERVICE = Explanation(
-    summary="The service was stopped; it goes on from its checkpoint when the service is back.",
-)
+STOPPED_SERVICE = Explanation(summary="The service was stopped; the job goes on by itself when the service is back.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +68,28 @@ class Step:
 
 
 def moves(state: JobState, snapshot: JobSnapshot) -> tuple[Step, ...]:
-    """The moves from ``state`` that the snapshot asks for, in order; none while all is as it was."""
-    if snapshot.outcome is not None:
-        path = _ENDS[snapshot.outcome].get(state, ())
+    """The moves from ``state`` that the snapshot asks for, in order; none while all is as it was.
+
+    A job that has trained since the last look was RUNNING, whatever became of it by now.
+    """
+    if state is _S.STARTING and snapshot.has_trained:
+        path = (_S.RUNNING, *_path(_S.RUNNING, snapshot))
     else:
-        path = _GOING.get(snapshot.phase, {}).get(state, ())
+        path = _path(state, snapshot)
     return tuple(Step(to, _change(to, snapshot)) for to in path)
+
+
+def _path(state: JobState, snapshot: JobSnapshot) -> tuple[JobState, ...]:
+    if snapshot.outcome is not None:
+        return _ENDS[snapshot.outcome].get(state, ())
+    return _GOING.get(snapshot.phase, {}).get(state, ())
 
 
 def lost(state: JobState) -> tuple[Step, ...]:
     """The moves of a placed job of which nothing is left on the cluster."""
     cluster_lost = Transition(reason=Reason.CLUSTER_LOST)
     paths: Mapping[JobState, tuple[Step, ...]] = {
+        _S.STARTING: (Step(_S.QUEUED, cluster_lost),),
         _S.RUNNING: (Step(_S.RECOVERING, cluster_lost), Step(_S.QUEUED, cluster_lost)),
         _S.RECOVERING: (Step(_S.QUEUED, cluster_lost),),
         _S.PAUSING: (Step(_S.PAUSED, Transition()),),

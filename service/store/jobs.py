@@ -205,12 +205,13 @@ class JobStore:
 
 
 def _check_references(conn: Connection, spec: JobSpec) -> None:
+    """The bundle last: whoever uploads one asks before whether all else is right."""
+    if spec.init_from is not None and fetch_job(conn, spec.init_from.job) is None:
+        raise UnknownJobError(spec.init_from.job)
     if spec.bundle is not None:
         found = conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
         if found.one_or_none() is None:
             raise UnknownBundleError(spec.bundle)
-    if spec.init_from is not None and fetch_job(conn, spec.init_from.job) is None:
-        raise UnknownJobError(spec.init_from.job)
 
 
 def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:

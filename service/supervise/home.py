@@ -83,12 +83,19 @@ class Home:
             ) from None
 
     def temp_dir(self) -> Path:
-        """This installation's short temporary folder: made if need be, remembered, readable by its owner only."""
+        """This installation's short temporary folder: made if need be, remembered, readable by its owner only.
+
+        Raises OSError where it cannot be remembered, as in a home that was removed meanwhile.
+        """
         remembered = self.remembered_temp_dir()
         if remembered is not None and is_private(remembered):
             return remembered
         made = Path(tempfile.mkdtemp(prefix="ct-", dir=_short_temp_root()))
-        write_private(self._temp_note, f"{made}\n")
+        try:
+            write_private(self._temp_note, f"{made}\n")
+        except OSError:
+            made.rmdir()  # nobody would know whose it is
+            raise
         return made
 
     def remembered_temp_dir(self) -> Path | None:

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from service.records import JobRow
-from tests.browser.sample import fill
 from tests.browser.site import Site
+from tests.browser.stock import fill
 from tests.conftest import CHROMIUM_NAMES
 
 FLAGS = (

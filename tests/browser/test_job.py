@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 
 from service.records import JobRow
 from tests.browser.conftest import Filled, Open
-from tests.browser.sample import WEIGHTS_BYTES, Course, History, Sample
+from tests.browser.history import Course, History
+from tests.browser.sample import WEIGHTS_BYTES, Sample
 from workers.plan import TimelineKind
 from workers.status import TimelineRow
 

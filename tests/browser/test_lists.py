@@ -9,7 +9,8 @@ from playwright.sync_api import Page, expect
 
 from service.states import JobState
 from tests.browser.conftest import Filled, Open
-from tests.browser.sample import Course, Sample
+from tests.browser.history import Course
+from tests.browser.sample import Sample
 from tests.browser.site import Site
 
 pytestmark = pytest.mark.browser

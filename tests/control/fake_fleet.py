@@ -9,6 +9,7 @@ from typing import Any
 
 from workers.control.actor import Tail
 from workers.control.fleet import Heard
+from workers.errors import Failure, Reason
 from workers.plan import Goal, Plan, PlanId
 from workers.status import (
     Acknowledged,
@@ -23,15 +24,17 @@ from workers.status import (
 )
 
 BATCH = 8
+DIVERGED = Failure(reason=Reason.DIVERGED, type="DivergedError", message="the loss was not finite")
 ROUNDS_A_POLL = 10
 
 
 @dataclass
 class FakeWorker:
-    """One worker; ``total`` rounds are to be done in all."""
+    """One worker; ``total`` rounds are to be done in all, or it diverges for good at round ``fails_at``."""
 
     worker_id: str
     total: int
+    fails_at: int | None = None
     node_id: str = "n"
     phase: Phase = Phase.BUILD
     plan: Plan | None = None
@@ -67,6 +70,7 @@ class FakeWorker:
             cursor=None if self.round is None else self.round * BATCH,
             is_finished=is_done,
             stop=self.stop,
+            failure=DIVERGED if self.phase is Phase.FAILED else None,
             build=BuildInfo(
                 num_train=100,
                 num_eval=0,
@@ -112,7 +116,10 @@ class FakeWorker:
 
     def _train(self, plan: Plan) -> None:
         self.plan, self.stop = plan, None
-        if self.phase is Phase.DONE:
+        if self.phase in (Phase.DONE, Phase.FAILED):
+            return
+        if self.round is not None and self.round + 1 == self.fails_at:
+            self.phase = Phase.FAILED
             return
         self.phase = Phase.COMPUTE
         self.round = (self.round or 0) + 1
@@ -158,6 +165,7 @@ class FakeFleet:
         total: int = 20,
         workers: dict[str, FakeWorker] | None = None,
         machines: Callable[[], tuple[str, ...]] = lambda: ("n",),
+        fails_at: int | None = None,
     ) -> None:
         self.news = asyncio.Event()
         self._machines = machines
@@ -168,7 +176,7 @@ class FakeFleet:
         self.breaks_on_start: Exception | None = None
         self.lingers = False
         self.told_to_save: set[str] = set()
-        self._term, self._total = term, total
+        self._term, self._total, self._fails_at = term, total, fails_at
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
         self._tails: dict[str, bytes] = {}
@@ -192,7 +200,7 @@ class FakeFleet:
         allowed = [name for name in self._machines() if name not in avoids]
         if allowed:  # else it waits for a place
             place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))
-            self.workers[worker_id] = FakeWorker(worker_id, self._total, place)
+            self.workers[worker_id] = FakeWorker(worker_id, self._total, self._fails_at, place)
             self.news.set()
 
     def can_poll(self, worker_id: str) -> bool:

@@ -9,10 +9,10 @@ reduced to its history: one token a committed round, the same for all who commit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from tests.control.simulated_faults import Fault, is_moment, strike
 from tests.control.simulated_worker import Group, SimWorker
 from workers.assignment import JobKey
 from workers.control.decisions import (
@@ -33,47 +33,11 @@ from workers.status import (
     CheckpointInfo,
     Direction,
     Outcome,
-    Phase,
     RunGoal,
     WorkerStatus,
 )
 
 SETTINGS = ControlSettings(liveness_s=3, hold_s=20, place_s=30, gather_s=1, stop_s=5, kill_s=3)
-
-
-class Fault(StrEnum):
-    KILL = "kill"
-    KILL_TWO = "kill_two"
-    KILL_ALL = "kill_all"
-    STOP_PROCESS = "stop_process"
-    SLOW = "slow"
-    USER_ERROR = "user_error"
-    KILL_CONTROLLER = "kill_controller"
-    SLOW_CONTROLLER = "slow_controller"
-    SCALE = "scale"
-    CUT_RENDEZVOUS = "cut_rendezvous"
-    PAUSE = "pause"
-    CANCEL = "cancel"
-    KILL_RANK_0 = "kill_rank_0"
-    KILL_RECEIVER = "kill_receiver"
-    KILL_IN_RESIZE = "kill_in_resize"
-    STOP_IN_RESIZE = "stop_in_resize"
-    KILL_AT_FIRST_STEP = "kill_at_first_step"
-    KILL_AT_LAST_STEP = "kill_at_last_step"
-    KILL_ALL_BUT_ONE = "kill_all_but_one"
-    KILL_WITH_CONTROLLER = "kill_with_controller"
-    RAISE_AND_KILL = "raise_and_kill"
-
-
-TARGETED: Mapping[Fault, Callable[[SimWorker], bool]] = {
-    Fault.KILL_RANK_0: lambda w: w.group is not None and w.group.plan.members[0].worker_id == w.id,
-    Fault.KILL_RECEIVER: lambda w: w.phase is Phase.SYNC and w.round is None,
-    Fault.KILL_IN_RESIZE: lambda w: w.group is not None and w.held.pending is not None,
-    Fault.STOP_IN_RESIZE: lambda w: w.group is not None and w.held.pending is not None,
-    Fault.KILL_AT_FIRST_STEP: lambda w: w.phase is Phase.EXCHANGE and w.round == 0,
-    Fault.KILL_AT_LAST_STEP: lambda w: w.round is not None and w.round >= w.world.num_rounds - 1,
-}
-"""Faults that wait for a worker of whom this holds, and strike it."""
 
 
 @dataclass
@@ -142,65 +106,9 @@ class World:
 
     # --- faults ---------------------------------------------------------------------------------
 
-    def is_moment(self, fault: Fault) -> bool:
-        """Whether there is somebody, or something, that the fault is meant for."""
-        return fault not in TARGETED or bool(self.targets(fault))
-
-    def targets(self, fault: Fault) -> list[str]:
-        return [i for i, w in sorted(self.workers.items()) if not w.is_frozen and TARGETED[fault](w)]
-
-    def strike(self, fault: Fault) -> None:
-        ids = sorted(self.workers)
-        match fault:
-            case Fault.STOP_IN_RESIZE:
-                self.workers[self.rng.choice(self.targets(fault))].is_frozen = True
-            case _ if fault in TARGETED:
-                self.kill(self.rng.choice(self.targets(fault)))
-            case Fault.KILL_ALL_BUT_ONE if ids:
-                for worker_id in self.rng.sample(ids, len(ids) - 1):
-                    self.kill(worker_id)
-            case Fault.KILL_WITH_CONTROLLER if ids:
-                self.kill(self.rng.choice(ids))
-                self.controller = None
-            case Fault.RAISE_AND_KILL if len(ids) > 1:
-                raiser, victim = self.rng.sample(ids, 2)
-                self.num_user_errors += 1
-                self.workers[raiser].user_error_next = True
-                self.kill(victim)
-            case Fault.KILL if ids:
-                self.kill(self.rng.choice(ids))
-            case Fault.KILL_TWO:
-                for worker_id in self.rng.sample(ids, min(2, len(ids))):
-                    self.kill(worker_id)
-            case Fault.KILL_ALL:
-                for worker_id in ids:
-                    self.kill(worker_id)
-            case Fault.STOP_PROCESS if heard := [i for i in ids if self.workers[i].seq]:
-                self.workers[self.rng.choice(heard)].is_frozen = True
-            case Fault.SLOW if ids:
-                self.workers[self.rng.choice(ids)].slow_until = self.now + self.rng.uniform(0.5, 4)
-            case Fault.USER_ERROR if ids:
-                self.num_user_errors += 1
-                self.workers[self.rng.choice(ids)].user_error_next = True
-            case Fault.KILL_CONTROLLER:
-                self.controller = None
-            case Fault.SLOW_CONTROLLER:
-                self.controller_resumes = self.now + self.rng.uniform(1, 6)
-            case Fault.SCALE:
-                self.want = self.rng.randint(*self.workers_range)
-            case Fault.CUT_RENDEZVOUS:
-                for group in self.groups.values():
-                    group.is_broken = group.is_broken or self.rng.random() < 0.5
-            case Fault.PAUSE:
-                self.goal = RunGoal.PAUSE if self.goal is RunGoal.RUN else self.goal
-            case Fault.CANCEL:
-                self.goal = RunGoal.CANCEL
-            case _:
-                pass
-
     def _struck(self, fault: Fault) -> None:
         before = self._holders()
-        self.strike(fault)
+        strike(self, fault)
         self.struck.append(fault)
         self.num_deaths += len(before - self._holders())
         self.was_empty |= bool(before) and not before & self._holders()
@@ -347,9 +255,9 @@ class World:
         early = Fault.KILL_AT_FIRST_STEP  # its moment is soon over
         pending = [(0 if f is early else t, f) for t, f in zip(times, self.faults, strict=True)]
         for n in range(max_ticks):
-            for moment, fault in [p for p in pending if p[0] <= n and self.is_moment(p[1])]:
+            for moment, fault in [p for p in pending if p[0] <= n and is_moment(self, p[1])]:
                 pending.remove((moment, fault))
-                if self.is_moment(fault):
+                if is_moment(self, fault):
                     self._struck(fault)
             self.tick()
             if self.outcome is not None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.control.simulation import TARGETED, Fault, World
+from tests.control.simulated_faults import TARGETED, Fault
+from tests.control.simulation import World
 from workers.status import Outcome
 
 NUM_ROUNDS = 40

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from service.explain import Circumstances, explain
 from service.folders import JOBS, checkpoints_place
 from service.reconciler.launching import Launching
 from service.reconciler.orphans import PATIENCE_S, Suspects
+from service.reconciler.pursuit import MISSING
 from service.records import JobRow, Scale
 from service.states import JobState, Verb
 from service.store.port import FencedOutError
@@ -174,12 +176,15 @@ async def test_a_service_that_stops_lets_jobs_save_and_queues_them(endless: Scen
     assert await endless.reconciler.tick() == 0
 
 
-async def test_a_missing_secret_fails_the_job_and_names_it(scene: Scene) -> None:
+async def test_a_missing_secret_fails_the_job_and_says_where_to_set_it(scene: Scene) -> None:
     job = await scene.submit(env={"KEY": {"secret": "NO_SUCH_SECRET_HERE"}})
     row = await scene.until_state(job, JobState.FAILED)
     assert row.reason is Reason.USER_ERROR
-    assert row.failure is not None
-    assert "NO_SUCH_SECRET_HERE" in row.failure.message
+    told = explain(row, Circumstances(before=(), cluster=None, now_s=0.0))
+    assert "env.KEY asks for the secret 'NO_SUCH_SECRET_HERE'" in told.summary
+    assert "where `concertina serve` is started" in told.summary
+    assert told.remedy == MISSING
+    assert not any("launching.py" in line for line in told.details), "lines of the service's own code help nobody"
 
 
 async def test_secrets_travel_to_the_controller_and_stay_out_of_its_words(

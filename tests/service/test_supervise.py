@@ -203,6 +203,15 @@ def test_a_home_is_private_and_its_temporary_folder_short_and_remembered(home: P
         temp_dir.rmdir()
 
 
+def test_a_temporary_folder_that_cannot_be_remembered_is_not_left_behind(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.supervise.home._short_temp_root", lambda: str(tmp_path))
+    with pytest.raises(OSError, match="No such file"):
+        Home(home).temp_dir()
+    assert not list(tmp_path.glob("ct-*"))
+
+
 def test_a_folder_with_other_things_in_it_is_no_home(home: Path) -> None:
     home.mkdir()
     (home / "thesis.tex").write_text("years of work")

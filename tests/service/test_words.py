@@ -120,6 +120,10 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
             "The job failed at step 1,200: no such folder",
         ),
         (
+            row(TimelineKind.CHECKPOINT, reason="saving before the pause", after={"size_bytes": 1_000_000}),
+            "Checkpoint at step 1,200, 1 MB: saving before the pause",
+        ),
+        (
             row(TimelineKind.BATCH, actor="goodput", before={"global_batch": 128}, after={"global_batch": 256}),
             "Global batch 128 → 256 by goodput",
         ),

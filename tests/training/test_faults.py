@@ -121,10 +121,22 @@ def test_memory_that_runs_out_halves_the_micro_batch_of_that_rank_alone() -> Non
     assert all(reference.distance(plain.model, m) < 1e-10 for m in models)
 
 
-@pytest.mark.parametrize("micro_size", ["auto", 3])
-def test_samples_that_do_not_fit_fail_with_model_bytes_and_remedy(micro_size: object) -> None:
+NO_MEMORY = RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+
+@pytest.mark.parametrize(
+    ("micro_size", "error", "told"),
+    [
+        ("auto", NO_MEMORY, "(resources.memory_bytes=None): RuntimeError: DefaultCPUAllocator: can't allocate memory;"),
+        (3, NO_MEMORY, "can't allocate memory; set batch.micro_size to auto or lower it, give workers"),
+        ("auto", MemoryError(), "(resources.memory_bytes=None): MemoryError; give workers more memory"),
+    ],
+)
+def test_samples_that_do_not_fit_fail_with_model_bytes_and_remedy(
+    micro_size: object, error: Exception, told: str
+) -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        raise error
 
     batch = {"global_size": BATCH, "micro_size": micro_size}
     with job(Script(task=task_with(loss, [])), batch=batch) as group:
@@ -134,8 +146,23 @@ def test_samples_that_do_not_fit_fail_with_model_bytes_and_remedy(micro_size: ob
     assert status.failure is not None
     assert status.failure.reason is Reason.OUT_OF_MEMORY
     assert "of Sequential (" in status.failure.message
-    assert "give workers more memory" in status.failure.message
+    assert told in status.failure.message
     assert ("one sample" if micro_size == "auto" else "batch.micro_size=3 samples") in status.failure.message
+
+
+def test_an_evaluation_that_does_not_fit_is_told_as_a_lack_of_memory_too() -> None:
+    def evaluate(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        raise MemoryError
+
+    with job(
+        Script(task=task_with(mse, [], eval_data=Regression(4, DTYPE), evaluate=evaluate)), eval_every_steps=1
+    ) as group:
+        workers = group.start(1)
+        group.train(workers)
+        status = group.await_all(lambda s: s.phase is Phase.FAILED, workers)[workers[0]]
+    assert status.failure is not None
+    assert status.failure.reason is Reason.OUT_OF_MEMORY
+    assert status.failure.message.startswith("one sample of Sequential (")
 
 
 class _OutOfMemoryInBackward(torch.autograd.Function):

@@ -13,7 +13,7 @@ from tests.training.group import TERM, Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from workers.checkpoints import damage, list_checkpoints
 from workers.local_storage import LocalStorage
-from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource
+from workers.plan import Cause, CheckpointSource, FreshSource, Goal, MemberSource, TimelineKind
 from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training import trainer
@@ -83,6 +83,7 @@ def test_a_checkpoint_restores_at_another_number_of_workers(job: Job) -> None:
             (8, 8, 96, False),
             (10, 10, 120, True),
         ]
+        assert [i.reason for i in infos] == ["every 4 steps", "every 4 steps", "all samples are trained on"]
         assert [i.metric for i in infos] == [group.records[1, r].values["eval.mse"] for r in (4, 8, 10)]
         assert all(damage(root, i.path) is None for i in infos)
         assert all(i.held_s > 0 for i in infos)
@@ -104,12 +105,13 @@ def test_save_and_stop_by_agreement_saves_the_last_commit(job: Job) -> None:
         job.gate.close_at(3 * BATCH)
         plan = group.train(workers)
         job.gate.await_waiting(2)
-        group.agree(workers, goal=Goal.SAVE_AND_STOP, generation=plan.generation)
+        cause = Cause(kind=TimelineKind.PAUSE, actor="user", reason="saving before the pause")
+        group.agree(workers, goal=Goal.SAVE_AND_STOP, generation=plan.generation, cause=cause)
         job.gate.open()
         statuses = group.await_all(lambda s: s.phase is Phase.SAVED, workers)
         saved = [c for s in statuses.values() for c in s.checkpoints]
         loaded = load_checkpoint(f"{group.root}/checkpoints/{saved[0].path}")
-    assert [c.round for c in saved] == [4]  # by one of them
+    assert [(c.round, c.reason) for c in saved] == [(4, cause.reason)]  # by one of them
     assert (loaded.round, loaded.cursor) == (4, 4 * BATCH)
     expected = plain(4)
     assert all(torch.allclose(v, loaded.model[k], atol=1e-10) for k, v in expected.model.state_dict().items())

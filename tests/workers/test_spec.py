@@ -73,8 +73,29 @@ def test_the_length_in_samples(length: dict[str, float], expected: int) -> None:
     assert parse_job_spec({**document, **length}).total_samples(1000) == expected
 
 
-def test_numbers_that_yaml_reads_as_texts_are_taken() -> None:
-    assert accepted(optimizer={"lr": "1e-3"}).optimizer.lr == 1e-3
+@pytest.mark.parametrize(
+    ("changed", "pointer", "told"),
+    [
+        ({"steps": "5"}, "/steps", "must be a whole number (seen: '5'); a number is written without quotes"),
+        ({"optimizer": {"lr": "1e-3"}}, "/optimizer/lr", "must be a number (seen: '1e-3'); a number is written"),
+        ({"workers": "3"}, "/workers", "a mapping with min and max (seen: '3'); a number is written without quotes"),
+        ({"workers": {"min": "3"}}, "/workers/min", "must be a whole number (seen: '3')"),
+        ({"batch": {"micro_size": "8"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: '8'); a number"),
+        ({"steps": "many"}, "/steps", "must be a whole number (seen: 'many')"),
+        ({"steps": 2.5}, "/steps", "must be a whole number (seen: 2.5)"),
+        ({"compile": "true"}, "/compile", "must be true or false (seen: 'true')"),
+        ({"compile": 0}, "/compile", "must be true or false (seen: 0)"),
+        ({"seed": True}, "/seed", "must be a whole number (seen: True)"),
+        ({"optimizer": {"lr": True}}, "/optimizer/lr", "must be a number (seen: True)"),
+    ],
+)
+def test_nothing_is_taken_for_what_it_only_looks_like(changed: dict[str, Any], pointer: str, told: str) -> None:
+    assert told in refused(**changed)[pointer]
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    spec = accepted(steps=5.0, workers=2.0)
+    assert (spec.steps, spec.workers.max) == (5, 2)
 
 
 def test_the_names_of_secrets_are_told() -> None:
@@ -150,6 +171,11 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         ({"resources": {"memory_bytes": "4GB"}}, "/resources/memory_bytes", "must be a whole number (seen: '4GB')"),
         ({"resources": {"memory_bytes": 10}}, "/resources/memory_bytes", "greater than or equal to 67108864"),
         ({"checkpoint": {"metric": "accuracy"}}, "/checkpoint/metric", "write 'eval.accuracy' for what `evaluate`"),
+        (
+            {"env": {"A": {"secret": "CONCERTINA_DATABASE"}}},
+            "/env/A/secret",
+            "CONCERTINA_DATABASE is a variable of the service's own; put the value under another name",
+        ),
         ({"epochs": 3}, "/epochs", "exactly one of steps, epochs and samples"),
         ({"steps": None}, "/steps", "given: none of them; keep one"),
         ({"batch": {"global_size": 2}, "workers": 4}, "/batch/global_size", "cannot be shared by workers.min=4"),
@@ -209,6 +235,13 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
         ({"communication": {"scheme": "topk"}}, {"/communication": "topk is not built yet; use auto or none"}),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
         ({"queue": "fast"}, {"/queue": "fast is not built yet; use default"}),
+        (
+            {"checkpoint": {"metric": "noise_scale"}},
+            {
+                "/checkpoint/metric": "noise_scale is not built yet; use grad_norm, or 'eval.NAME' for what `evaluate` "
+                "returns"
+            },
+        ),
         ({"priority": 3}, {"/priority": "3 is not built yet; use 0"}),
         (
             {"parallelism": {"tensor": 2, "pipeline": 2}},

@@ -138,6 +138,7 @@ class Course:
         self._acked = acked
         # Where nobody is left to adopt, the next start must not take the number of a stored lineage.
         self._state = replace(self._state, furthest=acked.rounds)
+        self._progress = Progress(has_trained=acked.rounds > (0, 0))
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
         self._task = asyncio.get_running_loop().create_task(self._run())
 

@@ -90,14 +90,15 @@ class Ending:
 class ControllerState:
     """All a controller knows; it can be learned again from the row and the workers, speeds by measuring anew.
 
-    ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each worker's
-    polls carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed``
-    are the workers lost since the latest plan, ``nodes`` where each worker was last, ``avoided`` the nodes that
-    are to be empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the
-    highest (lineage, round) reported, ``settled_at`` what it was when the latest plan was first seen in force
-    everywhere; ``reached`` is the wanted size that it last met, ``sizing`` what is known of sizes.
-    ``counted_generation`` is the last one whose failure of user code was counted. ``num_formed`` counts generations
-    since the last commit, ``num_launches`` those that began without a survivor since then.
+    ``plan`` is the latest plan known: issued here, or reported by a worker. ``offers`` is what each worker's polls
+    carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed`` are the
+    workers lost since the latest plan, ``nodes`` where each worker was last, ``avoided`` the nodes that are to be
+    empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the highest
+    (lineage, round) reported, ``restored`` the (lineage, step) at which the last restore began, ``settled_at`` what
+    it was when the latest plan was first seen in force everywhere; ``reached`` is the wanted size that it last met,
+    ``sizing`` what is known of sizes. ``counted_generation`` is the last one whose failure of user code was counted.
+    ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
+    since then.
     """
 
     key: JobKey
@@ -119,6 +120,7 @@ class ControllerState:
     avoided: frozenset[str] = frozenset()
     evacuating_since_s: float | None = None
     furthest: tuple[int, int] = (0, 0)
+    restored: tuple[int, int] = (0, 0)
     settled_at: tuple[int, int] | None = None
     num_formed: int = 0
     num_launches: int = 0

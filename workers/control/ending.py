@@ -8,8 +8,8 @@ from typing import TypeAlias
 from workers.control import membership, planning
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, Note, StopWorker
 from workers.errors import Reason
-from workers.plan import Cause, CheckpointSource, Goal, Plan, Switch, TimelineKind
-from workers.status import CheckpointInfo, Outcome, Phase, RunGoal, TimelineRow
+from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.status import Outcome, Phase, RunGoal, TimelineRow, WorkerStatus
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
@@ -42,15 +42,10 @@ def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
         final = inputs.latest if inputs.latest.attempt == state.key.attempt else None
     if final is None or final.path not in inputs.acked.checkpoints:
         return False
-    if inputs.acked.rounds < (final.lineage, final.round) and not _had_nothing_left(state, final):
+    # Where a lineage began at its end there is no round whose record could be stored.
+    if inputs.acked.rounds < (final.lineage, final.round) and state.restored != (final.lineage, final.step):
         return False
     return not state.workers or any(s.phase is Phase.DONE for s in membership.holders(state).values())
-
-
-def _had_nothing_left(state: ControllerState, final: CheckpointInfo) -> bool:
-    """Whether this lineage began where it ended, so that there is no round whose record could be stored."""
-    source = state.plan.source if state.plan and state.plan.lineage == final.lineage else None
-    return isinstance(source, CheckpointSource) and source.step == final.step
 
 
 def is_complete(state: ControllerState) -> bool:
@@ -83,7 +78,7 @@ def _failed(state: ControllerState) -> Ending | None:
 
 
 def carry_out(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
-    """Drive an ending on: save if it must, then stop every worker, then end."""
+    """Drive an ending on: save if it must, let all be told that leads there, stop every worker, then end."""
     end = state.ending
     if end is None:
         return None
@@ -95,7 +90,7 @@ def carry_out(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | 
         if state.plan is not None and not state.is_broken:
             # Whoever entered the plan may have trained since it was last heard: ask before letting go.
             return replace(state, is_broken=True, why_broken="ending before any state was told"), ()
-    elif end.must_save and not _is_told(state, inputs):
+    elif (end.must_save or end.outcome is Outcome.FAILED) and not _is_told(state, inputs):
         saved_since_s = now_s if state.saved_since_s is None else state.saved_since_s
         if now_s - saved_since_s <= state.settings.stop_s:
             return replace(state, saved_since_s=saved_since_s), ()
@@ -111,9 +106,16 @@ def _is_saved(state: ControllerState) -> bool:
 
 
 def _is_told(state: ControllerState, inputs: Inputs) -> bool:
-    """Whether the store has the record of every round that was saved: nobody tells it once the workers are gone."""
-    rounds = [(s.lineage or 0, s.round or 0) for s in membership.holders(state).values()]
-    return inputs.acked.rounds >= max(rounds, default=(0, 0))
+    """Whether the store has the record of every round that was trained: nobody tells it once the workers are gone."""
+    return inputs.acked.rounds >= max((_trained(state, s) for s in membership.statuses(state)), default=(0, 0))
+
+
+def _trained(state: ControllerState, status: WorkerStatus) -> tuple[int, int]:
+    """The last round that a worker has a record of, by its lineage; one that was only restored has none."""
+    if status.lineage is None or status.round is None:
+        return (0, 0)
+    step = (status.cursor or 0) // state.spec.batch.global_size
+    return (0, 0) if state.restored == (status.lineage, step) else (status.lineage, status.round)
 
 
 def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> Turned:
@@ -143,7 +145,7 @@ def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agree
         switch=Switch.AGREED if is_agreed else Switch.NOW,
         members=state.plan.worker_ids if is_agreed else (source.worker_id,),
         source=source,
-        cause=Cause(kind=_kind(end), actor=_actor(end, inputs), reason=_words(end)),
+        cause=Cause(kind=_kind(end), actor=_actor(end, inputs), reason=_words(end, inputs)),
         goal=Goal.SAVE_AND_STOP,
         is_new_group=not is_agreed,
     )
@@ -160,8 +162,14 @@ def _actor(end: Ending, inputs: Inputs) -> str:
     return inputs.direction.actor if end.outcome is Outcome.PAUSED else "controller"
 
 
-def _words(end: Ending) -> str:
-    return f"saving the last commit before the attempt ends ({end.detail or end.outcome.value})"
+def _words(end: Ending, inputs: Inputs) -> str:
+    """Why the last commit is saved; the timeline tells it of the plan, and of the checkpoint that it brings."""
+    what = {
+        Outcome.PAUSED: "saving before the pause",
+        Outcome.FAILED: "saving before the job fails",
+        Outcome.REQUEUED: "saving before the job goes back to the queue",
+    }[_told_outcome(end, inputs)]
+    return f"{what}: {end.detail}" if end.detail else what
 
 
 def _let_go(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
@@ -178,25 +186,32 @@ def _let_go(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
 
 
 def _end_row(state: ControllerState, inputs: Inputs) -> TimelineRow:
+    """A row for each way to end: an end that the next controller of the attempt comes to again is told once."""
     assert state.ending is not None
-    old = state.plan.num_members if state.plan else 0
+    outcome, old = _told_outcome(state.ending, inputs), state.plan.num_members if state.plan else 0
     words = {
         Outcome.SUCCEEDED: "all samples are trained on, the final evaluation and checkpoint are stored",
         Outcome.FAILED: "failed",
-        Outcome.PAUSED: "paused; everything is released",
+        Outcome.PAUSED: "everything is released",
         Outcome.CANCELLED: "cancelled",
-        Outcome.REQUEUED: "released everything and waits in the queue",
-    }[state.ending.outcome]
+        Outcome.REQUEUED: "everything is released",
+    }[outcome]
     detail = f": {state.ending.detail}" if state.ending.detail else ""
     return TimelineRow(
-        key=f"end/{state.key.attempt}",
+        key=f"end/{outcome}",
         kind=TimelineKind.END,
         time=inputs.unix_s,
         step=planning.progress_step(state),
-        actor=inputs.direction.actor if state.ending.outcome is Outcome.CANCELLED else "controller",
+        actor=inputs.direction.actor if outcome is Outcome.CANCELLED else "controller",
         reason=words + detail,
         before={"workers": old},
-        after={"workers": 0, "outcome": state.ending.outcome.value},
+        after={"workers": 0, "outcome": outcome.value},
         cost_s=0.0,
         steps_lost=0,
     )
+
+
+def _told_outcome(end: Ending, inputs: Inputs) -> Outcome:
+    """A pause that no user asked for leads back to the queue."""
+    is_users = inputs.direction.actor == "user"
+    return Outcome.REQUEUED if end.outcome is Outcome.PAUSED and not is_users else end.outcome

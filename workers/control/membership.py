@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workers.control.decisions import ControllerState, Inputs, WorkerFacts
-from workers.plan import Plan, Switch
+from workers.plan import CheckpointSource, Plan, Switch
 from workers.status import Phase, StopCause, WorkerStatus
 
 LATE_TURN_S = 2.0
@@ -41,12 +41,8 @@ def _excused(facts: WorkerFacts, late_s: float) -> WorkerFacts:
 
 def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
     """Take over what statuses and the store tell beyond a worker: rounds, plans, the final checkpoint."""
-    furthest, plan, failures, final = (
-        max(state.furthest, _stored(state, inputs)),
-        state.plan,
-        state.num_failures,
-        state.final_checkpoint,
-    )
+    furthest = max(state.furthest, _stored(state, inputs))
+    plan, failures, final, restored = state.plan, state.num_failures, state.final_checkpoint, state.restored
     for status in statuses(state):
         if status.lineage is not None and status.round is not None:
             furthest = max(furthest, (status.lineage, status.round))
@@ -54,6 +50,8 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
             if seen is not None:
                 failures = max(failures, seen.failures)
                 plan = seen if plan is None or seen.id > plan.id else plan
+                if isinstance(seen.source, CheckpointSource):
+                    restored = max(restored, (seen.lineage, seen.source.step))
         final = next((c for c in status.checkpoints if c.is_final), final)
     nodes = {s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}
     progressed = furthest > state.furthest
@@ -63,6 +61,7 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
         plan=plan,
         num_failures=failures,
         final_checkpoint=final,
+        restored=restored,
         nodes={**state.nodes, **nodes},
         num_formed=0 if progressed else state.num_formed,
         num_launches=0 if progressed else state.num_launches,

@@ -54,7 +54,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         generation=generation,
         lineage=lineage,
         source=draft.source,
-        members=_ranked(state, draft.members, base),
+        members=_ranked(draft.members, base),
         cause=draft.cause,
         failures=state.num_failures,
     )
@@ -72,14 +72,12 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     return after, Note(_row(state, inputs, plan, base))
 
 
-def _ranked(state: ControllerState, worker_ids: Sequence[str], base: Plan | None) -> tuple[Member, ...]:
+def _ranked(worker_ids: Sequence[str], base: Plan | None) -> tuple[Member, ...]:
     """Members in the order given; what the old plan said of one stays with it."""
-    micro = state.spec.batch.micro_size
-    fixed = micro if isinstance(micro, int) else None
     members = []
     for rank, worker_id in enumerate(worker_ids):
         old = base.member(worker_id) if base else None
-        members.append(replace(old, rank=rank) if old else Member(worker_id=worker_id, rank=rank, micro_size=fixed))
+        members.append(replace(old, rank=rank) if old else Member(worker_id=worker_id, rank=rank))
     return tuple(members)
 
 

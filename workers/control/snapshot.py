@@ -24,12 +24,16 @@ from workers.status import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far the attempt has come, remembered when the workers that told it are gone."""
+    """How far the attempt has come, remembered when the workers that told it are gone.
+
+    ``has_trained``: a round of it was committed, or a group was seen in training.
+    """
 
     attempt: int = 0
     lineage: int = 0
     cursor: int = 0
     total_samples: int | None = None
+    has_trained: bool = False
 
     def step(self, global_size: int) -> int:
         """Progress in steps of the spec; a last one of fewer samples counts, too."""
@@ -45,7 +49,9 @@ class Progress:
         totals = [s.build.total_samples for s in statuses if s.build is not None]
         attempt, lineage, cursor = max(places)
         total = totals[0] if totals else self.total_samples
-        return Progress(attempt=attempt, lineage=lineage, cursor=cursor, total_samples=total)
+        # Rounds that were trained and failed between two looks are known by their records only.
+        has_trained = self.has_trained or state.has_trained or any(s.records for s in statuses)
+        return Progress(attempt=attempt, lineage=lineage, cursor=cursor, total_samples=total, has_trained=has_trained)
 
 
 def fold(
@@ -71,6 +77,7 @@ def fold(
         total_samples=progress.total_samples,
         num_current=_num_training(plan, statuses),
         num_wanted=want,
+        has_trained=progress.has_trained,
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),

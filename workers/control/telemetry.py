@@ -126,7 +126,7 @@ class Telemetry:
             time=info.created_at,
             step=info.step,
             actor="controller",
-            reason="the final checkpoint" if info.is_final else "as the spec asks for",
+            reason=info.reason,
             after={
                 "size_bytes": info.size_bytes,
                 "written_bytes": info.written_bytes,

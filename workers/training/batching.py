@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from workers.errors import DataError, JobError
+from workers.errors import DataError, JobError, described
 from workers.plan import Plan, split_batch
 from workers.task import Batch, MapDataset
 from workers.training import data, memory
@@ -50,7 +50,7 @@ class Batcher:
                 raise
             raise DataError(
                 f"collate of {len(samples)} samples of {self._name} (indexes {list(indexes)[:8]}) raised "
-                f"{type(error).__name__}: {error}; make the samples alike, or give the task its own collate"
+                f"{described(error)}; make the samples alike, or give the task its own collate"
             ) from error
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 

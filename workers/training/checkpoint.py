@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from workers.errors import CheckpointError
+from workers.errors import CheckpointError, described
 from workers.retention import remove_superfluous
 from workers.status import CheckpointInfo, FailedSave
 from workers.storage import Storage
@@ -145,7 +145,7 @@ class CheckpointWriter:
         try:
             staging.prepare(wanted)
         except (RuntimeError, MemoryError) as error:
-            print(f"memory for checkpoints cannot be had ahead of the first: {error}", flush=True)
+            print(f"memory for checkpoints cannot be had ahead of the first: {described(error)}", flush=True)
             return
         with self._changed:
             self._spare = staging
@@ -169,7 +169,7 @@ class CheckpointWriter:
             self._tidy()
 
     def _told(self, header: CheckpointHeader, fault: Exception) -> CheckpointError:
-        why = fault.message if isinstance(fault, CheckpointError) else f"{type(fault).__name__}: {fault}"
+        why = fault.message if isinstance(fault, CheckpointError) else described(fault)
         error = CheckpointError(
             f"the checkpoint of step {header.step} cannot be written to {self._storage.url}: {why}; "
             "free space or correct the storage (the checkpoints before it are kept)"

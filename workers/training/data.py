@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import DataError, JobError
+from workers.errors import DataError, JobError, described
 from workers.task import MapDataset
 
 
@@ -69,7 +69,7 @@ def fetch(
         if is_fatal(error):
             raise
         raise DataError(
-            f"{name}[{index}] raised {type(error).__name__}: {error}; correct the dataset or leave the sample out"
+            f"{name}[{index}] raised {described(error)}; correct the dataset or leave the sample out"
         ) from error
     if len(samples) != len(indexes):
         raise DataError(

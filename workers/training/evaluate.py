@@ -7,10 +7,11 @@ from itertools import islice
 
 import torch
 
-from workers.errors import UserCodeError
+from workers.errors import OutOfMemoryError, UserCodeError
 from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
+from workers.training.back_off import back_off
 from workers.training.exchange import vector
 from workers.training.mailbox import Mailbox
 from workers.training.setup import Setup
@@ -29,7 +30,7 @@ def evaluate(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> dict[s
 
     Nothing of the model changes. A rank without a sample of its own may not know the names and returns {}.
 
-    Raises WorldError, GroupLeftError, errors of the tree, and whatever the user's code raises.
+    Raises WorldError, GroupLeftError, OutOfMemoryError, other errors of the tree, and whatever the user's code raises.
     """
     mailbox.set_phase(Phase.EVAL)
     modes = [(module, module.training) for module in setup.task.model.modules()]
@@ -54,9 +55,10 @@ def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> tuple
         upto = min(end, at + size)
         try:
             values = _batch_means(setup, at, upto)
-        except (RuntimeError, MemoryError, OSError) as error:
-            if not memory.is_out_of_memory(error) or not setup.micro.halve(upto - at):
+        except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
+            if not memory.is_out_of_memory(error):
                 raise
+            back_off(setup, mailbox, error, upto - at)
             continue
         kept = _kept(values)
         if len(kept) < len(values):

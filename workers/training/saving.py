@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, from the state and the plan that it was made under."""
+"""Why a checkpoint is saved, and what it says of itself, from the state and the plan that it was made under."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from workers.plan import Plan
 from workers.training.setup import Setup
 from workers.training.state import CheckpointHeader
 
+COMPLETE = "all samples are trained on"
+WORKER_ENDS = "its worker was told to end, or no controller called it for long"
 
-def header_for(setup: Setup, plan: Plan, *, held_s: float, is_final: bool) -> CheckpointHeader:
+
+def interval(every_steps: int) -> str:
+    """The reason of a save that the spec asks for."""
+    return "every step" if every_steps == 1 else f"every {every_steps} steps"
+
+
+def header_for(setup: Setup, plan: Plan, reason: str, *, held_s: float, is_final: bool) -> CheckpointHeader:
     """Describe the last commit of a state that has a lineage; ``held_s`` is what its staged copy cost."""
     state = setup.state
     assert state.lineage is not None
@@ -23,6 +31,7 @@ def header_for(setup: Setup, plan: Plan, *, held_s: float, is_final: bool) -> Ch
         metric=state.metric,
         is_final=is_final,
         held_s=held_s,
+        reason=reason,
         plan_sections={
             "global_batch": plan.global_batch,
             "workers": plan.num_members,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from workers.assignment import Assignment
-from workers.errors import DataError, EntrypointError, UserCodeError
+from workers.errors import DataError, EntrypointError, UserCodeError, described
 from workers.spec import JobSpec
 from workers.task import TrainingTask
 from workers.training import build, memory
@@ -103,7 +103,7 @@ def _optimizer(task: TrainingTask, lr: float) -> torch.optim.Optimizer:
         optimizer = task.optimizer(parameters, lr)
     except (Exception, SystemExit) as error:
         raise EntrypointError(
-            f"optimizer(params, lr={lr}) raised {type(error).__name__}: {error}; it must build a torch optimizer"
+            f"optimizer(params, lr={lr}) raised {described(error)}; it must build a torch optimizer"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise EntrypointError(f"optimizer returned a {type(optimizer).__name__}; return a torch.optim.Optimizer")

@@ -50,7 +50,8 @@ class CheckpointHeader:
 
     ``step`` is progress in optimizer steps at ``batch.global_size``; ``metric`` the value of
     ``checkpoint.metric`` of this very state, or None. ``held_s`` is how long training waited for the staged
-    copy. ``plan_sections`` holds JSON values of the plan in force, for whoever reads it later.
+    copy, ``reason`` why it is saved. ``plan_sections`` holds JSON values of the plan in force, for whoever reads it
+    later.
     """
 
     attempt: int
@@ -62,6 +63,7 @@ class CheckpointHeader:
     metric: float | None
     is_final: bool
     held_s: float = 0.0
+    reason: str = ""
     plan_sections: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from workers.errors import CheckpointError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
-from workers.spec import InitFrom
+from workers.spec_parts import InitFrom
 from workers.storage import join
 from workers.training import loading, transfer
 from workers.training.records import Untold

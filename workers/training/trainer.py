@@ -19,14 +19,15 @@ from workers.errors import (
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.storage import open_storage
+from workers.training.back_off import MemoryInExchangeError
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
 from workers.training.evaluate import evaluate
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
 from workers.training.records import Untold
-from workers.training.round import BrokenCommitError, MemoryInExchangeError, Rounds
-from workers.training.saving import header_for
+from workers.training.round import BrokenCommitError, Rounds
+from workers.training.saving import COMPLETE, WORKER_ENDS, header_for, interval
 from workers.training.setup import Setup
 from workers.training.sync import synchronise
 from workers.training.world import Seat, World, WorldError, await_released
@@ -64,7 +65,7 @@ class Trainer:
         self._publish_held()
         await_released(RELEASE_TIMEOUT_S)
         if self._mailbox.should_save and self._state.lineage is not None:
-            self._save(self._mailbox.plan, is_final=False)
+            self._save(self._mailbox.plan, WORKER_ENDS)
             self._writer.flush(LAST_SAVE_TIMEOUT_S)
         else:
             self._writer.abandon()
@@ -147,7 +148,7 @@ class Trainer:
             if state.cursor >= self._setup.total_samples:
                 return None
             if self._is_save_due:
-                self._save(plan, is_final=False)
+                self._save(plan, interval(self._setup.spec.checkpoint.every_steps))
                 self._rounds.restart_clock()
             before = state.cursor
             record = self._rounds.run(plan)
@@ -217,14 +218,14 @@ class Trainer:
         """
         for wait_s in FINAL_RETRIES_S:
             try:
-                self._save(plan, is_final=True)
+                self._save(plan, COMPLETE, is_final=True)
                 self._writer.flush(SAVE_TIMEOUT_S)
                 return
             except CheckpointError as error:
                 if not isinstance(error.__cause__, OSError):
                     raise
             self._mailbox.idle(wait_s)
-        self._save(plan, is_final=True)
+        self._save(plan, COMPLETE, is_final=True)
         self._writer.flush(SAVE_TIMEOUT_S)
 
     def _rest(self, plan: Plan) -> None:
@@ -232,11 +233,11 @@ class Trainer:
         self._publish_held()
         is_saver = _saver(plan) == self._mailbox.worker_id and self._state.lineage is not None
         if plan.goal is Goal.SAVE_AND_STOP and is_saver:
-            self._save(plan, is_final=False)
+            self._save(plan, plan.cause.reason)
             self._writer.flush(SAVE_TIMEOUT_S)
         self._mailbox.rest(Phase.SAVED if plan.goal is Goal.SAVE_AND_STOP else Phase.HELD)
 
-    def _save(self, plan: Plan, *, is_final: bool) -> None:
+    def _save(self, plan: Plan, reason: str, *, is_final: bool = False) -> None:
         """Stage a copy of the last commit and hand it to the writer."""
         self._is_save_due = False
         self._mailbox.set_phase(Phase.SAVE)
@@ -244,7 +245,8 @@ class Trainer:
         staging = self._writer.staging()
         snapshot = self._state.snapshot(staging)
         held_s = time.perf_counter() - started_s
-        self._writer.save(snapshot, header_for(self._setup, plan, held_s=held_s, is_final=is_final), staging)
+        header = header_for(self._setup, plan, reason, held_s=held_s, is_final=is_final)
+        self._writer.save(snapshot, header, staging)
 
     def _publish_held(self) -> None:
         if self._held is not None:

@@ -125,6 +125,7 @@ def _manifest(layout: Layout, header: CheckpointHeader) -> Manifest:
         is_final=header.is_final,
         created_at=time.time(),
         held_s=header.held_s,
+        reason=header.reason,
     )
     return Manifest(
         info=info,
@@ -141,6 +142,7 @@ def _amended(storage: Storage, present: Manifest, header: CheckpointHeader) -> C
     info = replace(
         present.info,
         is_final=present.info.is_final or header.is_final,
+        reason=header.reason if header.is_final else present.info.reason,
         metric=present.info.metric if _finite(header.metric) is None else header.metric,
     )
     if info != present.info:

@@ -158,6 +158,29 @@ def test_code_that_cannot_travel_is_refused_before_anything_is_sent(call: Run, t
     assert "keeps for itself" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("wrong", "pointer"),
+    [
+        ("stepz=3", "/stepz"),
+        ('steps="5"', "/steps"),
+        ("compile=true", "/compile"),
+        ("init_from={job: nobody}", "/init_from/job"),
+        ("dependencies=[not a requirement]", "/dependencies/0"),
+    ],
+)
+def test_no_code_is_sent_for_a_job_that_is_refused(
+    call: Run, api: Api, tmp_path: Path, wrong: str, pointer: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").write_text(f"# {wrong}, in no other bundle\n")
+    before = set((api.home / "storage").rglob("*.zip"))
+    done = call("submit", str(job_file(tmp_path, entrypoint="train:build", code="./mine")), "--set", wrong)
+    assert done.returncode == 2
+    assert pointer in done.stderr
+    assert "/bundle" not in done.stderr
+    assert set((api.home / "storage").rglob("*.zip")) == before
+
+
 def test_a_job_is_paused_resumed_cancelled_and_tried_again(call: Run, job: dict[str, Any]) -> None:
     states = [
         json.loads(call(*command, job["id"], "-o", "json").stdout)["state"]

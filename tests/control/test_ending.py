@@ -1,0 +1,96 @@
+"""What is told of an end: why the last commit is saved, how the attempt ended, and every record before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.control.desk import FAILURE, Desk
+from workers.control.decisions import StopWorker
+from workers.errors import Failure, Reason
+from workers.plan import CheckpointSource, Goal
+from workers.status import Acknowledged, Phase, RunGoal, StopCause
+
+DIVERGED = Failure(reason=Reason.DIVERGED, type="DivergedError", message="not finite", round=6)
+
+
+def told_end(desk: Desk, worker_id: str) -> tuple[str, str, str]:
+    """Let the worker save and go; why it saved, and the key and words of the last row."""
+    assert desk.plan.goal is Goal.SAVE_AND_STOP
+    desk.say(worker_id, Phase.SAVED, plan=desk.plan, stop=None)
+    desk.acked = Acknowledged(rounds=(1, 5))
+    desk.turn()
+    desk.turn(lost={worker_id: "ended"})
+    row = desk.notes()[-1]
+    return desk.plan.cause.reason, row.key, row.reason
+
+
+def test_a_pause_by_a_person_is_told_as_one() -> None:
+    desk = Desk()
+    (worker,) = desk.started(1)
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE, actor="user")
+    desk.turn()
+    assert told_end(desk, worker) == ("saving before the pause", "end/paused", "everything is released")
+
+
+def test_a_service_that_stops_sends_the_job_back_to_the_queue() -> None:
+    desk = Desk()
+    (worker,) = desk.started(1)
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE, reason="the service is being stopped")
+    desk.turn()
+    assert told_end(desk, worker) == (
+        "saving before the job goes back to the queue: the service is being stopped",
+        "end/requeued",
+        "everything is released: the service is being stopped",
+    )
+
+
+def test_a_failure_tells_what_failed_beside_the_checkpoint_before_it() -> None:
+    desk = Desk(max_failures=0)
+    (worker,) = desk.started(1)
+    desk.stop(worker, StopCause.USER, FAILURE)
+    desk.turn()
+    desk.turn()
+    why = "ValueError: bad sample (failed 1 times, retry.max_failures=0)"
+    assert told_end(desk, worker) == (f"saving before the job fails: {why}", "end/failed", f"failed: {why}")
+
+
+def diverged(desk: Desk, worker: str) -> None:
+    desk.say(worker, Phase.FAILED, failure=DIVERGED)
+    desk.turn()
+
+
+def test_a_failure_that_nothing_helps_waits_until_all_before_it_is_stored() -> None:
+    desk = Desk()
+    (worker,) = desk.started(1)
+    diverged(desk, worker)
+    assert desk.of(StopWorker) == []
+    desk.acked = Acknowledged(rounds=(1, 5))
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker(worker)]
+
+
+def test_a_store_that_is_away_holds_a_failure_up_for_a_while_only() -> None:
+    desk = Desk()
+    (worker,) = desk.started(1)
+    diverged(desk, worker)
+    desk.turn(after_s=desk.state.settings.stop_s + 0.1)
+    assert desk.of(StopWorker) == [StopWorker(worker)]
+
+
+@pytest.mark.parametrize("goal", [RunGoal.RUN, RunGoal.PAUSE])
+def test_a_state_that_was_only_restored_has_no_record_to_wait_for(goal: RunGoal) -> None:
+    desk = Desk()
+    (worker,) = desk.started(1)
+    restored = replace(desk.plan, source=CheckpointSource("p5", 5))
+    desk.say(worker, Phase.COMPUTE, plan=restored)
+    desk.turn()
+    if goal is RunGoal.RUN:
+        diverged(desk, worker)
+    else:
+        desk.direction = replace(desk.direction, goal=goal)
+        desk.turn()
+        desk.say(worker, Phase.SAVED, plan=desk.plan, stop=None)
+        desk.turn()
+    assert desk.of(StopWorker) == [StopWorker(worker)]

@@ -1,0 +1,57 @@
+"""Input that a careless reader would accept and change: every call refuses it, and nothing is stored."""
+
+from __future__ import annotations
+
+import json
+
+import httpx2
+import pytest
+
+from service.services import Services
+from tests.service.given import spec_document
+from tests.service.test_api_jobs import JOBS, assert_problem, submitted
+
+pytestmark = pytest.mark.anyio
+
+HEADERS = {"Content-Type": "application/json"}
+
+
+async def test_a_number_in_quotes_is_refused_with_its_place_value_and_remedy(client: httpx2.AsyncClient) -> None:
+    answer = await client.post(JOBS, json=spec_document(steps="100"))
+    told = assert_problem(answer, 422, "INVALID")["errors"]
+    assert told == [
+        {"pointer": "/steps", "detail": "must be a whole number (seen: '100'); a number is written without quotes"}
+    ]
+
+
+async def test_a_key_that_stands_twice_is_refused_by_its_name(client: httpx2.AsyncClient, services: Services) -> None:
+    job = await submitted(client)
+    doubled = json.dumps(spec_document(steps=5))[:-1] + ', "steps": 6}'
+    scale = '{"workers": {"min": 1, "min": 2, "max": 2}}'
+    for method, url, body, key in (
+        ("POST", JOBS, doubled, "steps"),
+        ("POST", f"{JOBS}/validate", doubled, "steps"),
+        ("PUT", f"{JOBS}/{job['id']}/scale", scale, "min"),
+    ):
+        answer = await client.request(method, url, content=body, headers=HEADERS)
+        assert f"the key '{key}' stands twice; keep one of them" in assert_problem(answer, 400, "BAD_REQUEST")["detail"]
+    assert sum((await services.jobs.count_by_state()).values()) == 1
+    assert (await client.get(f"{JOBS}/{job['id']}")).json() == job
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name", "told"),
+    [
+        ("GET", "/jobs?sate=RUNNING&page_size=5", "sate", "unknown parameter 'sate'; did you mean 'state'?"),
+        ("GET", "/jobs/{id}/metrics?points=5", "points", "unknown parameter 'points'; did you mean 'max_points'?"),
+        ("GET", "/cluster?verbose=1", "verbose", "unknown parameter 'verbose'; known here: none"),
+        ("POST", "/jobs/{id}/retry?zzz=start", "zzz", "unknown parameter 'zzz'; known here: from"),
+        ("DELETE", "/jobs/{id}?force=1", "force", "unknown parameter 'force'; known here: none"),
+    ],
+)
+async def test_an_unknown_parameter_is_refused_by_every_call(
+    client: httpx2.AsyncClient, method: str, path: str, name: str, told: str
+) -> None:
+    job = await submitted(client)
+    answer = await client.request(method, "/api/v1" + path.format(id=job["id"]))
+    assert assert_problem(answer, 422, "INVALID")["errors"] == [{"pointer": f"/query/{name}", "detail": told}]

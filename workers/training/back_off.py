@@ -1,0 +1,36 @@
+"""After a lack of memory: a smaller micro-batch from now on, or words why there is none."""
+
+from __future__ import annotations
+
+from workers.errors import OutOfMemoryError, described
+from workers.training.mailbox import Mailbox
+from workers.training.setup import Setup
+
+
+class MemoryInExchangeError(OutOfMemoryError):
+    """Memory ran out after gradients of this round had left: the round cannot be redone by this rank alone."""
+
+
+def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int) -> None:
+    """Halve the micro-batch of ``tried`` samples and tell so.
+
+    Raises OutOfMemoryError where there is no smaller one, or the spec fixes its size.
+    """
+    if not setup.micro.halve(tried):
+        raise too_big(setup, error, tried) from error
+    told = described(error)
+    print(f"out of memory at {tried} samples a forward pass; going on with {tried // 2} ({told})", flush=True)
+    mailbox.set_micro_size(tried // 2)
+
+
+def too_big(setup: Setup, error: Exception, tried: int) -> OutOfMemoryError:
+    """The error for samples that do not fit: what, how large, within which limit, and what to do."""
+    model, limit = setup.state.model, setup.spec.resources.memory_bytes
+    num_bytes = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
+    samples = "one sample" if tried == 1 else f"batch.micro_size={tried} samples"
+    remedy = "" if tried == 1 else "set batch.micro_size to auto or lower it, "
+    return OutOfMemoryError(
+        f"{samples} of {type(model).__name__} ({num_bytes} bytes of parameters and buffers) does not fit into a "
+        f"worker's memory (resources.memory_bytes={limit}): {described(error)}; {remedy}give workers more memory, "
+        "or make the model or its samples smaller"
+    )
