@@ -153,8 +153,6 @@ class Installation:
         write_ray_record(self.home.ray_file, replace(record, is_own=False))
         for name in self._names:
             self.start(name)
-        if CLUSTER in self._names:
-            wait_for("the stage's cluster", Path(self._cluster_socket).exists)
         return self
 
     def __exit__(self, *_: object) -> None:
