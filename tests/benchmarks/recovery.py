@@ -25,7 +25,7 @@ from tests.benchmarks.leaving import leave_in_order
 from tests.benchmarks.recovery_changes import ACTS, Change, measure, settle
 from tests.benchmarks.recovery_ours import concertina
 from tests.benchmarks.recovery_ray_train import ray_train
-from tests.benchmarks.recovery_results import KIND, earlier, in_lines, num_measured
+from tests.benchmarks.recovery_results import KIND, STUCK, earlier, in_lines, num_measured
 from tests.benchmarks.recovery_setting import Setting, Side
 from tests.benchmarks.recovery_torchrun import torchrun
 
@@ -79,7 +79,11 @@ def _measure(sides: list[Side], changes: list[Change], options: argparse.Namespa
             for side in sides:
                 if num_measured(changes, what, side.name) > turn or time.monotonic() > until_s:
                     continue
-                changes.append(measure(what, side, SETTING, chance))
+                try:
+                    changes.append(measure(what, side, SETTING, chance))
+                except (TimeoutError, RuntimeError) as error:
+                    append_result(options.output, STUCK, {"what": what, "side": side.name, "error": str(error)})
+                    raise
                 _tell(changes[-1], turn, options.output)
 
 

@@ -51,13 +51,13 @@ class Act:
 
 
 def measure(what: str, side: Side, setting: Setting, chance: random.Random) -> Change:
-    """Make one change, at a random moment within a step, and see what the optimizers did; ends when all is calm again.
+    """Make one change at a random moment between checkpoints and see what the optimizers did; ends when all is calm.
 
     Raises TimeoutError when the side does not come to train in a bounded time, RuntimeError when it has ended.
     """
     act = ACTS[what]
     settle(side, setting, act.num_before)
-    time.sleep(chance.uniform(0.0, 4 * setting.pace_s))
+    time.sleep(chance.uniform(0.0, 2 * setting.checkpoint_every * setting.pace_s))
     before = _wait_for(side, f"{act.num_before} workers", lambda: _members(side, act.num_before))
     at_s = act.do(side, chance)
     first = _wait_for(side, f"step after {what}", lambda: _first(side, at_s, before))

@@ -11,6 +11,9 @@ from tests.benchmarks.figures import in_words, ratio_line
 from tests.benchmarks.recovery_changes import ACTS, Change
 
 KIND = "recovery.change"
+STUCK = "recovery.stuck"
+"""A side did not come back to training within the bound, or ended."""
+
 OURS = "concertina"
 WANTED_TIMES = 30.0
 

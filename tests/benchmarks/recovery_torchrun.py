@@ -22,6 +22,15 @@ MONITOR_S = 0.1
 KEEP_ALIVE_S = 1
 LAST_CALL_S = 1
 UNLIMITED = 10**6
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    # With the store that agents share by default, torch 2.13's first agent never tells one that joins later where the
+    # master is, and one ends after 60 s; and where one agent counts a failure as a restart and the other as a change of
+    # members, their workers look for each other under different keys and fail several times.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
 
 
 @contextmanager
@@ -107,7 +116,7 @@ class TorchrunSide:
                     *("-m", "tests.benchmarks.rival_torchrun", self._config),
                 ],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+                env={**os.environ, **ENVIRONMENT},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
