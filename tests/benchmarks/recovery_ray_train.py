@@ -19,6 +19,7 @@ from tests.benchmarks.recovery_setting import Setting, Side, rival_config
 END_S = 20.0
 HEALTH_CHECK_S = "0.1"
 MONITOR_S = 0.5
+TAIL_CHARS = 2000
 
 
 @contextmanager
@@ -80,7 +81,7 @@ class RayTrainSide:
     def check(self) -> None:
         """Raises RuntimeError when the driver is gone."""
         if self._driver.poll() is not None:
-            raise RuntimeError(f"Ray Train's driver ended with {self._driver.returncode}; see {self._log.name}")
+            raise RuntimeError(f"Ray Train's driver ended: {Path(self._log.name).read_text()[-TAIL_CHARS:]}")
 
     def stop(self) -> None:
         """End the driver; its actors end with it."""

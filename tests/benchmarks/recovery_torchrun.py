@@ -22,6 +22,7 @@ MONITOR_S = 0.1
 KEEP_ALIVE_S = 1
 LAST_CALL_S = 1
 UNLIMITED = 10**6
+TAIL_CHARS = 2000
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "OMP_NUM_THREADS": "1",
@@ -85,9 +86,9 @@ class TorchrunSide:
 
     def check(self) -> None:
         """Raises RuntimeError when an agent is gone that should be there."""
-        for agent in (self._first, self._second):
+        for name, agent in (("first", self._first), ("second", self._second)):
             if agent is not None and agent.poll() is not None:
-                raise RuntimeError(f"an agent of torchrun ended with {agent.returncode}; see {self._folder}")
+                raise RuntimeError(f"torchrun's {name} agent ended: {self._log(name).read_text()[-TAIL_CHARS:]}")
 
     def stop(self) -> None:
         """End the agents, which end their workers."""
@@ -109,7 +110,7 @@ class TorchrunSide:
             "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in rendezvous.items()),
             f"--local-addr={LOOPBACK}",
         ]
-        with (self._folder / f"{name}.log").open("ab") as log:
+        with self._log(name).open("ab") as log:
             return subprocess.Popen(
                 [
                     *(sys.executable, "-m", "torch.distributed.run", *options),
@@ -122,6 +123,9 @@ class TorchrunSide:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
 
 
 def _wait_ended(agent: subprocess.Popen[bytes]) -> None:
