@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -51,11 +51,11 @@ def _by_side(changes: Iterable[Change]) -> dict[str, list[Change]]:
     return {side: list(made) for side, made in groupby(ordered, key=lambda change: change.side)}
 
 
-def _ratios(of_sides: dict[str, list[Change]]) -> list[str]:
-    ours = of_sides.pop(OURS, [])
+def _ratios(of_sides: Mapping[str, list[Change]]) -> list[str]:
+    ours = of_sides.get(OURS, [])
     lines = []
     for side, theirs in of_sides.items():
-        for name in ("seconds", "gap_s") if ours else ():
+        for name in ("seconds", "gap_s") if ours and side != OURS else ():
             ratio = ratio_line(name, [getattr(c, name) for c in ours], [getattr(c, name) for c in theirs], WANTED_TIMES)
             lines.append(f"  against {side}, {ratio}")
     return lines
