@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.supervise.ray_head import OBJECT_STORE_BYTES, without_secrets
+from service.supervise.ray_head import without_secrets
+from tests.benchmarks.figures import ROOT
 from tests.benchmarks.lost_power import lose_power
 from tests.benchmarks.own_ray import OwnRay
-
-ADDRESS = "127.0.0.2"
-"""Not the head's, so that no driver takes it for its own."""
+from tests.benchmarks.second_node import STARTED
 
 START_S = 60.0
 LOOK_S = 0.05
@@ -33,21 +32,21 @@ class OwnNode:
         """Join the head; waits until it has. Raises RuntimeError when it does not within a minute."""
         with self._log.open("wb") as out:
             self._process = subprocess.Popen(
-                self._command(),
+                [sys.executable, "-m", "tests.benchmarks.second_node", self._ray.address],
                 env={
                     **without_secrets(os.environ),
                     **self._ray.variables,
                     "OMP_NUM_THREADS": "1",
                     "RAY_TMPDIR": str(self._ray.folder),
                 },
-                cwd=self._ray.folder,
-                stdin=subprocess.DEVNULL,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         deadline_s = time.monotonic() + START_S
-        while b"Ray runtime started" not in self._log.read_bytes():
+        while STARTED not in self._log.read_text():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"the second Ray node is not up: {self._log.read_text()[-2000:]}")
             time.sleep(LOOK_S)
@@ -64,14 +63,6 @@ class OwnNode:
         """Nothing of it is left."""
         if self._process is not None and self._process.poll() is None:
             self.lose()
-
-    def _command(self) -> list[str]:
-        return [
-            *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block"),
-            *(f"--address={self._ray.address}", f"--node-ip-address={ADDRESS}"),
-            *("--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"),
-            *("--disable-usage-stats", "--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}"),
-        ]
 
 
 @contextmanager
