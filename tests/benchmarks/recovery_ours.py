@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.benchmarks.audit import Audit
 from tests.benchmarks.leaving import leave_in_order
-from tests.benchmarks.own_node import OwnNode, own_node
+from tests.benchmarks.own_node import OwnNode
 from tests.benchmarks.own_ray import OwnRay, own_ray
 from tests.benchmarks.recovery_setting import Setting, Side
 from workers.assignment import JobKey, Storage
@@ -38,14 +38,18 @@ FOREVER_STEPS = 10**8
 @contextmanager
 def concertina(folder: Path, setting: Setting) -> Iterator[Side]:
     """Our own job on a Ray of two nodes with one CPU each; this process is its driver, so there is one of it."""
-    with own_ray(folder, 1) as head, own_node(head, folder / "node.log") as node:
+    with own_ray(folder, 1) as head:
         os.environ.update(head.variables)
+        node = OwnNode(head, folder / "node.log")
         side = ConcertinaSide(head, node, folder, setting)
         leave_in_order()  # Ray has put a handler in its place
         try:
+            # Not before the controller has its place: a node that has just joined may keep it, whatever it prefers.
+            node.start()
             yield side
         finally:
             side.stop()
+            node.end()
 
 
 class ConcertinaSide:
