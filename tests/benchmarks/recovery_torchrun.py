@@ -48,8 +48,8 @@ def torchrun(folder: Path, setting: Setting) -> Iterator[Side]:
 class TorchrunSide:
     """An agent a machine, at its most attentive; the first holds the c10d rendezvous, which torchrun cannot lose.
 
-    The agents look at their workers every 0.1 s, and send a sign of life every second instead of every 5 s; a
-    rendezvous waits 1 s for more than the least number of machines, not 30 s. All three are the least that it takes.
+    The agents look at their workers every 0.1 s. They send a sign of life every second instead of every 5 s, and a
+    rendezvous waits 1 s for more than the least number of machines, not 30 s: it takes whole seconds.
     """
 
     name = "torchrun"
