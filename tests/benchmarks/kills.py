@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -29,7 +30,8 @@ def portion(rounds: int, seed: int) -> dict[str, Any]:
     """One portion's line."""
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         folder = Path(name)
-        with own_ray(folder, NUM_CPUS):
+        with own_ray(folder, NUM_CPUS) as head:
+            os.environ.update(head.variables)
             # Only now, with Ray's environment set, may anything import Ray.
             from tests.faults.ray_portion import run_portion
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.home import Home
@@ -18,12 +19,22 @@ START_S = 90.0
 LOOK_S = 0.1
 
 
-@contextmanager
-def own_ray(folder: Path, num_cpus: int) -> Iterator[str]:
-    """The address of a new head whose workers can import this source tree.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRay:
+    """A head that runs.
 
-    Puts what drivers need into this process's environment, so Ray must not have been imported before.
+    ``variables`` must be in the environment of a driver or a further node before it imports Ray; workers can
+    then import this source tree. ``folder`` holds Ray's files.
     """
+
+    address: str
+    variables: Mapping[str, str]
+    folder: Path
+
+
+@contextmanager
+def own_ray(folder: Path, num_cpus: int) -> Iterator[OwnRay]:
+    """A new head; it and all that joined it end with the block."""
     home = Home(folder / "home")
     home.prepare()
     inherited = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -35,10 +46,10 @@ def own_ray(folder: Path, num_cpus: int) -> Iterator[str]:
             if time.monotonic() > deadline_s or (news is not None and news.event is HeadEvent.LOST):
                 raise RuntimeError(f"the Ray head is not up: {news}; look into {home.logs / 'ray.log'}")
             time.sleep(LOOK_S)
-        os.environ.update(ray_environment({"PYTHONPATH": str(ROOT)}, home.ray_token))
         record = read_ray_record(home.ray_file)
         assert record is not None
-        yield record.address
+        variables = ray_environment({"PYTHONPATH": str(ROOT)}, home.ray_token)
+        yield OwnRay(address=record.address, variables=variables, folder=temp_dir)
     finally:
         head.stop()
         shutil.rmtree(temp_dir, ignore_errors=True)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import os
 import threading
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.audit import Audit
-from tests.benchmarks.recovery_setting import Setting
+from tests.benchmarks.leaving import leave_in_order
+from tests.benchmarks.own_node import OwnNode
+from tests.benchmarks.own_ray import OwnRay, own_ray
+from tests.benchmarks.recovery_setting import Setting, Side
 from workers.assignment import JobKey, Storage
 from workers.errors import Failure
 from workers.spec import JobSpec
@@ -29,23 +35,48 @@ END_S = 60.0
 FOREVER_STEPS = 10**8
 
 
+@contextmanager
+def concertina(folder: Path, setting: Setting) -> Iterator[Side]:
+    """Our own job on a Ray of two nodes with one CPU each; this process is its driver, so there is one of it."""
+    with own_ray(folder, 1) as head:
+        os.environ.update(head.variables)
+        node = OwnNode(head, folder / "node.log")
+        side = ConcertinaSide(head, node, folder, setting)
+        leave_in_order()  # Ray has put a handler in its place
+        try:
+            # Not before the controller has its place: a node that has just joined may keep it, whatever it prefers.
+            node.start()
+            yield side
+        finally:
+            side.stop()
+            node.end()
+
+
 class ConcertinaSide:
     """One detached JobController with its TrainWorkers; a thread plays the reconciler and the store."""
 
     name = "concertina"
 
-    def __init__(self, address: str, folder: Path, setting: Setting) -> None:
+    def __init__(self, head: OwnRay, node: OwnNode, folder: Path, setting: Setting) -> None:
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from workers.control.controller import job_controller_actor
         from workers.control.names import controller_name
 
         self.audit = Audit(folder / "audit")
         self.audit.folder.mkdir(parents=True)
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+        self._node = node
+        ray.init(address=head.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         self._ray = ray
         key = JobKey(job_id="job_benchmark", attempt=1)
-        options = {"name": controller_name(key, TERM), "namespace": NAMESPACE, "lifetime": "detached"}
+        options = {
+            "name": controller_name(key, TERM),
+            "namespace": NAMESPACE,
+            "lifetime": "detached",
+            # As the reconciler places it: beside its driver.
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True),
+        }
         self._controller: Any = job_controller_actor().options(**options).remote(key, TERM, NAMESPACE)
         launch = _launch(folder, self.audit.folder, setting)
         ray.get(self._controller.prepare.remote(TERM, launch), timeout=CALL_S)
@@ -62,6 +93,14 @@ class ConcertinaSide:
             goal=self._direction.goal, num_workers=num_workers, actor="user", reason="benchmark"
         )
         self._wake.set()
+
+    def lose_node(self) -> float:
+        """The second Ray node is killed with its worker."""
+        return self._node.lose()
+
+    def return_node(self) -> None:
+        """A second Ray node joins; the job uses it by itself."""
+        self._node.start()
 
     def check(self) -> None:
         """Raises RuntimeError when the attempt has ended or its controller does not answer."""
