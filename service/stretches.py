@@ -13,7 +13,7 @@ from operator import mul
 from typing import NamedTuple, TypeAlias
 
 FACTOR = 4
-WIDTHS: tuple[int, ...] = tuple(accumulate([64, *[FACTOR] * 11], mul))
+WIDTHS: tuple[int, ...] = tuple(accumulate([16, *[FACTOR] * 12], mul))
 """Rounds in a stretch, finest first; the coarsest holds more than any job has."""
 
 

@@ -22,9 +22,11 @@ from service.stretches import width_for
 
 DEFAULT_POINTS = 1000
 MAX_POINTS = 10_000
-"""Of one answer; a history of so many rounds is read whole, a longer one through its roll-ups."""
+MAX_WHOLE_ROUNDS = 4000
+"""A history of so many rounds, or as many as points are asked for, is read whole; a longer one by its roll-ups."""
 MIN_STRETCHES = 64
-USUAL_KEYS = 20
+MANY_KEYS = 5
+"""What "all keys" counts as: most of them peak together."""
 MAX_TIMELINE_ROWS = 10_000
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
@@ -52,7 +54,7 @@ class MetricsQuery:
     @property
     def num_stretches(self) -> int:
         """As many as can matter: each may give two points a series."""
-        num_keys = USUAL_KEYS if self.keys is None else len(self.keys)
+        num_keys = MANY_KEYS if self.keys is None else len(self.keys)
         return max(MIN_STRETCHES, 2 * self.limit // (1 + num_keys))
 
 
@@ -83,7 +85,7 @@ class Telemetry:
         await self._jobs.get(job_id)
         parts = await self._store.extent(job_id, query.since_step)
         num_rounds = sum(part.last - part.first + 1 for part in parts)
-        if num_rounds <= MAX_POINTS:
+        if num_rounds <= max(query.limit, MAX_WHOLE_ROUNDS):
             points = await self._store.points(job_id, query.since_step)
             return await asyncio.to_thread(_of_points, points, query)
         width = width_for(num_rounds, query.num_stretches)

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
+from alembic import command as alembic
+from alembic.config import Config
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Row, select, text
 from sqlalchemy.schema import DropTable
 
 from service.downsample import chosen_rounds
-from service.migrations.upgrade import upgrade
+from service.migrations.upgrade import FOLDER, upgrade
 from service.records import Point
 from service.services import Services
 from service.store.opening import Store, open_store
@@ -74,7 +76,7 @@ def from_points(points: Sequence[Point], width: int, keys: frozenset[str] | None
 async def check(store: Store, job_id: str, since_step: int, keys: frozenset[str] | None) -> None:
     points = list(dropwhile(lambda point: point.step < since_step, await store.telemetry.points(job_id)))
     parts = await store.telemetry.extent(job_id, since_step)
-    for width in WIDTHS[:2]:
+    for width in WIDTHS[:3]:
         found = await store.telemetry.stretches(job_id, parts, width, keys)
         assert found == from_points(points, width, keys)
         rounds = chosen_rounds(found, 20)
@@ -181,9 +183,12 @@ def test_the_migration_writes_what_arrival_would_have_written(kind: str, empty_d
     chunks: list[Chunk] = [(0, 500, 1, False), (130, 700, 1, True), (-80, 20, 2, False)]
     within(url, lambda store: tell(store, chunks))
     written = within(url, all_stretches)
-    assert {row.width for row in written} == {64, 256, 1024}
+    assert {row.width for row in written} == {16, 64, 256, 1024}
     within(url, forget)
-    upgrade(url)
+    migration = Config()
+    migration.set_main_option("script_location", str(FOLDER))
+    migration.attributes["url"] = url
+    alembic.upgrade(migration, "0003")
     assert within(url, all_stretches) == written
 
 
