@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0003"
+REVISION = "0004"
 """The migration that makes these tables."""
 
 metadata = MetaData(
@@ -120,7 +120,7 @@ jobs = Table(
     Column("failure", Text),
     Column("observed", Text, nullable=False),
 )
-Index("ix_jobs_state_id", jobs.c.state, jobs.c.id)
+Index("ix_jobs_state_id_name", jobs.c.state, jobs.c.id, jobs.c.name)
 Index("ix_jobs_name_id", jobs.c.name, jobs.c.id)
 
 job_labels = Table(
