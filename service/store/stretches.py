@@ -40,8 +40,12 @@ _STRETCHES = (
     .order_by(stretches.c.begin)
 )
 _DROP = delete(stretches).where(
-    *(stretches.c[name] == bindparam(f"of_{name}") for name in (*_PLACE, "width", "begin")),
+    *(stretches.c[name] == bindparam(f"of_{name}") for name in (*_PLACE, "width")),
+    stretches.c.begin >= bindparam("from_begin"),
+    stretches.c.begin < bindparam("to_end"),
 )
+MAX_AT_ONCE = 256
+"""Stretches that are written from one look at what they are made of."""
 
 
 class Piece(NamedTuple):
@@ -61,8 +65,8 @@ def roll_up(conn: Connection, key: LineageKey, touched: Collection[int], last_ro
     for width in WIDTHS:
         begins = {each // width * width for each in touched}
         whole = sorted(begin for begin in begins if begin + width - 1 <= last_round)
-        for begin in whole:
-            _write(conn, key, width, begin)
+        for run in _runs(whole, width):
+            _write(conn, key, width, run)
         if not whole:
             return
 
@@ -74,13 +78,24 @@ def roll_up_all(conn: Connection) -> None:
         roll_up(conn, (row.job_id, row.attempt, row.lineage), [*starts, row.last_round], row.last_round)
 
 
-def _write(conn: Connection, key: LineageKey, width: int, begin: int) -> None:
-    finer = width // FACTOR if width > WIDTHS[0] else 1
-    stretch = _join(_pieces(conn, key, Range(finer, begin, begin + width)), None)
-    place = {**dict(zip(_PLACE, key, strict=True)), "width": width, "begin": begin}
-    conn.execute(_DROP, {f"of_{name}": value for name, value in place.items()})
-    if stretch:
-        conn.execute(insert(stretches), {**place, "values": encode(stretch, begin)})
+def _runs(begins: Sequence[int], width: int) -> Iterator[Range]:
+    """Stretches that follow one another, taken together."""
+    first = 0
+    for n in range(1, len(begins) + 1):
+        if n == len(begins) or begins[n] != begins[n - 1] + width or n - first == MAX_AT_ONCE:
+            finer = width // FACTOR if width > WIDTHS[0] else 1
+            yield Range(finer, begins[first], begins[n - 1] + width)
+            first = n
+
+
+def _write(conn: Connection, key: LineageKey, width: int, run: Range) -> None:
+    place = {**dict(zip(_PLACE, key, strict=True)), "width": width}
+    pieces = groupby(_pieces(conn, key, run), key=lambda piece: piece.begin // width * width)
+    told = ((begin, _join(same, None)) for begin, same in pieces)
+    rows = [{**place, "begin": begin, "values": encode(stretch, begin)} for begin, stretch in told if stretch]
+    conn.execute(_DROP, {**{f"of_{k}": v for k, v in place.items()}, "from_begin": run.begin, "to_end": run.end})
+    if rows:
+        conn.execute(insert(stretches), rows)
 
 
 def _pieces(conn: Connection, key: LineageKey, wanted: Range) -> Iterator[Piece]:
