@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from service.records import Point
-from service.stretches import Extremes, Stretch, merged, stretch_of
+from service.stretches import Stretch, merged, stretch_of
 
 
 def chosen_rounds(stretches: Sequence[Stretch], max_points: int) -> list[int]:
@@ -46,11 +46,7 @@ def downsample(points: Sequence[Point], keys: Collection[str], max_points: int) 
 
 
 def _extremes(stretch: Stretch) -> set[int]:
-    return {at for extremes in stretch.values() for at in _peaks(extremes)}
-
-
-def _peaks(extremes: Extremes) -> tuple[int, int]:
-    return extremes.least_at, extremes.most_at
+    return {at for e in stretch.values() for at in (e.least_at, e.most_at)}
 
 
 def _thinned(rounds: list[int], limit: int) -> list[int]:
