@@ -59,7 +59,7 @@ class Caller:
         connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=60)
         headers = {"Authorization": f"Bearer {self.running.token}", "Last-Event-ID": "0"}
         connection.request("GET", f"/api/v1/stream?topic={topic}", headers=headers)
-        connection.getresponse().read(64)
+        connection.getresponse().readline()
         connection.close()
         self.counts["streams"] += 1
 

@@ -3,8 +3,8 @@
     python -m tests.benchmarks.viewers --viewers 300 --seconds 60 --output results.jsonl
 
 The API's process serves the streams; the job's rounds, log lines and timeline rows come by the store's own calls, as
-a reconciler tells them. A viewer breaks its connection at a random moment, often in the middle of an event, and comes
-back with the last id that it saw whole, as a browser does.
+a reconciler tells them. A viewer breaks its connection at random moments, in the middle of an event and between two
+of one change, and comes back with the last id that it saw whole, as a browser does.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from workers.status import JobSnapshot, LogChunk, RoundRecord, RunPhase, Timelin
 A_FOLD = 5
 FOLDS_PER_S = 5
 GRACE_S = 60.0
+LEAVES = 0.01
+"""The chance that a viewer leaves after an event, whatever belongs to the same change."""
 LINE = b"2026-11-21 step told, and a little more text as logs have it\n"
 
 
@@ -84,6 +86,8 @@ class Viewer:
             self.num_connections += 1
             async for fields in _events(reader):
                 self._take(fields)
+                if self.dice.random() < LEAVES:
+                    return
         finally:
             writer.close()
 
