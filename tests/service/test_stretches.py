@@ -27,6 +27,7 @@ from service.telemetry import MetricsQuery
 from tests.service.conftest import DATABASES
 from tests.service.given import leader, placed, record, snapshot
 from tests.service.postgres import PostgresServer
+from tests.service.query_plans import bad_steps, noted_statements
 from workers.status import RoundRecord
 
 T = TypeVar("T")
@@ -165,8 +166,11 @@ async def test_a_long_history_is_read_by_its_roll_ups_and_shows_no_peak_that_was
     for begin in range(1, 12_001, 1000):
         records = [record(r, loss=peaks.get(r, 1.0)) for r in range(begin, begin + 1000)]
         await store.reconciler.fold(snapshot(job, records), fence)
-    query = MetricsQuery(keys=("loss",), max_points=100)
-    before = await services.telemetry.metrics(job.id, query)
+    query = MetricsQuery(keys=("loss",), since_step=5, max_points=100)
+    engine = await store.database.read(lambda conn: conn.engine)
+    with noted_statements(engine) as statements:
+        before = await services.telemetry.metrics(job.id, query)
+    assert await store.database.read(lambda conn: bad_steps(conn, statements)) == []
     assert max(point["values"]["loss"] for point in before["points"]) == 99.0
     restored = [record(r, lineage=2, loss=-5.0 if r == 11_801 else 1.0) for r in range(11_801, 11_811)]
     await store.reconciler.fold(snapshot(job, restored), fence)
