@@ -79,7 +79,7 @@ def roll_up_all(conn: Connection) -> None:
 
 
 def _runs(begins: Sequence[int], width: int) -> Iterator[Range]:
-    """Stretches that follow one another, taken together."""
+    """Stretches that follow one another, taken together, as ranges of the finer ones that they are made of."""
     first = 0
     for n in range(1, len(begins) + 1):
         if n == len(begins) or begins[n] != begins[n - 1] + width or n - first == MAX_AT_ONCE:
