@@ -11,6 +11,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from service.cost import Prices
 from service.documents import Document, job_document, point_document, timeline_document
@@ -18,11 +19,14 @@ from service.errors import BadRequestError, NotFoundError, TooManyError
 from service.ids import JOB_ID
 from service.nudge import NudgeListener
 from service.overview import Overview
+from service.shared_answers import SharedAnswers
 from service.store.telemetry import TelemetryStore
 
 HEARTBEAT_S = 15.0
 MAX_TOPICS = 50
-MAX_CACHED = 500
+MAX_SHARED_BYTES = 8 * 2**20
+BYTES_AN_EVENT = 200
+"""Roughly, besides its data."""
 HEARTBEAT = b": still here\n\n"
 KINDS = ("job", "metrics", "logs")
 
@@ -69,7 +73,8 @@ class Feed:
         self._max_streams = max_streams
         self._change = 0
         self._moved = asyncio.Event()
-        self._cache: dict[tuple[Topic, int, int], list[Encoded]] = {}
+        self._shared = SharedAnswers[list[Encoded]](_size_bytes, MAX_SHARED_BYTES)
+        self._ends = SharedAnswers[int](lambda _: BYTES_AN_EVENT, MAX_SHARED_BYTES)
         self.num_streams = 0
 
     async def run(self, listener: NudgeListener, poll_s: float, tell: Callable[[Exception], None]) -> None:
@@ -88,7 +93,8 @@ class Feed:
         change = await self._store.change()
         if change != self._change:
             self._change = change
-            self._cache.clear()
+            self._shared.clear()
+            self._ends.clear()
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()
 
@@ -136,19 +142,17 @@ class Feed:
                 yield HEARTBEAT
 
     async def _batch_end(self, topics: tuple[Topic, ...], after: int, upto: int) -> int:
-        job_ids = sorted({topic.job_id for topic in topics if topic.kind in ("metrics", "logs")})
-        return await self._store.batch_end(job_ids, after, upto, has_all_jobs=Topic("jobs") in topics)
+        job_ids = tuple(sorted({topic.job_id for topic in topics if topic.kind in ("metrics", "logs")}))
+        has_all_jobs = Topic("jobs") in topics
+        return await self._ends.get(
+            (job_ids, has_all_jobs, after, upto),
+            lambda: self._store.batch_end(job_ids, after, upto, has_all_jobs=has_all_jobs),
+        )
 
     async def _batch(self, topics: tuple[Topic, ...], after: int, upto: int) -> list[Encoded]:
         found: list[Encoded] = []
         for topic in topics:
-            key = (topic, after, upto)
-            events = self._cache.get(key)
-            if events is None:
-                events = await self._events(topic, after, upto)
-                if len(self._cache) < MAX_CACHED:
-                    self._cache[key] = events
-            found += events
+            found += await self._shared.get((topic, after, upto), partial(self._events, topic, after, upto))
         return sorted(found, key=lambda event: event.changed)
 
     async def _events(self, topic: Topic, after: int, upto: int) -> list[Encoded]:
@@ -230,6 +234,10 @@ class Feed:
 def _encoded(changed: int, name: str, document: Document) -> Encoded:
     data = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return Encoded(changed, f"event: {name}\ndata: {data}\n".encode())
+
+
+def _size_bytes(events: Sequence[Encoded]) -> int:
+    return BYTES_AN_EVENT + sum(BYTES_AN_EVENT + len(event.data) for event in events)
 
 
 def frames(events: Sequence[Encoded]) -> list[bytes]:

@@ -183,6 +183,7 @@ class TimelineEntry:
 class Point:
     """Telemetry of one committed round; ``step`` counts optimizer updates, skipped rounds do not."""
 
+    round: int
     step: int
     time: float
     values: Mapping[str, float]

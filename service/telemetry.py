@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from service.compare import MAX_COMPARED, compare
 from service.documents import Document, explanation_document, point_document, timeline_document
-from service.downsample import downsample
+from service.downsample import chosen_rounds, downsample
 from service.errors import BadRequestError
 from service.explain import Circumstances, explain
 from service.jobs import Jobs
@@ -18,9 +18,15 @@ from service.records import JobRow, Point
 from service.states import JobState
 from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
+from service.stretches import width_for
 
 DEFAULT_POINTS = 1000
 MAX_POINTS = 10_000
+MAX_WHOLE_ROUNDS = 4000
+"""A history of so many rounds, or as many as points are asked for, is read whole; a longer one by its roll-ups."""
+MIN_STRETCHES = 64
+MANY_KEYS = 5
+"""What "all keys" counts as: most of them peak together."""
 MAX_TIMELINE_ROWS = 10_000
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
@@ -34,6 +40,22 @@ class MetricsQuery:
     keys: tuple[str, ...] | None = None
     since_step: int = 0
     max_points: int = DEFAULT_POINTS
+
+    @property
+    def wanted(self) -> frozenset[str] | None:
+        """``keys`` as a set."""
+        return None if self.keys is None else frozenset(self.keys)
+
+    @property
+    def limit(self) -> int:
+        """How many points the answer has at most."""
+        return max(2, min(self.max_points, MAX_POINTS))
+
+    @property
+    def num_stretches(self) -> int:
+        """As many as can matter: each may give two points a series."""
+        num_keys = MANY_KEYS if self.keys is None else len(self.keys)
+        return max(MIN_STRETCHES, 2 * self.limit // (1 + num_keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +77,23 @@ class Telemetry:
         self._clock = clock
 
     async def metrics(self, job_id: str, query: MetricsQuery) -> Document:
-        """``{keys, points}``, at most ``max_points`` points. Raises NotFoundError."""
+        """``{keys, points}``, at most ``max_points`` points. Raises NotFoundError.
+
+        All points, where so many are allowed; else those at which a series is least or greatest in a stretch,
+        of a long history found through its roll-ups.
+        """
         await self._jobs.get(job_id)
-        points = await self._store.points(job_id, query.since_step)
-        return await asyncio.to_thread(_metrics, points, query)
+        parts = await self._store.extent(job_id, query.since_step)
+        num_rounds = sum(part.last - part.first + 1 for part in parts)
+        if num_rounds <= max(query.limit, MAX_WHOLE_ROUNDS):
+            points = await self._store.points(job_id, query.since_step)
+            return await asyncio.to_thread(_of_points, points, query)
+        width = width_for(num_rounds, query.num_stretches)
+        stretches = await self._store.stretches(job_id, parts, width, query.wanted)
+        rounds = await asyncio.to_thread(chosen_rounds, stretches, query.limit)
+        points = await self._store.points_at(job_id, parts, rounds)
+        there = {key for stretch in stretches for key in stretch}
+        return await asyncio.to_thread(_document, points, there, query.keys)
 
     async def timeline(self, job_id: str, after: int = 0) -> list[Document]:
         """Rows after ``after``, oldest first. Raises NotFoundError."""
@@ -103,11 +138,15 @@ class Telemetry:
         return compare(jobs, series)
 
 
-def _metrics(points: Sequence[Point], query: MetricsQuery) -> Document:
-    there = sorted({key for point in points for key in point.values})
-    keys = there if query.keys is None else [key for key in dict.fromkeys(query.keys) if key in there]
-    wanted = None if query.keys is None else frozenset(keys)
-    if wanted is not None:
+def _of_points(points: Sequence[Point], query: MetricsQuery) -> Document:
+    there = {key for point in points for key in point.values}
+    if (wanted := query.wanted) is not None:
+        there &= wanted
         points = [point for point in points if not wanted.isdisjoint(point.values)]
-    kept = downsample(points, keys, max(2, min(query.max_points, MAX_POINTS)))
-    return {"keys": keys, "points": [point_document(point, wanted) for point in kept]}
+    return _document(downsample(points, there, query.limit), there, query.keys)
+
+
+def _document(points: Sequence[Point], there: Collection[str], asked: Sequence[str] | None) -> Document:
+    keys = sorted(there) if asked is None else [key for key in dict.fromkeys(asked) if key in there]
+    shown = None if asked is None else frozenset(keys)
+    return {"keys": keys, "points": [point_document(point, shown) for point in points]}

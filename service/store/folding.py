@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from service.store.database import Write
 from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
+from service.store.stretches import LineageKey, roll_up
 from service.store.visible import num_skipped_before
 from workers.status import (
     Acknowledged,
@@ -42,16 +43,19 @@ def store_records(write: Write, job_id: str, attempt: int, records: Sequence[Rou
         by_lineage[record.lineage].append(record)
     for lineage, found in sorted(by_lineage.items()):
         found.sort(key=lambda r: (r.round, r.generation))
-        _extend_lineage(write, (job_id, attempt, lineage), found)
+        key = (job_id, attempt, lineage)
+        last_before, last = _extend_lineage(write, key, found)
         num_skipped = num_skipped_before(write.conn, job_id, (attempt, lineage, found[0].round))
         rows = []
         for record in found:
             num_skipped += record.is_skipped
             rows.append(_point(write, (job_id, attempt), record, record.round - num_skipped))
         _upsert_points(write.conn, rows)
+        roll_up(write.conn, key, {last_before, *(record.round for record in found)}, last)
 
 
-def _extend_lineage(write: Write, key: tuple[str, int, int], found: Sequence[RoundRecord]) -> None:
+def _extend_lineage(write: Write, key: LineageKey, found: Sequence[RoundRecord]) -> tuple[int, int]:
+    """The last round that was stored before (the first one where there was none), and that which is now."""
     job_id, attempt, lineage = key
     place = (lineages.c.job_id == job_id, lineages.c.attempt == attempt, lineages.c.lineage == lineage)
     row = write.conn.execute(select(lineages).where(*place)).one_or_none()
@@ -59,9 +63,12 @@ def _extend_lineage(write: Write, key: tuple[str, int, int], found: Sequence[Rou
     if row is None:
         values = {"job_id": job_id, "attempt": attempt, "lineage": lineage, "first_round": first, "last_round": last}
         write.conn.execute(insert(lineages).values(values))
-    elif first < row.first_round or last > row.last_round:
-        first, last = min(first, row.first_round), max(last, row.last_round)
+        return first, last
+    last_before = row.last_round
+    first, last = min(first, row.first_round), max(last, row.last_round)
+    if (first, last) != (row.first_round, row.last_round):
         write.conn.execute(update(lineages).where(*place).values(first_round=first, last_round=last))
+    return last_before, last
 
 
 def _point(write: Write, key: tuple[str, int], record: RoundRecord, step: int) -> dict[str, Any]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from sqlalchemy import Connection, Select, delete, func, insert, literal, select
+from sqlalchemy import Connection, delete, func, insert, literal, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
 from service.states import JobState, Move
 from service.store.database import Database, Write
+from service.store.job_lists import page_of
 from service.store.moves import add_event, fetch_job, move, update_guarded
 from service.store.port import StaleRowError, StoreError
 from service.store.rows import event_of, job_of
@@ -129,10 +130,7 @@ class JobStore:
 
     async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> list[JobRow]:
         """At most ``limit`` jobs, newest first, those older than ``before_id``."""
-        statement = _filtered(wanted).order_by(jobs.c.id.desc()).limit(limit)
-        if before_id is not None:
-            statement = statement.where(jobs.c.id < before_id)
-        return await self._database.read(lambda conn: [job_of(row) for row in conn.execute(statement)])
+        return await self._database.read(lambda conn: page_of(conn, wanted, limit, before_id))
 
     async def count_by_state(self) -> dict[JobState, int]:
         """How many jobs are in each state; states without any are 0."""
@@ -263,19 +261,3 @@ def _drop_bundle(write: Write, bundle_id: str) -> str | None:
         .returning(bundles.c.sha256)
     )
     return gone.scalar_one_or_none()
-
-
-def _filtered(wanted: JobFilter) -> Select[tuple[object, ...]]:
-    statement = select(jobs)
-    if wanted.states:
-        statement = statement.where(jobs.c.state.in_(sorted(wanted.states)))
-    if wanted.name is not None:
-        statement = statement.where(jobs.c.name == wanted.name)
-    if wanted.search:
-        statement = statement.where(
-            jobs.c.id.startswith(wanted.search, autoescape=True) | jobs.c.name.contains(wanted.search, autoescape=True)
-        )
-    for key, value in sorted(wanted.labels.items()):
-        match = select(job_labels.c.job_id).where(job_labels.c.key == key, job_labels.c.value == value)
-        statement = statement.where(jobs.c.id.in_(match))
-    return statement

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0002"
+REVISION = "0004"
 """The migration that makes these tables."""
 
 metadata = MetaData(
@@ -120,7 +120,7 @@ jobs = Table(
     Column("failure", Text),
     Column("observed", Text, nullable=False),
 )
-Index("ix_jobs_state_id", jobs.c.state, jobs.c.id)
+Index("ix_jobs_state_id_name", jobs.c.state, jobs.c.id, jobs.c.name)
 Index("ix_jobs_name_id", jobs.c.name, jobs.c.id)
 
 job_labels = Table(
@@ -187,6 +187,17 @@ Index(
     points.c.job_id,
     sqlite_where=text("is_skipped"),
     postgresql_where=text("is_skipped"),
+)
+
+stretches = Table(
+    "stretches",
+    metadata,
+    _job_column(),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("lineage", Integer, primary_key=True, autoincrement=False),
+    Column("width", BigInteger, primary_key=True, autoincrement=False),  # rounds
+    Column("begin", BigInteger, primary_key=True, autoincrement=False),  # the first round, a multiple of the width
+    Column("values", Text, nullable=False),
 )
 
 timeline = Table(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Row, Select, Table, func, select
@@ -16,14 +18,17 @@ from service.store.moves import fetch_job
 from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
-from service.store.visible import in_spans, visible_spans
+from service.store.stretches import joined, pieces_of
+from service.store.visible import in_parts, visible_parts
+from service.stretches import Part, Stretch
 
 MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
 MAX_JOBS_A_BATCH = 200
+MAX_ROUNDS_A_SELECT = 500
 
-_PointRow: TypeAlias = Row[Any, Any, Any, Any]
-_POINT_COLUMNS = (points.c.step, points.c.time, points.c["values"], points.c.changed)
+_PointRow: TypeAlias = Row[Any, Any, Any, Any, Any]
+_POINT_COLUMNS = (points.c.round, points.c.step, points.c.time, points.c["values"], points.c.changed)
 
 
 class TelemetryStore:
@@ -36,12 +41,12 @@ class TelemetryStore:
         """Points that count, with ``step`` of at least ``since_step``, by growing step."""
 
         def work(conn: Connection) -> Sequence[_PointRow]:
-            spans = visible_spans(conn, job_id)
-            if not spans:
+            parts = visible_parts(conn, job_id)
+            if not parts:
                 return ()
             found = conn.execute(
                 select(*_POINT_COLUMNS)
-                .where(points.c.job_id == job_id, points.c.step >= since_step, in_spans(spans))
+                .where(points.c.job_id == job_id, points.c.step >= since_step, in_parts(parts))
                 .order_by(points.c.attempt, points.c.lineage, points.c.round)
             )
             return found.all()
@@ -49,6 +54,33 @@ class TelemetryStore:
         rows = await self._database.read(work)
         # Long histories are a second of parsing; other requests go on meanwhile.
         return await asyncio.to_thread(_points_of, rows)
+
+    async def extent(self, job_id: str, since_step: int = 0) -> list[Part]:
+        """Which rounds count, from the first on whose step is at least ``since_step``; without their points."""
+        return await self._database.read(lambda conn: _extent(conn, job_id, since_step))
+
+    async def stretches(
+        self, job_id: str, parts: Sequence[Part], width: int, keys: frozenset[str] | None
+    ) -> list[Stretch]:
+        """These parts in stretches of ``width`` rounds (one of WIDTHS), in order; only of ``keys``, where given."""
+        pieces = await self._database.read(lambda conn: pieces_of(conn, job_id, parts, width))
+        return await asyncio.to_thread(joined, pieces, width, keys)
+
+    async def points_at(self, job_id: str, parts: Sequence[Part], rounds: Sequence[int]) -> list[Point]:
+        """The points of these rounds, which grow, as far as they lie in the parts."""
+
+        def work(conn: Connection) -> list[_PointRow]:
+            found: list[_PointRow] = []
+            for part in parts:
+                inside = rounds[bisect_left(rounds, part.first) : bisect_right(rounds, part.last)]
+                for begin in range(0, len(inside), MAX_ROUNDS_A_SELECT):
+                    chosen = points.c.round.in_(inside[begin : begin + MAX_ROUNDS_A_SELECT])
+                    place = (points.c.attempt == part.attempt, points.c.lineage == part.lineage)
+                    of_part = select(*_POINT_COLUMNS).where(points.c.job_id == job_id, *place, chosen)
+                    found += conn.execute(of_part.order_by(points.c.round)).all()
+            return found
+
+        return await asyncio.to_thread(_points_of, await self._database.read(work))
 
     async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
         """Rows with ``seq`` above ``after``, oldest first."""
@@ -134,12 +166,12 @@ class TelemetryStore:
         """Points that count, written in (``after``, ``upto``], in the order of the changes."""
 
         def work(conn: Connection) -> list[Point]:
-            spans = visible_spans(conn, job_id)
-            if not spans:
+            parts = visible_parts(conn, job_id)
+            if not parts:
                 return []
             chosen = (points.c.job_id == job_id, points.c.changed > after, points.c.changed <= upto)
             found = conn.execute(
-                select(*_POINT_COLUMNS).where(*chosen, in_spans(spans)).order_by(points.c.changed, points.c.round)
+                select(*_POINT_COLUMNS).where(*chosen, in_parts(parts)).order_by(points.c.changed, points.c.round)
             )
             return _points_of(found.all())
 
@@ -200,5 +232,24 @@ def _of_rank(job_id: str, rank: int | None) -> list[Any]:
     return chosen
 
 
+def _extent(conn: Connection, job_id: str, since_step: int) -> list[Part]:
+    """Steps grow along the parts, and none is above its round."""
+    parts = [part for part in visible_parts(conn, job_id) if part.last >= since_step]
+    for n, part in enumerate(parts):
+        place = (points.c.attempt == part.attempt, points.c.lineage == part.lineage)
+        found = conn.execute(
+            select(points.c.round)
+            .where(points.c.job_id == job_id, *place, points.c.round.between(max(part.first, since_step), part.last))
+            .where(points.c.step >= since_step)
+            .order_by(points.c.round)
+            .limit(1)
+        )
+        first = found.scalar_one_or_none()
+        if first is not None:
+            is_begin = part.is_begin and first == part.first
+            return [replace(part, first=first, is_begin=is_begin), *parts[n + 1 :]]
+    return []
+
+
 def _points_of(rows: Sequence[_PointRow]) -> list[Point]:
-    return [Point(step, time, json.loads(values), changed) for step, time, values, changed in rows]
+    return [Point(at, step, time, json.loads(values), changed) for at, step, time, values, changed in rows]

@@ -1,0 +1,160 @@
+"""The list of 100,000 jobs over REST: milliseconds to a page, for each filter, at the beginning and in the middle.
+
+python -m tests.benchmarks.job_list --jobs 100000 --output results.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import random
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from service.ids import IdSource
+from service.settings import Settings
+from service.states import JobState
+from service.store.opening import Store, open_store
+from service.store.schema import job_labels, jobs
+from tests.benchmarks.figures import append_result, circumstances, in_words, percentile, spread_document, versions
+from tests.benchmarks.own_service import Running, api_alone
+from workers.spec import parse_job_spec
+
+LIMIT_MS = 150.0
+LARGE_PAGE = 500
+A_BATCH = 2000
+SHARES = {"SUCCEEDED": 700, "FAILED": 200, "CANCELLED": 90, "QUEUED": 9, "RUNNING": 1}
+"""Of a thousand jobs."""
+QUERIES = {
+    "all": "",
+    "all, 500 a page": "page_size=500",
+    "one state, many jobs": "state=FAILED",
+    "one state, few jobs": "state=RUNNING",
+    "four states": "state=FAILED%2CCANCELLED%2CQUEUED%2CRUNNING",
+    "a label, many jobs": "label=team%3Dvision",
+    "a label, few jobs": "label=run%3D77",
+    "two labels": "label=team%3Dvision&label=run%3D77",
+    "a label and a state": "label=team%3Dvision&state=RUNNING",
+    "a label and a search": "label=team%3Dvision&search=7777",
+    "a name, many jobs": "name=digits",
+    "a name and a state": "name=digits&state=RUNNING",
+    "a name and a label": "name=digits&label=team%3Dvision",
+    "a search, many jobs": "search=gpt",
+    "a search, few jobs": "search=77777",
+    "a search, none": "search=nothing-like-it",
+    "a search and states": "search=77777&state=FAILED%2CSUCCEEDED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One connection to the service."""
+
+    connection: http.client.HTTPConnection
+    token: str
+
+    def page(self, query: str, token: str | None) -> tuple[float, dict[str, Any]]:
+        """Milliseconds to a page, and the page."""
+        path = f"/api/v1/jobs?{query}" + (f"&page_token={token}" if token else "")
+        begin_s = time.perf_counter()
+        self.connection.request("GET", path, headers={"Authorization": f"Bearer {self.token}"})
+        response = self.connection.getresponse()
+        body = response.read()
+        took_ms = 1000 * (time.perf_counter() - begin_s)
+        if response.status != 200:
+            raise RuntimeError(f"GET {path} answered {response.status}: {body[:200]!r}")
+        found: dict[str, Any] = json.loads(body)
+        return took_ms, found
+
+
+def main() -> None:
+    """Fill, ask and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--pages", type=int, default=20, help="pages of each kind, at the beginning and in the middle")
+    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:
+        home = Path(name) / "home"
+        with api_alone(home):
+            pass  # makes the home and its database
+        asyncio.run(_fill(Settings(home=home).database_url, options.jobs))
+        with api_alone(home) as running:
+            figures = {what: _walk(running, query, options) for what, query in QUERIES.items()}
+    for what, ms in figures.items():
+        kept = "kept" if percentile(ms, 0.95) <= LIMIT_MS else "NOT KEPT"
+        print(f"{what:22s} p95 {percentile(ms, 0.95):4.0f} ms ({kept}: {LIMIT_MS:g}); {in_words(ms, 'ms')}")
+    about = {"versions": versions("fastapi", "sqlalchemy"), "jobs": options.jobs, **circumstances()}
+    print(about)
+    spreads = {what: spread_document(ms) for what, ms in figures.items()}
+    append_result(options.output, "jobs.list", {**about, "ms": spreads})
+
+
+def _walk(running: Running, query: str, options: argparse.Namespace) -> list[float]:
+    """Milliseconds of the first pages, and of as many in the middle of all jobs where the list reaches so far."""
+    caller = Caller(http.client.HTTPConnection("127.0.0.1", running.port, timeout=60), running.token)
+    took_ms: list[float] = []
+    token: str | None = None
+    for _ in range(options.pages):
+        ms, page = caller.page(query, token)
+        took_ms.append(ms)
+        token = page["next_page_token"]
+    large = f"{query}&page_size={LARGE_PAGE}"
+    token = None
+    for _ in range(options.jobs // 2 // LARGE_PAGE):
+        _, page = caller.page(large, token)
+        token = page["next_page_token"]
+        if token is None:
+            break
+    else:
+        for _ in range(options.pages):
+            ms, page = caller.page(query, token)
+            took_ms.append(ms)
+            token = page["next_page_token"]
+    caller.connection.close()
+    return took_ms
+
+
+async def _fill(url: str, num_jobs: int) -> None:
+    store = open_store(url)
+    try:
+        await _add_jobs(store, num_jobs)
+    finally:
+        await store.close()
+
+
+async def _add_jobs(store: Store, num_jobs: int) -> None:
+    """Jobs like one that was submitted, with states, names and labels as an installation has them after a year."""
+    spec = {"name": "digits", "entrypoint": "workers.recipes.digits:build", "steps": 1000}
+    first = (await store.jobs.submit(parse_job_spec(spec))).job
+    dice, ids = random.Random(0), IdSource()
+    states = dice.choices(list(SHARES), list(SHARES.values()), k=num_jobs)
+
+    def add(conn: Connection, begin: int, end: int) -> None:
+        given = dict(conn.execute(select(jobs).where(jobs.c.id == first.id)).mappings().one())
+        rows, labels = [], []
+        for n in range(begin, end):
+            job_id = ids.job_id(first.created_at + 60 * n)
+            name = "digits" if n % 3 else f"gpt-{n}"
+            text = given["spec"].replace('"seed":0', f'"seed":{n}')
+            state = JobState(states[n])
+            rows.append({**given, "id": job_id, "name": name, "state": state, "spec": text, "bundle_id": None})
+            labels.append({"job_id": job_id, "key": "team", "value": "vision" if n % 2 else "text"})
+            labels.append({"job_id": job_id, "key": "run", "value": str(n // 10)})
+        conn.execute(insert(jobs), rows)
+        conn.execute(insert(job_labels), labels)
+
+    for begin in range(0, num_jobs, A_BATCH):
+        end = min(begin + A_BATCH, num_jobs)
+        await store.database.write_quietly(lambda conn, b=begin, e=end: add(conn, b, e))  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    main()

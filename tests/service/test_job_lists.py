@@ -1,0 +1,133 @@
+"""The list of jobs: every filter gives what it says, by an index, whatever the number of jobs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, insert, select
+
+from service.ids import IdSource
+from service.records import JobFilter
+from service.states import JobState
+from service.store.job_lists import page_of
+from service.store.opening import Store
+from service.store.schema import job_labels, jobs
+from tests.service.given import spec
+from tests.service.query_plans import bad_steps, noted_statements
+
+pytestmark = pytest.mark.anyio
+
+TEAM = {"team": "vision"}
+BOTH = {**TEAM, "run": "1"}
+FEW = frozenset({JobState.RUNNING})
+SOME = frozenset({JobState.FAILED, JobState.RUNNING})
+FILTERS = [
+    JobFilter(states=states, labels=labels, name=name, search=search)
+    for states, labels, name, search in itertools.product(
+        (frozenset(), FEW, SOME), ({}, TEAM, BOTH), (None, "digits"), (None, "git", "7")
+    )
+]
+
+
+def add_jobs(conn: Connection, number: int) -> None:
+    """Copies of the one job that is there, with names, states and labels of their own."""
+    dice, ids = random.Random(0), IdSource()
+    (given,) = conn.execute(select(jobs)).mappings()
+    rows: list[dict[str, Any]] = []
+    labels: list[dict[str, str]] = []
+    for n in range(number):
+        job_id = ids.job_id(given["created_at"] + n)
+        state = dice.choices([JobState.SUCCEEDED, JobState.FAILED, JobState.RUNNING], [70, 25, 5])[0]
+        rows.append({**given, "id": job_id, "name": dice.choice(["digits", f"gpt-{n}"]), "state": state})
+        told = {"team": dice.choice(["vision", "text"]), "run": str(n % 7)}
+        labels += [{"job_id": job_id, "key": key, "value": value} for key, value in told.items()]
+    conn.execute(insert(jobs), rows)
+    conn.execute(insert(job_labels), labels)
+
+
+def expected(conn: Connection, wanted: JobFilter) -> list[str]:
+    told: dict[str, dict[str, str]] = {}
+    for job_id, key, value in conn.execute(select(job_labels)):
+        told.setdefault(job_id, {})[key] = value
+    return [
+        row.id
+        for row in conn.execute(select(jobs).order_by(jobs.c.id.desc()))
+        if (not wanted.states or row.state in wanted.states)
+        and (wanted.name is None or row.name == wanted.name)
+        and (not wanted.search or row.id.startswith(wanted.search) or wanted.search in row.name)
+        and wanted.labels.items() <= told.get(row.id, {}).items()
+    ]
+
+
+@pytest.mark.parametrize("max_labelled", [0, 1000])
+async def test_pages_of_every_filter_hold_what_it_says(
+    store: Store, monkeypatch: pytest.MonkeyPatch, max_labelled: int
+) -> None:
+    monkeypatch.setattr("service.store.job_lists.MAX_LABELLED", max_labelled)
+    await store.jobs.submit(spec())
+    await store.database.write_quietly(lambda conn: add_jobs(conn, 80))
+
+    def walk(conn: Connection, wanted: JobFilter) -> list[str]:
+        seen: list[str] = []
+        while page := page_of(conn, wanted, 7, seen[-1] if seen else None):
+            seen += [job.id for job in page]
+        return seen
+
+    def compare(conn: Connection) -> None:
+        for wanted in FILTERS:
+            assert walk(conn, wanted) == expected(conn, wanted), wanted
+
+    await store.database.read(compare)
+
+
+@pytest.fixture
+async def engine(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Engine:
+    """A SQLite database with one job."""
+    await store.jobs.submit(spec())
+    return create_engine(f"sqlite:///{tmp_path / 'concertina.db'}")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("max_labelled", [0, 1000])
+async def test_every_filter_goes_along_an_index_and_sorts_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, max_labelled: int
+) -> None:
+    monkeypatch.setattr("service.store.job_lists.MAX_LABELLED", max_labelled)
+    with engine.begin() as conn:
+        add_jobs(conn, 40)
+        middle = expected(conn, JobFilter())[20]
+        for wanted, before_id in itertools.product(FILTERS, (None, middle)):
+            with noted_statements(engine) as statements:
+                page_of(conn, wanted, 5, before_id)
+            assert bad_steps(conn, statements) == [], wanted
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_page_reads_no_more_when_there_are_more_jobs(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.store.job_lists.MAX_LABELLED", 50)
+    with engine.connect() as conn:
+        add_jobs(conn, 1500)
+        few = [steps_of(conn, wanted) for wanted in FILTERS]
+        conn.rollback()
+        add_jobs(conn, 6000)
+        many = [steps_of(conn, wanted) for wanted in FILTERS]
+    # Where the first jobs do not fill a page, the list ends there, and all of an index was looked through.
+    full = [(wanted, f, m) for wanted, f, m in zip(FILTERS, few, many, strict=True) if f is not None]
+    assert len(full) > len(FILTERS) / 2
+    assert [each for each in full if each[2] is None or each[2] > 3 * each[1]] == []
+
+
+def steps_of(conn: Connection, wanted: JobFilter) -> int | None:
+    """What SQLite's machine does for a page; each row that it looks at is a few steps. None where it is not full."""
+    middle = conn.execute(select(jobs.c.id).order_by(jobs.c.id.desc()).offset(500).limit(1)).scalar_one()
+    driver = conn.connection.driver_connection
+    assert driver is not None
+    count = itertools.count()
+    driver.set_progress_handler(lambda: next(count) and None, 10)
+    found = page_of(conn, wanted, 5, middle)
+    driver.set_progress_handler(None, 0)
+    return 10 * next(count) if len(found) == 5 else None
