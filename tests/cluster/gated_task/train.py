@@ -20,6 +20,7 @@ from diary import Note, line_of
 from torch import nn
 
 from workers.task import TrainingTask
+from workers.training.part import Part
 
 WAIT_S = 120.0
 
@@ -104,9 +105,9 @@ def _plan_in_force() -> Any:
     """The plan of the round that calls the optimizer: only the trainer knows it, a few frames up the stack."""
     frame = sys._getframe()
     while frame is not None:
-        draw = frame.f_locals.get("draw")
-        if hasattr(draw, "plan"):
-            return draw.plan
+        part = frame.f_locals.get("part")
+        if isinstance(part, Part):
+            return part.plan
         frame = frame.f_back
     raise LookupError("no round of the trainer is on the stack of optimizer.step")
 
