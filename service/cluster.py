@@ -23,7 +23,7 @@ from service.records import Autoscaling, ClusterView, NodeView
 from workers.assignment import JobKey
 from workers.control.controller import job_controller_actor
 from workers.control.launch import Launch
-from workers.control.names import controller_name
+from workers.control.names import NODE_ID_LABEL, controller_name
 from workers.status import Acknowledged, Direction, JobSnapshot
 
 CONNECT_S = 60.0
@@ -106,14 +106,15 @@ class Cluster:
 
     def _make_controller(self, key: JobKey, term: int) -> Any:
         name = controller_name(key, term)
-        # Beside the service: Ray may take a quarter of a minute to learn that another node is out of reach.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        # Beside the service, so that what cuts a controller off cuts the service off, and no second one is put in
+        # its place. A label is waited for; an affinity is lost on a node that has just joined and knows no other.
+        here = {NODE_ID_LABEL: ray.get_runtime_context().get_node_id()}
         options = {
             "name": name,
             "namespace": self._namespace,
             "lifetime": "detached",
             "get_if_exists": True,
-            "scheduling_strategy": here,
+            "label_selector": here,
         }
         return job_controller_actor().options(**options).remote(key, term, self._namespace)
 

@@ -83,8 +83,26 @@ class Machines:
 
         wait_for(f"Ray ({log})", is_up, START_S)
 
-    def kill_there(self) -> None:
-        """The other machine loses its power: all of its processes end at once."""
+    def cut(self) -> None:
+        """Pull the cable: nothing gets through, nobody is told, and everything runs on."""
+        _run("ip", "link", "set", self.cable, "down")
+
+    def mend(self) -> None:
+        """Put the cable back."""
+        _run("ip", "link", "set", self.cable, "up")
+
+    def lose_there(self) -> None:
+        """The other machine loses its power: nothing of it can even say goodbye."""
+        self.cut()
+        self._kill_there()
+
+    def renew_there(self, num_cpus: int) -> None:
+        """The other machine starts again, with its cable in place."""
+        self._kill_there()
+        self.mend()
+        self.start_there(num_cpus)
+
+    def _kill_there(self) -> None:
         for pid in self.pids_there():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -99,7 +117,7 @@ class Machines:
 
     def end(self) -> None:
         """Everything that was started ends, and the cable and the other machine go."""
-        self.kill_there()
+        self._kill_there()
         for process in self._processes():
             process.kill()
         psutil.wait_procs(self._processes(), timeout=10)

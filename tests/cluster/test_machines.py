@@ -1,4 +1,4 @@
-"""Two machines and somebody else's Ray: attached to, and one of them drained; no step is lost."""
+"""Two machines and somebody else's Ray: attached to, one of them drained, cut off, without power; no step is lost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.network, pytest.mark.timeout(400)]
 
 LIVENESS_S = 4.0
+CPUS_HERE, CPUS_THERE = 2, 1
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    with two_machines(cpus_here=2, cpus_there=1) as made:
+    with two_machines(CPUS_HERE, CPUS_THERE) as made:
         yield made
 
 
@@ -80,3 +81,44 @@ def test_workers_on_both_machines_train_together_and_leave_a_drained_one(
     assert (moved["kind"], moved["before"]["workers"], moved["after"]["workers"]) == ("resize", 3, 2)
     assert f"node {machines.there} is drained: a test" in moved["reason"]
     assert moved["steps_lost"] == 0
+
+
+@pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
+def test_a_worker_whose_network_is_cut_is_left_behind_and_the_others_go_on(job: Gated, machines: Machines) -> None:
+    pids = job.wait_at(6, 3)
+    machines.cut()
+    try:
+        job.open(6)
+        assert not machines.pids_there() & set(job.wait_at(12, 2))
+        assert_told_as_lost(job)
+    finally:
+        machines.renew_there(CPUS_THERE)
+    job.open(12)
+    job.wait_done()
+    job.assert_nothing_broken()
+    assert set(pids) & machines.pids_there() == set()
+
+
+@pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
+def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serving, machines: Machines) -> None:
+    job.wait_at(6, 3)
+    machines.lose_there()
+    try:
+        job.open(6)
+        job.wait_at(12, 2)
+        assert_told_as_lost(job)
+        wait_for("the loss of the node on the page", lambda: machines.there not in nodes(attached), 90)
+        job.open(12)
+        job.wait_done()
+    finally:
+        machines.renew_there(CPUS_THERE)
+    job.assert_nothing_broken()
+
+
+def assert_told_as_lost(job: Gated) -> None:
+    """One row tells of the silent worker, and that no step was lost."""
+    job.wait_told(11)
+    (lost,) = [row for row in job.timeline() if row["kind"] == "worker_lost"]
+    assert (lost["before"]["workers"], lost["after"]["workers"]) == (3, 2)
+    assert "silent" in lost["reason"]
+    assert lost["steps_lost"] == 0, lost

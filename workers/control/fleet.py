@@ -24,7 +24,7 @@ from ray.exceptions import (
 from workers.assignment import JobKey, log_file
 from workers.control.actor import Tail, read_tail, train_worker_actor
 from workers.control.launch import Launch
-from workers.control.names import highest_term, worker_ids, worker_name
+from workers.control.names import NODE_ID_LABEL, highest_term, worker_ids, worker_name
 from workers.errors import StaleTermError
 from workers.plan import Plan, PlanId
 from workers.secrets import secrets_of
@@ -227,7 +227,7 @@ class RayFleet:
         if resources.memory_bytes is not None:
             options["memory"] = resources.memory_bytes
         if link.avoids:
-            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(link.avoids))})"}
+            options["label_selector"] = {NODE_ID_LABEL: f"!in({','.join(sorted(link.avoids))})"}
         return train_worker_actor().options(**options).remote(self._namespace)
 
     async def _find(self, link: _Link) -> None:

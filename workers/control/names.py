@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from workers.assignment import JobKey
 
+NODE_ID_LABEL = "ray.io/node-id"
+"""Ray gives each node this label."""
+
 _CONTROLLER = "controller"
 _WORKER = "worker"
 
