@@ -59,7 +59,15 @@ class Desk:
         self.listed: tuple[str, ...] | None = ()
         self.actions: tuple[Action, ...] = ()
 
-    def turn(self, after_s: float = 0.1, lost: dict[str, str] | None = None, silent: tuple[str, ...] = ()) -> None:
+    def turn(
+        self,
+        after_s: float = 0.1,
+        lost: dict[str, str] | None = None,
+        silent: tuple[str, ...] = (),
+        *,
+        is_refusing: bool = False,
+    ) -> None:
+        """One turn; the ``silent`` do not answer, and where ``is_refusing`` they cannot be called at all."""
         self.now += after_s
         for i in lost or {}:
             self.statuses.pop(i, None)
@@ -74,6 +82,7 @@ class Desk:
             listed=self.listed,
             statuses=heard,
             lost=lost or {},
+            refusing=frozenset(silent if is_refusing else ()),
             latest=self.latest,
         )
         self.listed = None

@@ -209,6 +209,7 @@ class Course:
             listed=listed,
             statuses=heard.statuses,
             lost=heard.lost,
+            refusing=heard.refusing,
             latest=await self._newest(heard.lost.keys()),
         )
         before = self._state

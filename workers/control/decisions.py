@@ -61,7 +61,8 @@ class ControlSettings:
 class WorkerFacts:
     """What the controller holds of one worker. Times are the controller's monotonic seconds.
 
-    ``heard_s`` is None until its first answer (it may still wait for a place on the cluster).
+    ``heard_s`` is None until its first answer (it may still wait for a place on the cluster);
+    ``refused_since_s`` is set while its calls find no connection.
     ``stopping_since_s`` is set once it was told to stop; ``kill`` tells why it is being killed. ``avoids``
     are the nodes on which it was asked not to be placed.
     """
@@ -69,6 +70,7 @@ class WorkerFacts:
     worker_id: str
     started_s: float
     heard_s: float | None = None
+    refused_since_s: float | None = None
     status: WorkerStatus | None = None
     stopping_since_s: float | None = None
     kill: str | None = None
@@ -157,8 +159,8 @@ class Inputs:
 
     ``listed`` are the workers of this attempt found by name at the adoption (None afterwards).
     ``statuses`` holds the newest answer of each worker that answered, ``lost`` those whose process is
-    known to be gone and why. ``latest`` is the newest complete checkpoint in storage that this attempt
-    may go on from. ``unix_s`` is wall-clock time, for rows only.
+    known to be gone and why, ``refusing`` those whose last call found no connection. ``latest`` is the newest
+    complete checkpoint in storage that this attempt may go on from. ``unix_s`` is wall-clock time, for rows only.
     """
 
     unix_s: float
@@ -167,6 +169,7 @@ class Inputs:
     listed: tuple[str, ...] | None = None
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
+    refusing: frozenset[str] = frozenset()
     latest: CheckpointInfo | None = None
 
 

@@ -42,10 +42,14 @@ _LOST = (RayActorError, OutOfMemoryError, NodeDiedError, OwnerDiedError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """What happened since it was asked last. ``is_superseded``: a higher term is in office."""
+    """What happened since it was asked last. ``is_superseded``: a higher term is in office.
+
+    ``refusing`` are the workers whose last call found no connection: their process or node may be gone.
+    """
 
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
+    refusing: frozenset[str] = frozenset()
     is_superseded: bool = False
 
 
@@ -116,6 +120,7 @@ class _Link:
     actor: Any = None
     is_up: bool = False
     is_taken_back: bool = False
+    is_refusing: bool = False
     calls: set[str] = field(default_factory=set)
 
 
@@ -145,7 +150,8 @@ class RayFleet:
         return found
 
     def heard(self) -> Heard:
-        heard = Heard(statuses=self._statuses, lost=self._lost, is_superseded=self._is_superseded)
+        refusing = frozenset(i for i, link in self._links.items() if link.is_refusing)
+        heard = Heard(statuses=self._statuses, lost=self._lost, refusing=refusing, is_superseded=self._is_superseded)
         self._statuses, self._lost = {}, {}
         return heard
 
@@ -252,6 +258,7 @@ class RayFleet:
                 self._supersede()
                 return
             except ActorUnavailableError:
+                self._refused(link)
                 await asyncio.sleep(RETRY_S)
             except RayError as error:
                 self._failed(link, error)
@@ -266,13 +273,17 @@ class RayFleet:
         try:
             async with asyncio.timeout(bound_s):
                 answer = await getattr(link.actor, method).remote(self._term, *args)
-        except (TimeoutError, ActorUnavailableError):
+        except TimeoutError:
             return  # silence is judged by the turn
+        except ActorUnavailableError:
+            self._refused(link)
+            return
         except RayError as error:
             self._failed(link, error)
             return
         finally:
             link.calls.discard(method)
+        link.is_refusing = False
         if isinstance(answer, WorkerStatus) and self._links.get(link.worker_id) is link:
             self._statuses[link.worker_id] = answer
             self.news.set()
@@ -282,6 +293,11 @@ class RayFleet:
             self._supersede()
         elif link.actor is not None:
             await asyncio.to_thread(ray.kill, link.actor)
+
+    def _refused(self, link: _Link) -> None:
+        if not link.is_refusing:
+            link.is_refusing = True
+            self.news.set()
 
     def _failed(self, link: _Link, error: RayError) -> None:
         if isinstance(error, RayTaskError) and isinstance(error.cause, StaleTermError):

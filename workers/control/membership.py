@@ -11,6 +11,9 @@ from workers.status import Phase, StopCause, WorkerStatus
 LATE_TURN_S = 2.0
 """A turn later than this after the last was the controller's own fault, not the workers' silence."""
 
+REFUSED_S = 2.0
+"""No connection for so long while others answer: a node went down, and Ray may take a quarter of a minute to say so."""
+
 OWN_PHASES = frozenset({Phase.BUILD, Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
 """Phases in which a worker waits for nobody else, so that a bound blames it alone."""
 
@@ -25,6 +28,7 @@ def observe(state: ControllerState, inputs: Inputs, now_s: float) -> ControllerS
         facts = workers.get(worker_id)
         if facts is not None and (facts.status is None or status.seq > facts.status.seq):
             workers[worker_id] = replace(facts, status=status, heard_s=now_s)
+    workers = {i: _refusing(f, now_s, is_refusing=i in inputs.refusing) for i, f in workers.items()}
     departed = dict(state.departed)
     for worker_id, why in inputs.lost.items():
         gone = workers.pop(worker_id, None)
@@ -37,6 +41,12 @@ def observe(state: ControllerState, inputs: Inputs, now_s: float) -> ControllerS
 
 def _excused(facts: WorkerFacts, late_s: float) -> WorkerFacts:
     return facts if facts.heard_s is None or late_s == 0.0 else replace(facts, heard_s=facts.heard_s + late_s)
+
+
+def _refusing(facts: WorkerFacts, now_s: float, *, is_refusing: bool) -> WorkerFacts:
+    if is_refusing == (facts.refused_since_s is not None):
+        return facts
+    return replace(facts, refused_since_s=now_s if is_refusing else None)
 
 
 def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
@@ -194,10 +204,24 @@ def overdue(state: ControllerState, now_s: float) -> dict[str, str]:
     for worker_id, facts in state.workers.items():
         if facts.kill is not None:
             continue
-        why = _silence(state, facts, now_s) or _slow_stop(state, facts, now_s) or _stuck(state, facts)
+        why = (
+            _refusal(state, facts, now_s)
+            or _silence(state, facts, now_s)
+            or _slow_stop(state, facts, now_s)
+            or _stuck(state, facts)
+        )
         if why is not None:
             verdicts[worker_id] = why
     return verdicts
+
+
+def _refusal(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:
+    since_s = facts.refused_since_s
+    if since_s is None or now_s - since_s <= REFUSED_S:
+        return None
+    # Where nobody else answers either, it is more likely our own link.
+    has_answered = any((f.heard_s or since_s) > since_s for i, f in state.workers.items() if i != facts.worker_id)
+    return f"refused to be called for {now_s - since_s:.0f} s" if has_answered else None
 
 
 def _silence(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:
