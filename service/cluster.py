@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -138,11 +138,11 @@ class Cluster:
         for name in names:
             with contextlib.suppress(ControllerLostError):
                 actor = await self._find(name)
-                await self._blocking(partial(ray.kill, actor))
+                await self._blocking(functools.partial(ray.kill, actor))
             self._controllers.pop(name, None)
 
     async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
-        look: Any = ray.remote(num_cpus=0, max_retries=0)(os.path.isfile)
+        look = _is_file_task()
 
         async def ask(node_id: str) -> bool:
             place = NodeAffinitySchedulingStrategy(node_id, soft=False)
@@ -217,6 +217,12 @@ def _node(node: Mapping[str, Any], free: Mapping[str, float], deadline_ms: int |
         is_leaving=deadline_ms is not None,
         goes_at=deadline_ms / 1000.0 if deadline_ms else None,
     )
+
+
+@functools.cache
+def _is_file_task() -> Any:
+    # One for the process: Ray forgets none that it exported.
+    return ray.remote(num_cpus=0, max_retries=0)(os.path.isfile)
 
 
 def _autoscaler_status() -> bytes:

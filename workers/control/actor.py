@@ -5,6 +5,7 @@ Every call carries the caller's term. A lower one than the highest seen is refus
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -240,8 +241,9 @@ def read_tail(path: str, offset: int) -> Tail | None:
         return None
 
 
+@functools.cache
 def train_worker_actor() -> Any:
-    """The actor class; options that say where it runs are the caller's."""
+    """The actor class, one for the process as Ray forgets none; options that say where it runs are the caller's."""
     options: dict[str, Any] = {
         "max_restarts": 0,
         "max_task_retries": 0,

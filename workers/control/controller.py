@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 import traceback
 from collections.abc import Callable
@@ -310,8 +311,9 @@ class Course:
             self._telemetry.take_log(chunk)
 
 
+@functools.cache
 def job_controller_actor() -> Any:
-    """The actor class; name, namespace and lifetime are the caller's."""
+    """The actor class, one for the process as Ray forgets none; name, namespace and lifetime are the caller's."""
     options: dict[str, Any] = {"max_restarts": 0, "max_task_retries": 0, "num_cpus": 0}
     decorate: Any = ray.remote(**options)
     return decorate(JobController)
