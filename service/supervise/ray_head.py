@@ -73,6 +73,16 @@ def ray_environment(environment: Mapping[str, str], token_path: Path) -> dict[st
     }
 
 
+def foreign_ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What drivers of somebody else's Ray need besides: it asks for a token wherever it found one at its start.
+
+    A driver shows its token only when told to; where none is asked for, showing it does no harm.
+    """
+    found = Path(environment.get("HOME", "~")).expanduser() / ".ray" / "auth_token"
+    has_token = environment.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} or found.is_file()
+    return {**({"RAY_AUTH_MODE": "token"} if has_token else {}), **environment}
+
+
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment that workers inherit: users' code must not find the service's keys in it."""
     return {

@@ -15,7 +15,7 @@ from service.supervise.child import Child, Program
 from service.supervise.home import Home, write_private
 from service.supervise.lock import ServeLock, database_lock
 from service.supervise.ports import LOOPBACK, listen
-from service.supervise.ray_head import RayHead, ray_environment
+from service.supervise.ray_head import RayHead, foreign_ray_environment, ray_environment
 from service.supervise.ray_record import RayRecord, write_ray_record
 from service.supervise.supervisor import Address, Mark, Parts, Say, Supervisor
 from service.tls import check_certificate, own_trust
@@ -117,10 +117,11 @@ def _api(home: Home, settings: Settings, environment: Mapping[str, str], listene
 
 def _reconciler(home: Home, settings: Settings, environment: Mapping[str, str]) -> Program:
     child = child_environment(settings, environment)
+    drives = foreign_ray_environment(child) if settings.ray_address else ray_environment(child, home.ray_token)
     return Program(
         name="reconciler",
         module="service.reconciler",
-        environment=child if settings.ray_address else ray_environment(child, home.ray_token),
+        environment=drives,
         log_file=home.logs / "reconciler.log",
         cwd=home.path,
     )

@@ -84,7 +84,14 @@ def autoscaled_ray(max_nodes: int) -> Iterator[str]:
         with told.open("wb") as out:
             process = subprocess.Popen(
                 command,
-                env={**environment(), **LOOPBACK, **identity, **autoscaler, "RAY_TMPDIR": str(folder)},
+                env={
+                    **environment(),
+                    **LOOPBACK,
+                    **identity,
+                    **autoscaler,
+                    "HOME": str(folder),
+                    "RAY_TMPDIR": str(folder),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,7 @@ def _run(*command: str) -> None:
 
 @dataclass
 class Machines:
-    """``here`` and ``there`` are the nodes' addresses; ``folder`` holds all of Ray's files."""
+    """``here`` and ``there`` are the nodes' addresses; ``folder`` holds all of Ray's files and is its user's home."""
 
     folder: Path
     here: str
@@ -47,6 +48,16 @@ class Machines:
     def address(self) -> str:
         """Where Ray's head answers."""
         return f"{self.here}:{self.port}"
+
+    @property
+    def token(self) -> Path:
+        """Where everybody whose home is ``folder`` finds what Ray asks for."""
+        return self.folder / ".ray" / "auth_token"
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The environment in which Ray's commands show the token."""
+        return {"HOME": str(self.folder), "RAY_AUTH_MODE": "token"}
 
     def start_head(self, num_cpus: int) -> None:
         """Ray's head, on this machine."""
@@ -70,7 +81,7 @@ class Machines:
         with told.open("wb") as out:
             process = subprocess.Popen(
                 command,
-                env={**environment(), "RAY_TMPDIR": str(self.folder)},
+                env={**environment(), **self.identity, "RAY_TMPDIR": str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -136,6 +147,8 @@ def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
     machines = Machines(
         folder=folder, here=f"{net}.1", there=f"{net}.2", port=free_port(), space=f"ct{tag}", cable=f"ct{tag}a"
     )
+    machines.token.parent.mkdir()
+    machines.token.write_text(secrets.token_hex(32))
     try:
         _run("ip", "netns", "add", machines.space)
         _run("ip", "link", "add", machines.cable, "type", "veth", "peer", "name", "eth0", "netns", machines.space)

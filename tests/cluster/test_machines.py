@@ -1,4 +1,7 @@
-"""Two machines and somebody else's Ray: attached to, one of them drained, cut off, without power; no step is lost."""
+"""Two machines and somebody else's Ray, which asks for a token: attached to; one is drained, cut off, without power.
+
+No step is lost.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,14 @@ def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> It
     home = tmp_path_factory.mktemp("attached") / "home"
     home.mkdir(mode=0o700)
     (home / "config.toml").write_text(f"liveness_s = {LIVENESS_S}\nevacuate_s = 1\ngather_s = 60\n")
-    try:
-        with serving(home, "--ray-address", machines.address) as started:
-            yield started
-            assert started.stop() == 0
-    finally:
-        end_everything(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(machines.folder))
+        try:
+            with serving(home, "--ray-address", machines.address) as started:
+                yield started
+                assert started.stop() == 0
+        finally:
+            end_everything(home)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
 from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
 from service.supervise.ports import PortTakenError, answers, is_free, listen
 from service.supervise.processes import Identity, belonging_to, identity_of, terminate_leader
-from service.supervise.ray_head import ray_environment, without_secrets
+from service.supervise.ray_head import foreign_ray_environment, ray_environment, without_secrets
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
 from service.supervise.serve import serve
 from tests.waiting import LIMIT_S, wait_for
@@ -253,6 +253,16 @@ def test_workers_inherit_no_secrets_and_the_head_listens_on_loopback(tmp_path: P
     assert made["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     assert made["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
     assert given.keys() & made.keys() == {"PATH"}
+
+
+def test_a_driver_of_somebody_elses_ray_shows_a_token_where_there_is_one(tmp_path: Path) -> None:
+    given = {"HOME": str(tmp_path)}
+    assert foreign_ray_environment(given) == given
+    assert foreign_ray_environment({**given, "RAY_AUTH_TOKEN": "t"})["RAY_AUTH_MODE"] == "token"
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("t")
+    assert foreign_ray_environment(given)["RAY_AUTH_MODE"] == "token"
+    assert foreign_ray_environment({**given, "RAY_AUTH_MODE": "disabled"})["RAY_AUTH_MODE"] == "disabled"
 
 
 def test_a_ray_record_is_read_as_written_and_a_broken_one_is_none(tmp_path: Path) -> None:
