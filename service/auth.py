@@ -95,11 +95,14 @@ def _read_token(home: Path) -> str | None:
 def _write_token(home: Path) -> str:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = token_file(home)
-    path.unlink(missing_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{token}\n")
         file.flush()
         os.fsync(descriptor)
+    # A command that waits for the token must never find half of it.
+    part.replace(path)
     return token
