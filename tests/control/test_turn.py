@@ -252,6 +252,23 @@ def test_silence_is_judged_by_whether_others_answer(others_silent: bool, waited_
     assert bool(desk.of(KillWorker)) is is_killed
 
 
+def test_a_first_group_that_still_takes_over_its_state_is_starting_not_recovering() -> None:
+    desk = Desk()
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    desk.turn()
+    for worker_id in ("1.1", "1.2"):
+        desk.say(worker_id, Phase.READY)
+    desk.turn()
+    for worker_id in ("1.1", "1.2"):
+        desk.say(worker_id, Phase.SYNC, plan=desk.plan, generation=desk.plan.generation)
+    desk.turn()
+    assert desk.state.phase is RunPhase.STARTING
+    desk.train("1.1", "1.2")
+    desk.turn()
+    assert desk.state.phase is RunPhase.RUNNING
+
+
 @pytest.mark.parametrize(("silent", "waited_s", "is_killed"), [(("1.2",), 4, True), (("1.1", "1.2"), 9, False)])
 def test_whoever_refuses_calls_is_gone_soon_unless_all_do(
     silent: tuple[str, ...], waited_s: int, is_killed: bool

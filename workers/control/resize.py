@@ -42,7 +42,8 @@ def settle(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     plan = state.plan
     if plan is None:
         return None
-    if not membership.is_settled(state, plan):
+    # In force and without state yet is a first group that still takes it over.
+    if not (membership.is_settled(state, plan) and membership.holders(state)):
         return state, ()
     if state.settled_at is None:
         reached = plan.num_members if plan.num_members == wanted(state, inputs) else state.reached
