@@ -79,19 +79,13 @@ def autoscaled_ray(max_nodes: int) -> Iterator[str]:
         *(f"--object-store-memory={OBJECT_STORE_BYTES}", f"--temp-dir={folder}", f"--autoscaling-config={config}"),
     ]
     identity = {"RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID, "RAY_FAKE_CLUSTER": "1"}
+    home = {"HOME": str(folder), "RAY_TMPDIR": str(folder)}
     autoscaler = {"RAY_enable_autoscaler_v2": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     try:
         with told.open("wb") as out:
             process = subprocess.Popen(
                 command,
-                env={
-                    **environment(),
-                    **LOOPBACK,
-                    **identity,
-                    **autoscaler,
-                    "HOME": str(folder),
-                    "RAY_TMPDIR": str(folder),
-                },
+                env={**environment(), **LOOPBACK, **identity, **autoscaler, **home},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

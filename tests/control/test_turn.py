@@ -238,20 +238,6 @@ def test_a_stall_in_user_code_is_killed_and_counted() -> None:
     assert desk.state.failure.reason is Reason.STALLED
 
 
-@pytest.mark.parametrize(
-    ("others_silent", "waited_s", "is_killed"), [(False, 11, True), (True, 11, False), (True, 31, True)]
-)
-def test_silence_is_judged_by_whether_others_answer(others_silent: bool, waited_s: int, is_killed: bool) -> None:
-    desk = Desk()
-    desk.started(2)
-    silent = ("1.1", "1.2") if others_silent else ("1.2",)
-    for _ in range(waited_s):
-        desk.turn(after_s=1.0, silent=silent)
-        if desk.of(KillWorker):
-            break
-    assert bool(desk.of(KillWorker)) is is_killed
-
-
 def test_a_first_group_that_still_takes_over_its_state_is_starting_not_recovering() -> None:
     desk = Desk()
     desk.direction = replace(desk.direction, num_workers=2)
@@ -267,32 +253,6 @@ def test_a_first_group_that_still_takes_over_its_state_is_starting_not_recoverin
     desk.train("1.1", "1.2")
     desk.turn()
     assert desk.state.phase is RunPhase.RUNNING
-
-
-@pytest.mark.parametrize(("silent", "waited_s", "is_killed"), [(("1.2",), 4, True), (("1.1", "1.2"), 9, False)])
-def test_whoever_refuses_calls_is_gone_soon_unless_all_do(
-    silent: tuple[str, ...], waited_s: int, is_killed: bool
-) -> None:
-    desk = Desk()
-    desk.started(2)
-    for _ in range(waited_s):
-        desk.turn(after_s=1.0, silent=silent, is_refusing=True)
-    assert [kill.worker_id for kill in desk.of(KillWorker) if isinstance(kill, KillWorker)] == ["1.2"] * is_killed
-
-
-def test_whoever_can_be_called_again_in_time_stays() -> None:
-    desk = Desk()
-    desk.started(2)
-    for is_refusing in [True, False] * 4:
-        desk.turn(after_s=1.5, silent=("1.2",) if is_refusing else (), is_refusing=is_refusing)
-        assert desk.of(KillWorker) == []
-
-
-def test_a_late_turn_excuses_silence() -> None:
-    desk = Desk()
-    desk.started(2)
-    desk.turn(after_s=40.0, silent=("1.1", "1.2"))
-    assert desk.of(KillWorker) == []
 
 
 def test_a_users_resize_names_who_and_why_and_keeps_leavers_until_the_first_commit() -> None:
