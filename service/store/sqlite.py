@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.store.port import DatabaseAwayError
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 NUM_READERS = 4
 """A long read (a job's whole history) holds one of these; the others go on."""
+
+WAL_RETRY_S = 0.01
 
 
 class SqliteTransactions:
@@ -97,13 +100,26 @@ def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> 
     cursor = connection.cursor()
     for pragma in (
         f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}",
-        "journal_mode=WAL",
         "synchronous=FULL",
         "foreign_keys=ON",
         "cache_size=-8000",
     ):
         cursor.execute(f"PRAGMA {pragma}")
+    _use_wal(cursor)
     cursor.close()
+
+
+def _use_wal(cursor: DBAPICursor) -> None:
+    """Change a new file to WAL. SQLite waits for nobody there, though another process may be doing the same."""
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(WAL_RETRY_S)
 
 
 def _begin(conn: Any) -> None:

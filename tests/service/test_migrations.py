@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from service.store.database import Database
 from service.store.port import StoreError
 from service.store.schema import REVISION, VERSION_TABLE, installation, metadata
 from tests.service.conftest import DATABASES
+
+
+NUM_AT_ONCE = 4
 
 
 def url_of(file: Path) -> str:
@@ -61,13 +65,20 @@ def test_processes_that_migrate_at_once_make_one_installation(
 ) -> None:
     url = request.getfixturevalue("postgres").empty("raced") if kind == "postgres" else url_of(tmp_path / "a.db")
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=upgrade, args=(url,)) for _ in range(2)]
+    barrier = spawn.Barrier(NUM_AT_ONCE)
+    processes = [spawn.Process(target=upgrade_together, args=(url, barrier)) for _ in range(NUM_AT_ONCE)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
+    assert [process.exitcode for process in processes] == [0] * NUM_AT_ONCE
     assert asyncio.run(num_installations(url)) == 1
+
+
+def upgrade_together(url: str, barrier: Barrier) -> None:
+    """Once all processes have imported everything."""
+    barrier.wait(60)
+    upgrade(url)
 
 
 async def num_installations(url: str) -> int:
