@@ -18,7 +18,6 @@ from service.store.port import StoreError
 from service.store.schema import REVISION, VERSION_TABLE, installation, metadata
 from tests.service.conftest import DATABASES
 
-
 NUM_AT_ONCE = 4
 
 
