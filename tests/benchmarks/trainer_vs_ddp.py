@@ -75,6 +75,10 @@ class TcpCalls:
     def __init__(self, store: dist.TCPStore) -> None:
         self._store = store
 
+    @property
+    def address(self) -> str:
+        return "127.0.0.1"
+
     def set(self, group: str, key: str, value: bytes) -> None:
         self._store.set(f"{group}/{key}", value.hex())
 
