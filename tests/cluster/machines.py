@@ -59,14 +59,28 @@ class Machines:
         """The environment in which Ray's commands show the token."""
         return {"HOME": str(self.folder), "RAY_AUTH_MODE": "token"}
 
+    @property
+    def disk(self) -> Path:
+        """What the other machine has in the place of ``folder``: a driver takes the node whose files it finds there."""
+        return self.folder.with_name(f"{self.folder.name}-disk")
+
+    @property
+    def inside(self) -> list[str]:
+        """What starts a command on the other machine."""
+        mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        return [*("ip", "netns", "exec", self.space, "sh", "-c", mounted), str(self.disk), str(self.folder)]
+
+    def is_told_there(self, text: str) -> bool:
+        """Whether an actor on the other machine has written this."""
+        return any(text in file.read_text(errors="replace") for file in self.disk.glob("session_*/logs/worker-*.out"))
+
     def start_head(self, num_cpus: int) -> None:
         """Ray's head, on this machine."""
         self._start([], "head.log", "--head", f"--node-ip-address={self.here}", f"--port={self.port}", num_cpus)
 
     def start_there(self, num_cpus: int) -> None:
         """A node on the other machine."""
-        inside = ["ip", "netns", "exec", self.space]
-        self._start(inside, "there.log", f"--address={self.address}", f"--node-ip-address={self.there}", num_cpus)
+        self._start(self.inside, "there.log", f"--address={self.address}", f"--node-ip-address={self.there}", num_cpus)
 
     def _start(self, inside: list[str], log: str, *flags: str | int) -> None:
         *options, num_cpus = flags
@@ -149,6 +163,7 @@ def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
     )
     machines.token.parent.mkdir()
     machines.token.write_text(secrets.token_hex(32))
+    shutil.copytree(folder, machines.disk)
     try:
         _run("ip", "netns", "add", machines.space)
         _run("ip", "link", "add", machines.cable, "type", "veth", "peer", "name", "eth0", "netns", machines.space)
