@@ -131,6 +131,8 @@ class Machines:
         for pid in self.pids_there():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for folder in self.disk.glob("session_*"):
+            shutil.rmtree(folder, ignore_errors=True)  # temporary files do not outlive a machine's power
 
     def pids_there(self) -> set[int]:
         """Processes on the other machine."""
