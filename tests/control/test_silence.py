@@ -6,6 +6,7 @@ import pytest
 
 from tests.control.desk import Desk
 from workers.control.decisions import AskHead, KillWorker
+from workers.status import StopCause
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,15 @@ def test_whoever_refuses_calls_is_gone_soon_unless_all_do(
     for _ in range(waited_s):
         desk.turn(after_s=1.0, silent=silent, is_refusing=True)
     assert [kill.worker_id for kill in desk.of(KillWorker) if isinstance(kill, KillWorker)] == ["1.2"] * is_killed
+
+
+def test_whoever_refuses_calls_is_gone_at_once_where_the_group_broke_too() -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.stop("1.1", StopCause.PEER)
+    for _ in range(4):
+        desk.turn(after_s=0.3, silent=("1.2",), is_refusing=True)
+    assert desk.state.workers["1.2"].kill == "refused to be called for 0.9 s"
 
 
 def test_whoever_can_be_called_again_in_time_stays() -> None:

@@ -15,6 +15,9 @@ from workers.control.decisions import ControllerState, WorkerFacts
 REFUSED_S = 2.0
 """No connection for so long while others answer: a node went down, and Ray may take a quarter of a minute to say so."""
 
+REFUSED_BROKEN_S = 0.5
+"""The same where a peer broke the group as well and everybody waits; Ray itself tells of a refusal a second late."""
+
 ASK_S = 1.0
 """How often Ray's head is asked while somebody is out of reach."""
 
@@ -40,7 +43,7 @@ class _Absence:
         return now_s - self.since_s > self.limit_s / 2 and now_s - head_seen_s > ASK_S
 
     def why(self, now_s: float) -> str:
-        return f"{self.words} for {now_s - self.since_s:.0f} s"
+        return f"{self.words} for {now_s - self.since_s:.1f} s"
 
 
 def lost(state: ControllerState, head_seen_s: float | None, now_s: float) -> Mapping[str, str]:
@@ -69,7 +72,10 @@ def _refusal(state: ControllerState, facts: WorkerFacts) -> _Absence | None:
         return None
     # Where nobody else answers either, it is more likely our own link.
     has_answered = any((f.heard_s or since_s) > since_s for i, f in state.workers.items() if i != facts.worker_id)
-    return _Absence(since_s=since_s, limit_s=REFUSED_S, words="refused to be called") if has_answered else None
+    if not has_answered:
+        return None
+    limit_s = REFUSED_BROKEN_S if state.is_broken else REFUSED_S
+    return _Absence(since_s=since_s, limit_s=limit_s, words="refused to be called")
 
 
 def _silence(state: ControllerState, facts: WorkerFacts, now_s: float) -> _Absence | None:
