@@ -177,6 +177,7 @@ async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
     endless: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.reconciler.sight.TRY_S", 0.0)
+    monkeypatch.setattr("workers.advisors.scaling.REST_S", 0.0)
     endless.sees_storage()
     job = await endless.submit(workers={"min": 1, "max": 8})
     await endless.until(job, lambda row: row.num_current == 4)
