@@ -22,7 +22,8 @@ from workers.errors import JobError
 from workers.spec import parse_job_spec
 from workers.training.build import build_task
 
-import_before_forking("workers.training.build", "sklearn.datasets")  # once for all of them: torch, and what digits wants
+# Once for all of them: torch, and what digits wants.
+import_before_forking("workers.training.build", "sklearn.datasets")
 
 TRAIN = """
 import os, random
