@@ -181,6 +181,7 @@ class FakeFleet:
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
         self._tails: dict[str, bytes] = {}
+        self._unplaced: set[str] = set()
         self._is_superseded = False
         self._head_seen_s: float | None = None
 
@@ -202,7 +203,9 @@ class FakeFleet:
         if self.breaks_on_start is not None:
             raise self.breaks_on_start
         allowed = [name for name in self._machines() if name not in avoids]
-        if allowed:  # else it waits for a place
+        if not allowed:
+            self._unplaced.add(worker_id)
+        else:
             place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))
             self.workers[worker_id] = FakeWorker(worker_id, self._total, self._fails_at, place)
             self.news.set()
@@ -224,7 +227,11 @@ class FakeFleet:
     def stop(self, worker_id: str, save: bool) -> None:
         if save:
             self.told_to_save.add(worker_id)
-        if worker_id in self.workers and not self.lingers:
+        if worker_id in self._unplaced:
+            self._unplaced.discard(worker_id)
+            self._lost[worker_id] = "it was taken back"
+            self.news.set()
+        elif worker_id in self.workers and not self.lingers:
             self.lose(worker_id, "it ended")
 
     def kill(self, worker_id: str) -> None:

@@ -62,7 +62,7 @@ def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: 
     assert struck > 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(worlds(st.sampled_from(FAULTS)))
 def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
     world.run(max_ticks=20_000)
@@ -70,7 +70,7 @@ def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
     assert_whole(world)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(worlds(st.sampled_from([f for f in FAULTS if f not in DEADLY])))
 def test_no_round_is_committed_twice_while_no_worker_dies(world: World) -> None:
     world.run(max_ticks=20_000)
@@ -79,7 +79,7 @@ def test_no_round_is_committed_twice_while_no_worker_dies(world: World) -> None:
     assert_whole(world)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(worlds(st.sampled_from([f for f in Fault if f not in DEADLY])))
 def test_a_pause_saves_every_committed_round(world: World) -> None:
     world.faults.append(Fault.PAUSE)
@@ -91,7 +91,7 @@ def test_a_pause_saves_every_committed_round(world: World) -> None:
         assert saved == len(world.tokens)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(worlds(st.sampled_from(list(Fault))))
 def test_every_wish_is_met_under_any_fault(world: World) -> None:
     world.faults.append(Fault.CANCEL)

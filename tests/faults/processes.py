@@ -7,7 +7,6 @@ The API listens on a socket that outlives it, as under `serve`; the reconciler d
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import socket
@@ -34,6 +33,7 @@ from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.faults.crash_points import Armed, CrashPoint
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
+from tests.forking import FORKS, import_before_forking
 from tests.waiting import wait_for
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
@@ -43,8 +43,7 @@ NUM_CPUS = 4.0
 END_S = 20.0
 REAP_S = 0.5
 PATIENCE_S = 1.0
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__])
+import_before_forking(__name__)
 
 
 def _enter(environment: Mapping[str, str], log: str) -> None:
@@ -171,7 +170,7 @@ class Installation:
             API: (_run_api, (self._listener,)),
             RECONCILER: (_run_reconciler, (make_cluster, self._ray is None)),
         }[name]
-        process = _CONTEXT.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
+        process = FORKS.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
         process.start()
         if self.is_alive(name):
             self._frozen.append(self._processes[name])

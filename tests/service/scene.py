@@ -60,6 +60,12 @@ class Scene:
     async def submit(self, **changes: object) -> JobRow:
         return (await self.store.jobs.submit(spec(**changes))).job
 
+    async def look(self) -> None:
+        """Store what the controllers tell by now: they are asked after the steps that are under way."""
+        await self.reconciler.settle(5)
+        await self.reconciler.tick()
+        await self.reconciler.settle(5)
+
     async def job(self, job: JobRow) -> JobRow:
         row = await self.store.reconciler.job(job.id)
         assert row is not None

@@ -126,6 +126,7 @@ async def test_workers_move_off_a_drained_node(endless: Scene) -> None:
     await endless.store.nodes.mark_node(mark("a"), "Node a is drained.")
     row = await endless.until(job, lambda row: row.num_current == 2 and places(endless) == {"b"})
     assert row.state is JobState.RUNNING
+    await endless.look()
     moved = [entry for entry in await endless.store.telemetry.timeline(job.id, 0, 100) if entry.actor == "admin"]
     assert [(entry.kind, entry.reason) for entry in moved] == [("resize", "node a is drained: a new disk")]
 
@@ -177,6 +178,7 @@ async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
     endless: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.reconciler.sight.TRY_S", 0.0)
+    monkeypatch.setattr("workers.advisors.scaling.REST_S", 0.0)
     endless.sees_storage()
     job = await endless.submit(workers={"min": 1, "max": 8})
     await endless.until(job, lambda row: row.num_current == 4)

@@ -93,6 +93,7 @@ async def test_pause_saves_and_resume_makes_a_new_attempt(endless: Scene) -> Non
     await endless.say(job, Verb.PAUSE)
     row = await endless.until_state(job, JobState.PAUSED)
     assert row.num_current == 0
+    await endless.reconciler.settle(5)  # the state is stored before the controller is ended
     assert await endless.cluster.names() == []
     await endless.say(job, Verb.RESUME)
     assert (await endless.until_state(job, JobState.RUNNING)).attempt == 2

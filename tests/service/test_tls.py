@@ -107,19 +107,23 @@ def test_a_browsers_session_is_secure(served: Served) -> None:
     assert {"Secure", "HttpOnly"} <= {part.strip() for part in answer.headers["set-cookie"].split(";")}
 
 
+def at_once(pause_s: float) -> None:
+    """No pause before a call is tried again: none of these will do better."""
+
+
 def test_a_caller_believes_the_authority_that_it_was_given_and_nobody_else(served: Served, files: Files) -> None:
     with (
-        Client(served.address.url, served.token) as stranger,
+        Client(served.address.url, served.token, sleep=at_once) as stranger,
         pytest.raises(UnreachableError, match="CONCERTINA_CA_FILE"),
     ):
         stranger.get("/version")
     with (
-        Client(served.address.url, served.token, authority_trust(files.authority)) as caller,
+        Client(served.address.url, served.token, authority_trust(files.authority), sleep=at_once) as caller,
         pytest.raises(UnreachableError, match="by a name that is in the certificate"),
     ):
         caller.get("/version")
     with (
-        Client(f"http://127.0.0.1:{served.address.port}", served.token) as plain_caller,
+        Client(f"http://127.0.0.1:{served.address.port}", served.token, sleep=at_once) as plain_caller,
         pytest.raises(UnreachableError, match="write https:// instead"),
     ):
         plain_caller.get("/version")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 import time
@@ -12,9 +11,13 @@ from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
 
+from tests.forking import FORKS, import_before_forking
 from tests.training.fake_store import FakeStore
 from workers.assignment import Assignment
 from workers.training.session import Session
+
+# Torch, and what its optimizers import when the first of them is made.
+import_before_forking(__name__, "tests.training.tasks", "torch._dynamo")
 
 WAIT_S = 40.0
 NUM_SAMPLES = 40
@@ -116,11 +119,8 @@ class RankProcess:
     """A worker's session in another process, with the session's own methods."""
 
     def __init__(self, assignment: Assignment, address: Any, key: bytes) -> None:
-        context = multiprocessing.get_context("forkserver")
-        # Imported once for all: torch, and what its optimizers import when the first of them is made.
-        context.set_forkserver_preload(["workers.training.worker", "tests.training.tasks", "torch._dynamo"])
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=serve, args=(theirs, assignment, address, key), daemon=True)
+        self._pipe, theirs = FORKS.Pipe()
+        self.process = FORKS.Process(target=serve, args=(theirs, assignment, address, key), daemon=True)
         self.process.start()
         theirs.close()
 

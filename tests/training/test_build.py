@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import sys
 import zipfile
@@ -16,14 +15,15 @@ from typing import Any
 
 import pytest
 
+from tests.forking import FORKS, import_before_forking
 from tests.training.wheels import write_wheel
 from workers.assignment import Assignment, JobKey, Storage
 from workers.errors import JobError
 from workers.spec import parse_job_spec
 from workers.training.build import build_task
 
-WORKERS = multiprocessing.get_context("forkserver")
-WORKERS.set_forkserver_preload(["workers.training.build"])  # so that torch is imported once for all of them
+# Once for all of them: torch, and what digits wants.
+import_before_forking("workers.training.build", "sklearn.datasets")
 
 TRAIN = """
 import os, random
@@ -85,8 +85,8 @@ def in_a_worker(answer_to: Connection, assignment: Assignment, bundle: bytes | N
 
 
 def built(assignment: Assignment, bundle: bytes | None) -> dict[str, Any]:
-    ours, theirs = WORKERS.Pipe()
-    worker = WORKERS.Process(target=in_a_worker, args=(theirs, assignment, bundle))
+    ours, theirs = FORKS.Pipe()
+    worker = FORKS.Process(target=in_a_worker, args=(theirs, assignment, bundle))
     worker.start()
     theirs.close()
     assert ours.poll(60), "no answer from the worker within 60 s"

@@ -13,6 +13,12 @@ from workers.remote_storage import RemoteStorage
 from workers.storage import Data, Storage, open_storage, read
 
 
+@pytest.fixture(scope="module")
+def objects() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        yield store
+
+
 @pytest.fixture(params=["folder", "file://", "s3://"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     match request.param:
@@ -21,8 +27,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]
         case "file://":
             yield RemoteStorage(f"file://{tmp_path}/root")
         case _:
-            with ObjectStore() as store:
-                yield open_storage(store.make_bucket() + "/root")
+            objects: ObjectStore = request.getfixturevalue("objects")
+            yield open_storage(objects.make_bucket() + "/root")
 
 
 def test_what_is_written_is_read_from_any_place(storage: Storage) -> None:

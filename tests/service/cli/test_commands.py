@@ -61,8 +61,9 @@ def test_help_ends_well(concertina: Run, arguments: tuple[str, ...]) -> None:
 
 
 def test_each_kind_of_end_has_its_exit_code(
-    concertina: Run, call: Run, api: Api, tmp_path: Path, job: dict[str, Any]
+    concertina: Run, call: Run, api: Api, tmp_path: Path, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("service.client.RETRY_PAUSES_S", (0.0, 0.0, 0.0))
     ends = {
         ("jobs",): 0,
         ("frobnicate",): 2,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from service.settings import environment
+from service.supervise import supervisor
 from service.supervise.child import Child, Program
 from service.supervise.home import Home
 from service.supervise.lock import ServeLock
@@ -21,6 +22,8 @@ def tell(mark: Mark, about: str, text: str) -> None:
 
 
 def main() -> int:
+    # The stand-ins answer, or end, within milliseconds.
+    supervisor.TICK_S, supervisor.PROBE_TIMEOUT_S = 0.02, 0.1
     home, api_module = Home(Path(sys.argv[1])), sys.argv[2]
     home.prepare()
     reading, _writing = os.pipe()
