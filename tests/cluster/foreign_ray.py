@@ -19,10 +19,12 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's switch for real loopback; the service that attaches needs it as well."""
 
 
-def start_head(folder: Path, *flags: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_head(
+    folder: Path, *flags: str, variables: Mapping[str, str], inside: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
     """A head over ``folder``, which is its user's home too; waits until it is up."""
     head = ("--head", "--include-dashboard=false", f"--temp-dir={folder}")
-    return start_node(folder, "head", *head, *flags, variables=variables)
+    return start_node(folder, "head", *head, *flags, variables=variables, inside=inside)
 
 
 def start_node(

@@ -101,6 +101,15 @@ class Machines:
 @contextmanager
 def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
     """A Ray over both machines; all of it ends with the block."""
+    with wired_machines() as machines:
+        machines.start_head(cpus_here)
+        machines.start_there(cpus_there)
+        yield machines
+
+
+@contextmanager
+def wired_machines() -> Iterator[Machines]:
+    """Both machines, still without a Ray; whatever was started ends with the block."""
     tag = os.getpid()
     net = f"10.231.{tag % 250}"
     folder = Path(tempfile.mkdtemp(prefix="ct-machines-"))
@@ -116,8 +125,6 @@ def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
         _run("ip", "link", "set", machines.cable, "up")
         for command in (f"addr add {machines.there}/24 dev eth0", "link set eth0 up", "link set lo up"):
             _run("ip", "-n", machines.space, *command.split())
-        machines.start_head(cpus_here)
-        machines.start_there(cpus_there)
         yield machines
     finally:
         machines.end()

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -80,12 +80,15 @@ class Serving:
 
 
 @contextmanager
-def serving(home: Path, *flags: str, num: int = 1) -> Iterator[Serving]:
-    """Start `serve` and wait until it is up; killed at the end if it still runs. ``num`` tells several apart."""
+def serving(home: Path, *flags: str, num: int = 1, prefix: Sequence[str] = ()) -> Iterator[Serving]:
+    """Start `serve` and wait until it is up; killed at the end if it still runs.
+
+    ``num`` tells several apart; ``prefix`` is a command that ends by becoming the one that follows it.
+    """
     output = home.with_name(f"{home.name}-{num}.out")
     with output.open("wb") as stream:
         process = subprocess.Popen(
-            [*CONCERTINA, "serve", "--home", str(home), "--port", "0", "--num-cpus", "3", *flags],
+            [*prefix, *CONCERTINA, "serve", "--home", str(home), "--port", "0", "--num-cpus", "3", *flags],
             cwd=ROOT,
             env=environment(),
             stdout=stream,
