@@ -113,11 +113,14 @@ class Cluster:
         host, _, port = self._address.rpartition(":")
         try:
             async with asyncio.timeout(PROBE_S):
-                _, writer = await asyncio.open_connection(host, int(port))
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    # gRPC speaks first. What only accepts is a proxy with nothing behind it, or a head that is stopped.
+                    return bool(await reader.read(1))
+                finally:
+                    writer.close()
         except (OSError, TimeoutError):
             return False
-        writer.close()
-        return True
 
     def has_node(self) -> bool:
         return self._raylet is not None and self._raylet.is_alive()

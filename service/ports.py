@@ -47,7 +47,7 @@ class ClusterPort(Protocol):
         ...
 
     async def is_reachable(self) -> bool:
-        """Whether the head accepts connections; cheap, and safe when it does not."""
+        """Whether the head speaks to whoever connects; cheap, and safe when it does not."""
         ...
 
     def has_node(self) -> bool:

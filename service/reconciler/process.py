@@ -214,8 +214,7 @@ class Process:
                 await self._tick(reconciler)
             else:
                 unreachable_since_s = unreachable_since_s or time.monotonic()
-                # A head of our own is on this machine: where its port is closed, it is gone.
-                patience_s = 0.0 if record.is_own else self._settings.liveness_s
+                patience_s = self._settings.liveness_s if self._is_current(record) else 0.0
                 if time.monotonic() - unreachable_since_s >= patience_s:
                     raise ClusterLostError(f"Ray at {record.address} is gone")
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)

@@ -123,6 +123,7 @@ async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_the
 
 
 async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:
+    scene.settings = scene.settings.model_copy(update={"liveness_s": 0.2})
     _, end = scene.start()
     job = await scene.running_job()
     await scene.cluster.lose_everything()
