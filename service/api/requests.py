@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import Depends, Header, Request, params
 from fastapi.dependencies.utils import get_flat_params
@@ -31,19 +33,32 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", max_length=500
 
 async def known_parameters_only(request: Request) -> None:
     """Refuse what the call would ignore: a misspelt filter must not answer with everything. Raises InvalidError."""
-    given = request.query_params.keys()
+    given = Counter(name for name, _ in request.query_params.multi_items())
     if not given:
         return
     known = _query_parameters(request.scope["route"])
-    problems = [FieldProblem(f"/query/{name[:80]}", _unknown(name, known)) for name in given if name not in known]
+    found = {name: _problem(name, times, known) for name, times in given.items()}
+    problems = [FieldProblem(f"/query/{name[:80]}", words) for name, words in found.items() if words is not None]
     if problems:
         raise InvalidError("a parameter is refused", problems)
 
 
-def _query_parameters(route: APIRoute) -> tuple[str, ...]:
+def _query_parameters(route: APIRoute) -> Mapping[str, bool]:
+    """The names that a call takes, and whether it takes them more than once."""
     # Those of a model, as a list of jobs has it, are told without their kind.
     others = (params.Path, params.Header, params.Cookie)
-    return tuple(field.alias for field in get_flat_params(route.dependant) if not isinstance(field.field_info, others))
+    known = [field for field in get_flat_params(route.dependant) if not isinstance(field.field_info, others)]
+    return {field.alias: _is_list(field.field_info.annotation) for field in known}
+
+
+def _is_list(annotation: Any) -> bool:
+    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
+
+
+def _problem(name: str, times: int, known: Mapping[str, bool]) -> str | None:
+    if name not in known:
+        return _unknown(name, tuple(known))
+    return None if times == 1 or known[name] else f"{name!r} is given {times} times and takes one value; leave one"
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from service.folders import checkpoints_place
-from service.records import ClusterView, JobRow, NodeView, Transition
+from service.records import Autoscaling, ClusterView, JobRow, NodeView, Transition
 from service.replica import mark_storage
 from service.states import JobState, Move
 from service.store.opening import Store
@@ -112,7 +112,7 @@ class Sample:
         assert row is not None
         return await self.store.jobs.command(row, move)
 
-    async def cluster(self, *, is_up: bool = True) -> None:
+    async def cluster(self, *, is_up: bool = True, autoscaling: Autoscaling | None = None) -> None:
         """What the reconciler last saw of Ray."""
         nodes = tuple(
             NodeView(
@@ -124,7 +124,9 @@ class Sample:
             )
             for node_id, name, free in zip(NODES, ("alder", "birch"), (1.0, 2.0), strict=True)
         )
-        view = ClusterView(is_up=True, address="127.0.0.1:6379", ray_version="2.60.0", nodes=nodes)
+        view = ClusterView(
+            is_up=True, address="127.0.0.1:6379", ray_version="2.60.0", nodes=nodes, autoscaling=autoscaling
+        )
         if not is_up:
             view = replace(view, is_up=False, error="no answer from 127.0.0.1:6379 within 5 s")
         await self.store.reconciler.put_cluster(view, self.fence)

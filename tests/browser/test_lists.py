@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from service.records import Autoscaling
 from service.states import JobState
 from tests.browser.conftest import Filled, Open
 from tests.browser.history import Course
@@ -117,6 +119,18 @@ def test_the_cluster_shows_what_runs_where_and_what_is_lacking(shared: Filled, v
     expect(alder).to_contain_text("3 of 4 CPUs in use")
     expect(alder.locator("a.cell")).to_have_text([re.compile(r"digits\s*worker 0 · compute"), re.compile(r"worker 2")])
     expect(page.get_by_label("Demand not met")).to_contain_text("chargpt-large lacks 4 workers")
+
+
+def test_what_the_autoscaler_does_about_it_is_told(own: Filled, view: Open) -> None:
+    page = view(own.site).go("/cluster")
+    asked = Autoscaling(num_coming=2, wanted_by=(own.jobs["chargpt-large"].id,))
+    own.site.write(lambda sample: sample.cluster(autoscaling=asked))
+    demand = page.get_by_label("Demand not met")
+    expect(demand).to_contain_text("2 nodes are being started for chargpt-large.")
+    refused = replace(asked, num_coming=0, is_infeasible=True, failures=("the quota of the region is used up",))
+    own.site.write(lambda sample: sample.cluster(autoscaling=refused))
+    expect(demand).to_contain_text("no kind of node, or none left, with room for what is wanted for chargpt-large.")
+    expect(demand).to_contain_text("A node could not be started: the quota of the region is used up.")
 
 
 def test_a_node_is_drained_and_used_again(own: Filled, view: Open) -> None:

@@ -38,8 +38,8 @@ class Beside:
     def start_head(self, num_cpus: int) -> None:
         """The head, on the other machine."""
         place = (f"--node-ip-address={self._machines.there}", f"--port={self._machines.port}")
-        inside = ("ip", "netns", "exec", self._machines.space)
-        start_head(self.home, *place, f"--num-cpus={num_cpus}", variables=self._machines.identity, inside=inside)
+        identity, inside = self._machines.identity, self._machines.inside
+        start_head(self.home, *place, f"--num-cpus={num_cpus}", variables=identity, inside=inside)
 
     def start_node(self, num_cpus: int) -> None:
         """The node on this machine."""

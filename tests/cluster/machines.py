@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -50,6 +51,21 @@ class Machines:
         """The environment in which Ray's commands show the token."""
         return {"HOME": str(self.folder), "RAY_AUTH_MODE": "token"}
 
+    @property
+    def disk(self) -> Path:
+        """What the other machine has in the place of ``folder``: a driver takes the node whose files it finds there."""
+        return self.folder.with_name(f"{self.folder.name}-disk")
+
+    @property
+    def inside(self) -> list[str]:
+        """What starts a command on the other machine."""
+        mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
+        return [*("ip", "netns", "exec", self.space, "sh", "-c", mounted), str(self.disk), str(self.folder)]
+
+    def is_told_there(self, text: str) -> bool:
+        """Whether an actor on the other machine has written this."""
+        return any(text in file.read_text(errors="replace") for file in self.disk.glob("session_*/logs/worker-*.out"))
+
     def start_head(self, num_cpus: int) -> None:
         """Ray's head, on this machine."""
         place = (f"--node-ip-address={self.here}", f"--port={self.port}")
@@ -58,8 +74,7 @@ class Machines:
     def start_there(self, num_cpus: int) -> None:
         """A node on the other machine."""
         flags = (f"--address={self.address}", f"--node-ip-address={self.there}", f"--num-cpus={num_cpus}")
-        inside = ("ip", "netns", "exec", self.space)
-        start_node(self.folder, "there", *flags, variables=self.identity, inside=inside)
+        start_node(self.folder, "there", *flags, variables=self.identity, inside=self.inside)
 
     def cut(self) -> None:
         """Pull the cable: nothing gets through, nobody is told, and everything runs on."""
@@ -84,6 +99,8 @@ class Machines:
         for pid in self.pids_there():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for folder in self.disk.glob("session_*"):
+            shutil.rmtree(folder, ignore_errors=True)  # temporary files do not outlive a machine's power
 
     def pids_there(self) -> set[int]:
         """Processes on the other machine."""
@@ -118,6 +135,7 @@ def wired_machines() -> Iterator[Machines]:
     )
     machines.token.parent.mkdir()
     machines.token.write_text(secrets.token_hex(32))
+    shutil.copytree(folder, machines.disk)
     try:
         _run("ip", "netns", "add", machines.space)
         _run("ip", "link", "add", machines.cable, "type", "veth", "peer", "name", "eth0", "netns", machines.space)

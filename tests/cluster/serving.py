@@ -80,15 +80,15 @@ class Serving:
 
 
 @contextmanager
-def serving(home: Path, *flags: str, num: int = 1, prefix: Sequence[str] = ()) -> Iterator[Serving]:
+def serving(home: Path, *flags: str, num: int = 1, inside: Sequence[str] = ()) -> Iterator[Serving]:
     """Start `serve` and wait until it is up; killed at the end if it still runs.
 
-    ``num`` tells several apart; ``prefix`` is a command that ends by becoming the one that follows it.
+    ``num`` tells several apart; ``inside`` is a command that starts it somewhere else.
     """
     output = home.with_name(f"{home.name}-{num}.out")
     with output.open("wb") as stream:
         process = subprocess.Popen(
-            [*prefix, *CONCERTINA, "serve", "--home", str(home), "--port", "0", "--num-cpus", "3", *flags],
+            [*inside, *CONCERTINA, "serve", "--home", str(home), "--port", "0", "--num-cpus", "3", *flags],
             cwd=ROOT,
             env=environment(),
             stdout=stream,

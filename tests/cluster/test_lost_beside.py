@@ -35,7 +35,7 @@ def attached(beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (home / "config.toml").write_text(f"liveness_s = {LIVENESS_S}\ngather_s = 60\n")
     monkeypatch.setenv("HOME", str(beside.home))
     try:
-        with serving(home, "--ray-address", beside.address, prefix=beside.apart()) as started:
+        with serving(home, "--ray-address", beside.address, inside=beside.apart()) as started:
             yield started
             assert started.stop() == 0
     finally:

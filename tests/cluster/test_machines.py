@@ -15,6 +15,7 @@ from tests.cluster.gated import Gated
 from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, end_everything, serving
 from tests.waiting import wait_for
+from workers.control.head import UNSURE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.network, pytest.mark.timeout(400)]
 
@@ -118,6 +119,47 @@ def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serv
     finally:
         machines.renew_there(CPUS_THERE)
     job.assert_nothing_broken()
+
+
+@pytest.fixture
+def afar(machines: Machines, tmp_path: Path) -> Iterator[Serving]:
+    """Another service: its own node is the other machine, Ray's head is not."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    settings = (f"liveness_s = {LIVENESS_S}", "gather_s = 60", "behind_proxy = true")
+    (home / "config.toml").write_text("\n".join([*settings, f'allowed_hosts = ["{machines.there}"]']))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(machines.folder))
+        try:
+            with serving(
+                home, "--ray-address", machines.address, "--host", machines.there, inside=machines.inside
+            ) as started:
+                yield started
+                assert started.stop() == 0
+        finally:
+            end_everything(home)
+
+
+def test_a_controller_that_is_cut_off_from_rays_head_leaves_nobody_behind(
+    afar: Serving, machines: Machines, tmp_path: Path
+) -> None:
+    wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(afar).keys(), 90)
+    job = Gated(afar, tmp_path, **gates(6, 12))
+    try:
+        pids = job.wait_at(6, 3)
+        machines.cut()
+        try:
+            job.open(6)
+            wait_for("its doubt", lambda: machines.is_told_there(UNSURE), 60)
+        finally:
+            machines.mend()
+        assert set(job.wait_at(12, 3)) == set(pids)
+        job.open(12)
+        job.wait_done()
+    finally:
+        job.end()
+    job.assert_nothing_broken()
+    assert "worker_lost" not in job.kinds()
 
 
 def assert_told_as_lost(job: Gated) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from workers.assignment import JobKey
 from workers.control.decisions import (
     Action,
+    AskHead,
     ControllerState,
     ControlSettings,
     Inputs,
@@ -58,6 +59,8 @@ class Desk:
         self.statuses: dict[str, WorkerStatus] = {}
         self.listed: tuple[str, ...] | None = ()
         self.actions: tuple[Action, ...] = ()
+        self.sees_head = True
+        self.head_seen_s: float | None = None
 
     def turn(
         self,
@@ -66,6 +69,7 @@ class Desk:
         silent: tuple[str, ...] = (),
         *,
         is_refusing: bool = False,
+        was_cut_off: bool = False,
     ) -> None:
         """One turn; the ``silent`` do not answer, and where ``is_refusing`` they cannot be called at all."""
         self.now += after_s
@@ -83,10 +87,14 @@ class Desk:
             statuses=heard,
             lost=lost or {},
             refusing=frozenset(silent if is_refusing else ()),
+            head_seen_s=self.head_seen_s,
+            was_cut_off=was_cut_off,
             latest=self.latest,
         )
         self.listed = None
         self.state, self.actions = turn(self.state, inputs, self.now)
+        if self.sees_head and self.of(AskHead):
+            self.head_seen_s = self.now
 
     def say(self, worker_id: str, phase: Phase, **more: object) -> None:
         old = self.statuses.get(worker_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,12 +182,15 @@ class FakeFleet:
         self._lost: dict[str, str] = {}
         self._tails: dict[str, bytes] = {}
         self._is_superseded = False
+        self._head_seen_s: float | None = None
 
     async def adopt(self) -> tuple[str, ...]:
         return tuple(self.workers)
 
     def heard(self) -> Heard:
-        heard = Heard(statuses=self._statuses, lost=self._lost, is_superseded=self._is_superseded)
+        heard = Heard(
+            statuses=self._statuses, lost=self._lost, head_seen_s=self._head_seen_s, is_superseded=self._is_superseded
+        )
         self._statuses, self._lost = {}, {}
         return heard
 
@@ -225,6 +229,10 @@ class FakeFleet:
 
     def kill(self, worker_id: str) -> None:
         self.stop(worker_id, save=False)
+
+    def ask_head(self) -> None:
+        self._head_seen_s = time.monotonic()
+        self.news.set()
 
     async def tail(self, worker_id: str, offset: int) -> Tail | None:
         log = self._tails.get(worker_id)

@@ -37,6 +37,7 @@ class Fault(StrEnum):
     KILL_ALL_BUT_ONE = "kill_all_but_one"
     KILL_WITH_CONTROLLER = "kill_with_controller"
     RAISE_AND_KILL = "raise_and_kill"
+    CUT_OFF = "cut_off"
 
 
 TARGETED: Mapping[Fault, Callable[[SimWorker], bool]] = {
@@ -122,6 +123,12 @@ def _slow_controller(world: World) -> None:
     world.controller_resumes = world.now + world.rng.uniform(1, 6)
 
 
+def _cut_off(world: World) -> None:
+    """The controller's node loses Ray's head and some of the workers for longer than its patience with one."""
+    world.out_of_reach = {worker.id for worker in _some(world, world.rng.randint(1, 3))}
+    world.cut_until = world.now + world.rng.uniform(4, 8)
+
+
 def _scale(world: World) -> None:
     world.want = world.rng.randint(*world.workers_range)
 
@@ -152,6 +159,7 @@ _STRIKES: Mapping[Fault, Strike] = {
     Fault.KILL_CONTROLLER: _kill_controller,
     Fault.KILL_WITH_CONTROLLER: _kill_with_controller,
     Fault.SLOW_CONTROLLER: _slow_controller,
+    Fault.CUT_OFF: _cut_off,
     Fault.SCALE: _scale,
     Fault.CUT_RENDEZVOUS: _cut_rendezvous,
     Fault.PAUSE: _pause,

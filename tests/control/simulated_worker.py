@@ -144,7 +144,7 @@ class SimWorker:
         assert group is not None
         if group.plan.generation <= self.world.superseded or group.is_broken or self.world.term != group.plan.id.term:
             self.leave(StopCause.PEER)
-        elif group.arrived >= set(group.plan.worker_ids):
+        elif group.arrived >= set(group.plan.worker_ids) and not self.world.is_split(group.plan.worker_ids):
             self.op, self.has_contributed = 0, False
             self.to(Phase.SYNC)
 
@@ -165,7 +165,7 @@ class SimWorker:
             op.flags[self.id] = flag
             self.has_contributed = True
             return
-        is_complete = len(op.flags) == group.plan.num_members
+        is_complete = len(op.flags) == group.plan.num_members and not self.world.is_split(group.plan.worker_ids)
         if is_complete and (not group.is_broken or self.world.rng.random() < 0.5):
             self.has_contributed = False
             self.op += 1

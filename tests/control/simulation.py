@@ -9,13 +9,14 @@ reduced to its history: one token a committed round, the same for all who commit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tests.control.simulated_faults import Fault, is_moment, strike
 from tests.control.simulated_worker import Group, SimWorker
 from workers.assignment import JobKey
 from workers.control.decisions import (
+    AskHead,
     ControllerState,
     ControlSettings,
     HaltWorker,
@@ -74,6 +75,11 @@ class World:
     num_deaths: int = 0
     was_empty: bool = False
     lineages: set[int] = field(default_factory=set)
+    out_of_reach: set[str] = field(default_factory=set)
+    cut_until: float = 0.0
+    head_seen_s: float | None = None
+    was_cut_off: bool = False
+    is_asking_head: bool = False
 
     # --- records of what must hold -------------------------------------------------------------
 
@@ -149,9 +155,11 @@ class World:
             listed=self.listed,
             statuses=dict(self.heard),
             lost={i: w for i, w in self.lost.items() if i in self.controller.workers},
+            head_seen_s=self.head_seen_s,
+            was_cut_off=self.was_cut_off,
             latest=newest,
         )
-        self.listed = None
+        self.listed, self.was_cut_off = None, False
         before = self.controller
         self.controller, actions = turn(before, inputs, self.now)
         self._check_lineage(before)
@@ -174,6 +182,7 @@ class World:
         self.controller = begin(JobKey(job_id="job", attempt=1), self.term, spec, SETTINGS, self.now)
         self.listed = tuple(sorted(self.workers))
         self.heard, self.in_flight, self.lost, self.superseded = {}, set(), {}, 0
+        self.head_seen_s, self.was_cut_off, self.is_asking_head = None, False, False
 
     def _check_lineage(self, before: ControllerState) -> None:
         """A new lineage may only begin when nobody who could go on holds state."""
@@ -200,7 +209,8 @@ class World:
             plan, term = controller.offers.get(worker_id), self.term
 
             def ask(worker: SimWorker = worker, plan: Plan | None = plan, term: int = term) -> None:
-                status = None if worker.is_frozen or worker.id not in self.workers else worker.poll(term, plan)
+                is_mute = worker.is_frozen or worker.id not in self.workers or self.is_cut_off(worker.id)
+                status = None if is_mute else worker.poll(term, plan)
 
                 def answer(status: WorkerStatus | None = status, worker: SimWorker = worker) -> None:
                     if term == self.term:
@@ -221,17 +231,43 @@ class World:
                 self.workers[i] = self.all_workers[i] = worker
             case HaltWorker(worker_id=i, plan_id=p):
                 target = self.workers.get(i)
-                if target is not None and not target.is_frozen:
+                if target is not None and not target.is_frozen and not self.is_cut_off(i):
                     self.send(lambda: target.halt(term, p) if target.id in self.workers else None)
             case SupersedeGroup(generation=g):
                 self.superseded = max(self.superseded, g)
             case StopWorker(worker_id=i):
-                self.send(lambda: self.kill(i) if i in self.workers and not self.workers[i].is_frozen else None)
-            case KillWorker(worker_id=i):
+                if not self.is_cut_off(i):
+                    self.send(lambda: self.kill(i) if i in self.workers and not self.workers[i].is_frozen else None)
+            case KillWorker(worker_id=i, why=why):
+                assert not (self.is_cut_off(i) and "silent" in why), f"cut off itself, it left {i} behind: {why}"
                 if i in self.workers:
                     self.kill(i)
+            case AskHead():
+                self._ask_head()
             case _:
                 pass
+
+    def is_cut_off(self, worker_id: str) -> bool:
+        """Whether this worker is on the other side of a cut from the controller."""
+        return self.now < self.cut_until and worker_id in self.out_of_reach
+
+    def is_split(self, worker_ids: Iterable[str]) -> bool:
+        """Whether some of these cannot reach the others."""
+        return len({self.is_cut_off(i) for i in worker_ids}) > 1
+
+    def _ask_head(self) -> None:
+        if self.is_asking_head:
+            return
+        self.is_asking_head = True
+        term, asked_s = self.term, self.now
+        is_late = self.now < self.cut_until
+
+        def answer() -> None:
+            if term == self.term:
+                self.is_asking_head, self.was_cut_off = False, is_late
+                self.head_seen_s = self.head_seen_s if is_late else asked_s
+
+        self.mail.append((max(self.now, self.cut_until) + self.rng.uniform(0.0, 0.1), answer))
 
     # --- time -----------------------------------------------------------------------------------
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.control.desk import Desk
-from workers.control.decisions import KillWorker
+from workers.control.decisions import AskHead, KillWorker
+from workers.status import StopCause
 
 
 @pytest.mark.parametrize(
-    ("others_silent", "waited_s", "is_killed"), [(False, 11, True), (True, 11, False), (True, 31, True)]
+    ("others_silent", "waited_s", "is_killed"), [(False, 12, True), (True, 12, False), (True, 32, True)]
 )
 def test_silence_is_judged_by_whether_others_answer(others_silent: bool, waited_s: int, is_killed: bool) -> None:
     desk = Desk()
@@ -33,6 +34,15 @@ def test_whoever_refuses_calls_is_gone_soon_unless_all_do(
     assert [kill.worker_id for kill in desk.of(KillWorker) if isinstance(kill, KillWorker)] == ["1.2"] * is_killed
 
 
+def test_whoever_refuses_calls_is_gone_at_once_where_the_group_broke_too() -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.stop("1.1", StopCause.PEER)
+    for _ in range(4):
+        desk.turn(after_s=0.3, silent=("1.2",), is_refusing=True)
+    assert desk.state.workers["1.2"].kill == "refused to be called for 0.9 s"
+
+
 def test_whoever_can_be_called_again_in_time_stays() -> None:
     desk = Desk()
     desk.started(2)
@@ -46,3 +56,44 @@ def test_a_late_turn_excuses_silence() -> None:
     desk.started(2)
     desk.turn(after_s=40.0, silent=("1.1", "1.2"))
     assert desk.of(KillWorker) == []
+
+
+@pytest.mark.parametrize("is_refusing", [False, True])
+def test_nobody_is_left_behind_before_rays_head_has_answered(is_refusing: bool) -> None:
+    desk = Desk()
+    desk.started(3)
+    desk.sees_head = False
+    for _ in range(30):
+        desk.turn(after_s=1.0, silent=("1.2", "1.3"), is_refusing=is_refusing)
+        assert desk.of(KillWorker) == []
+    assert desk.of(AskHead)
+    desk.sees_head = True
+    desk.turn(after_s=0.1, silent=("1.2", "1.3"), is_refusing=is_refusing)
+    desk.turn(after_s=0.1, silent=("1.2", "1.3"), is_refusing=is_refusing)
+    assert {kill.worker_id for kill in desk.of(KillWorker) if isinstance(kill, KillWorker)} == {"1.2", "1.3"}
+
+
+def test_an_answer_from_before_the_silence_proves_nothing() -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.head_seen_s, desk.sees_head = desk.now + 9.0, False
+    for _ in range(20):
+        desk.turn(after_s=1.0, silent=("1.2",))
+        assert desk.of(KillWorker) == []
+
+
+@pytest.mark.parametrize("is_refusing", [False, True])
+def test_a_controller_that_was_cut_off_itself_gives_the_others_time_to_answer(is_refusing: bool) -> None:
+    desk = Desk()
+    desk.started(2)
+    desk.sees_head = False
+    for _ in range(30):
+        desk.turn(after_s=1.0, silent=("1.2",), is_refusing=is_refusing)
+    desk.sees_head = True
+    desk.turn(after_s=0.1, silent=("1.2",), was_cut_off=True)
+    for _ in range(9):
+        desk.turn(after_s=1.0, silent=("1.2",))
+        assert desk.of(KillWorker) == []
+    for _ in range(3):
+        desk.turn(after_s=1.0, silent=("1.2",))
+    assert desk.state.workers["1.2"].kill

@@ -46,7 +46,7 @@ def assert_whole(world: World) -> None:
         assert [rounds[token] for token in history] == list(range(1, NUM_ROUNDS + 1))
 
 
-@pytest.mark.parametrize("fault", sorted(DEADLY | {Fault.KILL_CONTROLLER}))
+@pytest.mark.parametrize("fault", sorted(DEADLY | {Fault.KILL_CONTROLLER, Fault.CUT_OFF}))
 def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: Fault) -> None:
     struck = 0
     for seed in range(12):

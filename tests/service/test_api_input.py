@@ -44,12 +44,18 @@ async def test_a_key_that_stands_twice_is_refused_by_its_name(client: httpx2.Asy
     [
         ("GET", "/jobs?sate=RUNNING&page_size=5", "sate", "unknown parameter 'sate'; did you mean 'state'?"),
         ("GET", "/jobs/{id}/metrics?points=5", "points", "unknown parameter 'points'; did you mean 'max_points'?"),
+        (
+            "GET",
+            "/jobs?page_size=5&page_size=6",
+            "page_size",
+            "'page_size' is given 2 times and takes one value; leave one",
+        ),
         ("GET", "/cluster?verbose=1", "verbose", "unknown parameter 'verbose'; known here: none"),
         ("POST", "/jobs/{id}/retry?zzz=start", "zzz", "unknown parameter 'zzz'; known here: from"),
         ("DELETE", "/jobs/{id}?force=1", "force", "unknown parameter 'force'; known here: none"),
     ],
 )
-async def test_an_unknown_parameter_is_refused_by_every_call(
+async def test_a_parameter_that_would_be_ignored_is_refused_by_every_call(
     client: httpx2.AsyncClient, method: str, path: str, name: str, told: str
 ) -> None:
     job = await submitted(client)

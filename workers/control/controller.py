@@ -21,6 +21,7 @@ from workers.assignment import JobKey
 from workers.control.costs import row_of
 from workers.control.decisions import (
     Action,
+    AskHead,
     ControllerState,
     HaltWorker,
     Inputs,
@@ -211,6 +212,8 @@ class Course:
             statuses=heard.statuses,
             lost=heard.lost,
             refusing=heard.refusing,
+            head_seen_s=heard.head_seen_s,
+            was_cut_off=heard.was_cut_off,
             latest=await self._newest(heard.lost.keys()),
         )
         before = self._state
@@ -243,6 +246,8 @@ class Course:
                 self.fleet.stop(i, save)
             case KillWorker(worker_id=i):
                 self.fleet.kill(i)
+            case AskHead():
+                self.fleet.ask_head()
             case Note(row=row):
                 # By the end nobody is left whom the turn could ask for the step.
                 step = self._progress.step(self._launch.spec.batch.global_size)

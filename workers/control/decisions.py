@@ -159,8 +159,10 @@ class Inputs:
 
     ``listed`` are the workers of this attempt found by name at the adoption (None afterwards).
     ``statuses`` holds the newest answer of each worker that answered, ``lost`` those whose process is
-    known to be gone and why, ``refusing`` those whose last call found no connection. ``latest`` is the newest
-    complete checkpoint in storage that this attempt may go on from. ``unix_s`` is wall-clock time, for rows only.
+    known to be gone and why, ``refusing`` those whose last call found no connection. ``head_seen_s`` is when Ray's
+    head was asked the newest question that it answered in time, on the controller's clock; ``was_cut_off`` says that
+    it answered late: this controller's own node was out of reach. ``latest`` is the newest complete checkpoint in
+    storage that this attempt may go on from. ``unix_s`` is wall-clock time, for rows only.
     """
 
     unix_s: float
@@ -170,6 +172,8 @@ class Inputs:
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     refusing: frozenset[str] = frozenset()
+    head_seen_s: float | None = None
+    was_cut_off: bool = False
     latest: CheckpointInfo | None = None
 
 
@@ -213,10 +217,15 @@ class KillWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class AskHead:
+    """Find out whether Ray's head answers, before workers out of reach are left behind; repeated until it does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A row for the timeline."""
 
     row: TimelineRow
 
 
-Action: TypeAlias = StartWorker | HaltWorker | SupersedeGroup | StopWorker | KillWorker | Note
+Action: TypeAlias = StartWorker | HaltWorker | SupersedeGroup | StopWorker | KillWorker | AskHead | Note

@@ -23,6 +23,7 @@ from ray.exceptions import (
 
 from workers.assignment import JobKey, log_file
 from workers.control.actor import Tail, read_tail, train_worker_actor
+from workers.control.head import Head
 from workers.control.launch import Launch
 from workers.control.names import NODE_ID_LABEL, highest_term, worker_ids, worker_name
 from workers.errors import StaleTermError
@@ -45,11 +46,15 @@ class Heard:
     """What happened since it was asked last. ``is_superseded``: a higher term is in office.
 
     ``refusing`` are the workers whose last call found no connection: their process or node may be gone.
+    ``head_seen_s`` is when Ray's head was asked the newest question that it answered in time (``time.monotonic``),
+    ``was_cut_off`` whether it answered one late.
     """
 
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     refusing: frozenset[str] = frozenset()
+    head_seen_s: float | None = None
+    was_cut_off: bool = False
     is_superseded: bool = False
 
 
@@ -98,6 +103,10 @@ class Fleet(Protocol):
         """End a worker's process, unless a higher term is in office."""
         ...
 
+    def ask_head(self) -> None:
+        """Ask Ray's head which terms there are; nothing happens while a question is in flight."""
+        ...
+
     async def tail(self, worker_id: str, offset: int) -> Tail | None:
         """The rest of a lost worker's log from its node, or None when nobody there can read it."""
         ...
@@ -134,6 +143,7 @@ class RayFleet:
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
         self._is_superseded = False
+        self._head = Head(self._look_for_successor)
         self._bundle: list[Any] | None = None
         self._bundle_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -151,7 +161,14 @@ class RayFleet:
 
     def heard(self) -> Heard:
         refusing = frozenset(i for i, link in self._links.items() if link.is_refusing)
-        heard = Heard(statuses=self._statuses, lost=self._lost, refusing=refusing, is_superseded=self._is_superseded)
+        heard = Heard(
+            statuses=self._statuses,
+            lost=self._lost,
+            refusing=refusing,
+            head_seen_s=self._head.seen_s,
+            was_cut_off=self._head.take_was_away(),
+            is_superseded=self._is_superseded,
+        )
         self._statuses, self._lost = {}, {}
         return heard
 
@@ -181,6 +198,9 @@ class RayFleet:
         if (link := self._links.get(worker_id)) is not None:
             link.is_taken_back = True
             self._spawn(self._kill(link))
+
+    def ask_head(self) -> None:
+        self._spawn(self._ask_head())
 
     async def tail(self, worker_id: str, offset: int) -> Tail | None:
         path = log_file(self._launch.scratch, self._key, worker_id)
@@ -289,10 +309,17 @@ class RayFleet:
             self.news.set()
 
     async def _kill(self, link: _Link) -> None:
+        await self._look_for_successor()
+        if not self._is_superseded and link.actor is not None:
+            await asyncio.to_thread(ray.kill, link.actor)
+
+    async def _ask_head(self) -> None:
+        if await self._head.ask():
+            self.news.set()
+
+    async def _look_for_successor(self) -> None:
         if highest_term(await self._names(), self._key) > self._term:
             self._supersede()
-        elif link.actor is not None:
-            await asyncio.to_thread(ray.kill, link.actor)
 
     def _refused(self, link: _Link) -> None:
         if not link.is_refusing:

@@ -11,9 +11,6 @@ from workers.status import Phase, StopCause, WorkerStatus
 LATE_TURN_S = 2.0
 """A turn later than this after the last was the controller's own fault, not the workers' silence."""
 
-REFUSED_S = 2.0
-"""No connection for so long while others answer: a node went down, and Ray may take a quarter of a minute to say so."""
-
 OWN_PHASES = frozenset({Phase.BUILD, Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
 """Phases in which a worker waits for nobody else, so that a bound blames it alone."""
 
@@ -22,6 +19,8 @@ def observe(state: ControllerState, inputs: Inputs, now_s: float) -> ControllerS
     """Fold what was heard: newest statuses, losses, the furthest round, the highest plan."""
     late_s = 0.0 if state.turned_s is None else max(0.0, now_s - state.turned_s - LATE_TURN_S)
     workers = {i: _excused(f, late_s) for i, f in state.workers.items()}
+    if inputs.was_cut_off:
+        workers = {i: replace(f, heard_s=f.heard_s and now_s, refused_since_s=None) for i, f in workers.items()}
     for worker_id in inputs.listed or ():
         workers.setdefault(worker_id, WorkerFacts(worker_id=worker_id, started_s=now_s, heard_s=now_s))
     for worker_id, status in inputs.statuses.items():
@@ -199,42 +198,9 @@ def _left(status: WorkerStatus, plan: Plan) -> bool:
 
 
 def overdue(state: ControllerState, now_s: float) -> dict[str, str]:
-    """Workers to be killed now, each with why: silent, stuck in a phase of their own, or slow to stop."""
-    verdicts = {}
-    for worker_id, facts in state.workers.items():
-        if facts.kill is not None:
-            continue
-        why = (
-            _refusal(state, facts, now_s)
-            or _silence(state, facts, now_s)
-            or _slow_stop(state, facts, now_s)
-            or _stuck(state, facts)
-        )
-        if why is not None:
-            verdicts[worker_id] = why
-    return verdicts
-
-
-def _refusal(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:
-    since_s = facts.refused_since_s
-    if since_s is None or now_s - since_s <= REFUSED_S:
-        return None
-    # Where nobody else answers either, it is more likely our own link.
-    has_answered = any((f.heard_s or since_s) > since_s for i, f in state.workers.items() if i != facts.worker_id)
-    return f"refused to be called for {now_s - since_s:.0f} s" if has_answered else None
-
-
-def _silence(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:
-    if facts.heard_s is None:
-        return None
-    limit_s = state.settings.liveness_s
-    others = [f.heard_s for i, f in state.workers.items() if i != facts.worker_id and f.heard_s is not None]
-    if others and now_s - max(others) > limit_s:
-        limit_s *= 3  # all are silent: more likely our own link than all of them
-    elif not others:
-        limit_s *= 3
-    silent_s = now_s - facts.heard_s
-    return f"silent for {silent_s:.0f} s" if silent_s > limit_s else None
+    """Workers to be killed now, each with why: stuck in a phase of their own, or slow to stop."""
+    found = {i: _slow_stop(state, f, now_s) or _stuck(state, f) for i, f in state.workers.items() if f.kill is None}
+    return {i: why for i, why in found.items() if why is not None}
 
 
 def _slow_stop(state: ControllerState, facts: WorkerFacts, now_s: float) -> str | None:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, evacuate, membership, planning, regroup, resize, sizing
+from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, sizing
 from workers.control.decisions import (
     Action,
+    AskHead,
     ControllerState,
     ControlSettings,
     HaltWorker,
@@ -44,7 +45,7 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     if state.outcome is not None:
         return state, ()
     state = membership.observe(state, inputs, now_s)
-    state, kills = _kill(state, now_s)
+    state, kills = _kill(state, inputs.head_seen_s, now_s)
     state = ending.noted(state, inputs)
     state, notes = _size(state, inputs, now_s)
     actions: tuple[Action, ...] = (*kills, *notes)
@@ -57,8 +58,10 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     return _offered(_phased(state)), actions
 
 
-def _kill(state: ControllerState, now_s: float) -> Turned:
-    verdicts = membership.overdue(state, now_s)
+def _kill(state: ControllerState, head_seen_s: float | None, now_s: float) -> Turned:
+    """Give up workers; those that are only out of reach no sooner than Ray's head has answered since."""
+    questions = (AskHead(),) if reach.must_ask(state, head_seen_s, now_s) else ()
+    verdicts = {**membership.overdue(state, now_s), **reach.lost(state, head_seen_s, now_s)}
     workers, departed = dict(state.workers), dict(state.departed)
     for worker_id, why in verdicts.items():
         facts = workers[worker_id]
@@ -69,7 +72,7 @@ def _kill(state: ControllerState, now_s: float) -> Turned:
         if facts.kill and facts.stopping_since_s is not None and now_s - facts.stopping_since_s > state.settings.kill_s:
             del workers[worker_id]  # its node is out of reach; it is fenced by the generation it is not in
     state = regroup.count_stalls(replace(state, workers=workers, departed=departed), verdicts)
-    return state, tuple(KillWorker(i, why) for i, why in verdicts.items())
+    return state, (*questions, *(KillWorker(i, why) for i, why in verdicts.items()))
 
 
 def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:

@@ -1,0 +1,88 @@
+"""Workers out of reach: who is given up for lost, and when Ray's head must be asked first. Pure.
+
+A controller that does not reach its workers may be the one that is cut off. Somebody else may have put a successor
+in its place then, with whom the others train on; to leave them behind would let one job train twice. So nobody is
+given up for being out of reach before Ray's head has answered, which also tells of a successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workers.control.decisions import ControllerState, WorkerFacts
+
+REFUSED_S = 2.0
+"""No connection for so long while others answer: a node went down, and Ray may take a quarter of a minute to say so."""
+
+REFUSED_BROKEN_S = 0.5
+"""The same where a peer broke the group as well and everybody waits; Ray itself tells of a refusal a second late."""
+
+ASK_S = 1.0
+"""How often Ray's head is asked while somebody is out of reach."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Absence:
+    """One worker is ``words`` since ``since_s``, and given up once that was so for ``limit_s``."""
+
+    since_s: float
+    limit_s: float
+    words: str
+
+    @property
+    def ends_s(self) -> float:
+        return self.since_s + self.limit_s
+
+    def is_over(self, head_seen_s: float, now_s: float) -> bool:
+        return self.ends_s < now_s and self.ends_s <= head_seen_s
+
+    def must_ask(self, head_seen_s: float, now_s: float) -> bool:
+        if self.ends_s < now_s:
+            return head_seen_s < self.ends_s
+        return now_s - self.since_s > self.limit_s / 2 and now_s - head_seen_s > ASK_S
+
+    def why(self, now_s: float) -> str:
+        return f"{self.words} for {now_s - self.since_s:.1f} s"
+
+
+def lost(state: ControllerState, head_seen_s: float | None, now_s: float) -> Mapping[str, str]:
+    """Workers to be given up now, each with why. ``head_seen_s``: see ``Inputs``."""
+    return {
+        i: over[0].why(now_s)
+        for i, found in _absences(state, now_s).items()
+        if (over := [absence for absence in found if absence.is_over(head_seen_s or 0.0, now_s)])
+    }
+
+
+def must_ask(state: ControllerState, head_seen_s: float | None, now_s: float) -> bool:
+    """Whether Ray's head is to be asked: in good time, so that a cut of our own is noticed before it is mended."""
+    found = [absence for absences in _absences(state, now_s).values() for absence in absences]
+    return any(absence.must_ask(head_seen_s or 0.0, now_s) for absence in found)
+
+
+def _absences(state: ControllerState, now_s: float) -> Mapping[str, list[_Absence]]:
+    asked = [facts for facts in state.workers.values() if facts.kill is None]
+    return {f.worker_id: [a for a in (_refusal(state, f), _silence(state, f, now_s)) if a is not None] for f in asked}
+
+
+def _refusal(state: ControllerState, facts: WorkerFacts) -> _Absence | None:
+    since_s = facts.refused_since_s
+    if since_s is None:
+        return None
+    # Where nobody else answers either, it is more likely our own link.
+    has_answered = any((f.heard_s or since_s) > since_s for i, f in state.workers.items() if i != facts.worker_id)
+    if not has_answered:
+        return None
+    limit_s = REFUSED_BROKEN_S if state.is_broken else REFUSED_S
+    return _Absence(since_s=since_s, limit_s=limit_s, words="refused to be called")
+
+
+def _silence(state: ControllerState, facts: WorkerFacts, now_s: float) -> _Absence | None:
+    if facts.heard_s is None:
+        return None
+    limit_s = state.settings.liveness_s
+    others = [f.heard_s for i, f in state.workers.items() if i != facts.worker_id and f.heard_s is not None]
+    if not others or now_s - max(others) > limit_s:
+        limit_s *= 3  # all are silent: more likely our own link than all of them
+    return _Absence(since_s=facts.heard_s, limit_s=limit_s, words="silent")
