@@ -12,14 +12,24 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private.state import available_resources_per_node, state
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # of Cython
 from ray.autoscaler.sdk import request_resources
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply  # type: ignore[attr-defined]  # made by protoc
-from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.core.generated.gcs_pb2 import GcsNodeInfo  # type: ignore[attr-defined]  # made by protoc
+from ray.exceptions import ActorUnavailableError, AuthenticationError, RayError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
+from service.ports import (
+    ClusterAwayError,
+    ClusterLostError,
+    ControllerFaultError,
+    ControllerLostError,
+    ControllerSilentError,
+)
+from service.raylet import raylets_here
 from service.records import Autoscaling, ClusterView, NodeView
+from service.supervise.processes import Identity
 from workers.assignment import JobKey
 from workers.control.controller import job_controller_actor
 from workers.control.launch import Launch
@@ -40,6 +50,7 @@ _leaving: Callable[[], dict[str, int]] = state.get_draining_nodes
 _gcs_client: Callable[[], Any] = internal_kv_get_gcs_client
 _free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
 
+_ALIVE = GcsNodeInfo.GcsNodeState.ALIVE
 STATUS_S = 5.0
 MAX_FAILURES = 3
 
@@ -58,17 +69,30 @@ class Cluster:
         self._address, self._namespace = address, namespace
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
         self._controllers: dict[str, Any] = {}
+        self._raylet: Identity | None = None
 
     async def connect(self) -> None:
-        if not await self.is_reachable():
-            raise ClusterLostError(f"nothing answers at {self._address}, where Ray's head should be; is it running?")
+        """Join as a driver of the node on this machine; ClusterAwayError where there is none to join."""
+        await self._blocking(self._look_for_node, CONNECT_S)
         try:
             await self._blocking(self._init, CONNECT_S)
         except ConnectionError as error:
-            raise ClusterLostError(
-                f"Ray at {self._address} refused the connection ({str(error)[:200]}); "
-                "a wrong token looks the same as an unreachable head"
-            ) from error
+            raise ClusterLostError(f"Ray at {self._address} refused the connection ({str(error)[:200]})") from error
+        self._raylet = raylets_here().get(ray.get_runtime_context().get_node_id())
+
+    def _look_for_node(self) -> None:
+        """Ray itself would look for a minute, and say neither that no node is here nor that its token is wrong."""
+        try:
+            nodes = GcsClient(address=self._address).get_all_node_info(timeout=CALL_S, state_filter=_ALIVE)
+        except AuthenticationError as error:
+            raise ClusterAwayError(f"Ray at {self._address} refuses our token; see RAY_AUTH_TOKEN_PATH") from error
+        except RayError as error:
+            raise ClusterAwayError(f"Ray at {self._address} does not tell its nodes: {str(error)[:200]}") from error
+        if not {node_id.hex() for node_id in nodes} & raylets_here().keys():
+            raise ClusterAwayError(
+                f"no node of the Ray at {self._address} runs on this machine, where the service is; start one: "
+                f"ray start --address={self._address} --num-cpus=0"
+            )
 
     def _init(self) -> None:
         ray.init(
@@ -89,11 +113,17 @@ class Cluster:
         host, _, port = self._address.rpartition(":")
         try:
             async with asyncio.timeout(PROBE_S):
-                _, writer = await asyncio.open_connection(host, int(port))
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    # gRPC speaks first. What only accepts is a proxy with nothing behind it, or a head that is stopped.
+                    return bool(await reader.read(1))
+                finally:
+                    writer.close()
         except (OSError, TimeoutError):
             return False
-        writer.close()
-        return True
+
+    def has_node(self) -> bool:
+        return self._raylet is not None and self._raylet.is_alive()
 
     async def names(self) -> list[str]:
         listed = await self._blocking(lambda: ray.util.list_named_actors(all_namespaces=True))

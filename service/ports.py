@@ -19,6 +19,10 @@ class ClusterLostError(ClusterError):
     """Ray does not answer (any more); leave this process's driver and connect anew."""
 
 
+class ClusterAwayError(ClusterError):
+    """Ray cannot be joined now. No driver was made, so it can be tried again in this process."""
+
+
 class ControllerLostError(ClusterError):
     """There is no such controller: it died, or never was."""
 
@@ -35,7 +39,7 @@ class ClusterPort(Protocol):
     """Every call has a bound, and raises ClusterLostError when Ray itself does not answer within it."""
 
     async def connect(self) -> None:
-        """Become a driver of the cluster."""
+        """Become a driver of the cluster. Raises ClusterAwayError too."""
         ...
 
     async def close(self) -> None:
@@ -43,7 +47,11 @@ class ClusterPort(Protocol):
         ...
 
     async def is_reachable(self) -> bool:
-        """Whether the head accepts connections; cheap, and safe when it does not."""
+        """Whether the head speaks to whoever connects; cheap, and safe when it does not."""
+        ...
+
+    def has_node(self) -> bool:
+        """Whether the node lives that this driver has joined; a driver is not told of its end."""
         ...
 
     async def names(self) -> list[str]:

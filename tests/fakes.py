@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from service.ports import ClusterLostError, ControllerFaultError, ControllerLostError, ControllerSilentError
+from service.ports import (
+    ClusterAwayError,
+    ClusterLostError,
+    ControllerFaultError,
+    ControllerLostError,
+    ControllerSilentError,
+)
 from service.records import Autoscaling, ClusterView, NodeView
 from tests.control.fake_fleet import FakeFleet, FakeWorker
 from workers.assignment import JobKey
@@ -27,6 +33,7 @@ class FakeCluster:
         self.num_cpus, self.total = num_cpus, total
         self.fails_at: int | None = None
         self.is_up = True
+        self.is_node_up = True
         self.machines: tuple[str, ...] = ("n",)
         self.leaving: set[str] = set()
         self.blind: set[str] = set()
@@ -44,12 +51,17 @@ class FakeCluster:
 
     async def connect(self) -> None:
         self._check()
+        if not self.is_node_up:
+            raise ClusterAwayError("no node is here; start one")
 
     async def close(self) -> None:
         return
 
     async def is_reachable(self) -> bool:
         return self.is_up
+
+    def has_node(self) -> bool:
+        return self.is_node_up
 
     async def names(self) -> list[str]:
         self._check()

@@ -15,7 +15,7 @@ import structlog
 
 from service.cluster import Cluster
 from service.nudge import RECONCILER, NudgeListener
-from service.ports import ClusterLostError, ClusterPort
+from service.ports import ClusterAwayError, ClusterLostError, ClusterPort
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import BRISK_S, Reconciler
@@ -36,6 +36,8 @@ SAVE_S = 30.0
 FIND_S = 0.5
 FAULT_S = 1.0
 REFUSED_S = 5.0
+
+NODE_GONE = "the Ray node on the service's machine is gone, and with it the controllers of all jobs"
 
 MakeCluster = Callable[[str, str], ClusterPort]
 
@@ -125,16 +127,22 @@ class Process:
         while not self._stop.is_set():
             self._check_fence()
             record = read_ray_record(self._home.ray_file)
+            why = "Ray is being started"
             if record is not None:
                 try:
                     return await self._lead(record)
+                except ClusterAwayError as error:
+                    # Not an end of the process either.
+                    why = str(error)
                 except ClusterLostError as error:
                     why = str(error)
                     await self._tell_down(why)
                     log.warning("Ray is lost", why=why)
                     return Exit.CLUSTER_LOST
-            if told != (told := "Ray is being started"):
-                await self._tell_down(told)
+            if why != told:
+                log.warning("no Ray", why=why)
+                await self._tell_down(why)
+                told = why
             await self._pause(FIND_S)
         return Exit.DONE
 
@@ -143,7 +151,6 @@ class Process:
         provide(self._settings.storage_url, self._settings.storage_options)
         await asyncio.to_thread(mark_storage, self._settings.storage_url, installation_id)
         cluster = self._make_cluster(record.address, installation_id)
-        await self._connect(cluster, record)
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
         office = Office(
             store=self._store,
@@ -159,6 +166,7 @@ class Process:
         sight = None if record.is_own or folder is None else StorageSight(cluster, folder)
         reconciler = Reconciler(office, scratch, sight)
         try:
+            await self._connect(cluster, record)
             if sight is not None:
                 await self._until_storage_is_seen(cluster, sight, record)
             await reconciler.begin()
@@ -188,8 +196,8 @@ class Process:
         """Ray announces itself before it accepts everybody."""
         deadline_s = time.monotonic() + self._settings.liveness_s
         while not await cluster.is_reachable():
-            if time.monotonic() > deadline_s or read_ray_record(self._home.ray_file) != record:
-                raise ClusterLostError(f"nothing answers at {record.address}")
+            if self._stop.is_set() or time.monotonic() > deadline_s or not self._is_current(record):
+                raise ClusterAwayError(f"nothing answers at {record.address}, where Ray's head should be")
             await self._pause(FIND_S)
         await cluster.connect()
         log.info("connected to Ray", address=record.address)
@@ -199,13 +207,14 @@ class Process:
         while not self._stop.is_set():
             began_s = time.monotonic()
             self._check_fence()
+            if not cluster.has_node():
+                raise ClusterLostError(NODE_GONE)
             if await cluster.is_reachable() and self._is_current(record):
                 unreachable_since_s = None
                 await self._tick(reconciler)
             else:
                 unreachable_since_s = unreachable_since_s or time.monotonic()
-                # A head of our own is on this machine: where its port is closed, it is gone.
-                patience_s = 0.0 if record.is_own else self._settings.liveness_s
+                patience_s = self._settings.liveness_s if self._is_current(record) else 0.0
                 if time.monotonic() - unreachable_since_s >= patience_s:
                     raise ClusterLostError(f"Ray at {record.address} is gone")
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)

@@ -136,7 +136,7 @@ class Pursuit:
 
     async def _succeed(self, job: JobRow, why: str, *, past: str | None) -> None:
         """Put a controller of a new term in office; it adopts the workers. The old one is ended after."""
-        if not await self._office.cluster.is_reachable():
+        if not (self._office.cluster.has_node() and await self._office.cluster.is_reachable()):
             raise ClusterLostError(why)
         log.warning("new controller", job=job.id, attempt=job.attempt, term=job.term + 1, why=why)
         job = await self._office.store.new_term(job, self._office.fence)

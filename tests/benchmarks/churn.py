@@ -15,19 +15,16 @@ import http.client
 import itertools
 import json
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tests.benchmarks.figures import append_result, circumstances, versions
-from tests.benchmarks.leaving import leave_in_order
-from tests.benchmarks.own_service import Running, whole_service
+from tests.benchmarks.command import WHOLE, parser_of, tell_result, temporary_service
+from tests.benchmarks.own_service import Running
 
 NUM_CPUS = 2
 PERIOD_S = 30.0
@@ -66,16 +63,11 @@ class Caller:
 
 def main() -> None:
     """Come and go, look at the memory and print."""
-    leave_in_order()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rounds-per-s", type=float, default=2.0, help="of about a dozen calls each")
-    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="ct-bench-") as name,
-        whole_service(Path(name) / "home", NUM_CPUS) as running,
-    ):
+    with temporary_service(NUM_CPUS) as running:
         processes = {"API": running.api, "reconciler": _reconciler(running)}
         caller = Caller(running, http.client.HTTPConnection("127.0.0.1", running.port, timeout=60))
         seen = _churn(caller, processes, options)
@@ -84,9 +76,8 @@ def main() -> None:
         before, after = (statistics.median(part) for part in (rss_mb[quarter : 2 * quarter], rss_mb[-quarter:]))
         print(f"{who}: {before:.1f} MB in the second quarter, {after:.1f} MB in the last; at most {max(rss_mb):.1f} MB")
     print(dict(caller.counts))
-    about = {"versions": versions("fastapi", "uvicorn", "sqlalchemy", "ray"), **circumstances()}
-    print(about)
-    append_result(options.output, "churn", {**about, "minutes": options.minutes, "rss_mb": seen, **caller.counts})
+    figures = {"minutes": options.minutes, "rss_mb": seen, **caller.counts}
+    tell_result(options.output, "churn", WHOLE, figures)
 
 
 def _reconciler(running: Running) -> psutil.Process:

@@ -6,25 +6,21 @@ python -m tests.benchmarks.job_list --jobs 100000 --output results.jsonl
 from __future__ import annotations
 
 import argparse
-import asyncio
 import http.client
 import json
 import random
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
 from service.ids import IdSource
-from service.settings import Settings
 from service.states import JobState
-from service.store.opening import Store, open_store
+from service.store.opening import Store
 from service.store.schema import job_labels, jobs
-from tests.benchmarks.figures import append_result, circumstances, in_words, percentile, spread_document, versions
-from tests.benchmarks.own_service import Running, api_alone
+from tests.benchmarks.command import filled_api, parser_of, tell_limits, tell_result
+from tests.benchmarks.own_service import Running
 from workers.spec import parse_job_spec
 
 LIMIT_MS = 150.0
@@ -76,25 +72,14 @@ class Caller:
 
 def main() -> None:
     """Fill, ask and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--pages", type=int, default=20, help="pages of each kind, at the beginning and in the middle")
-    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:
-        home = Path(name) / "home"
-        with api_alone(home):
-            pass  # makes the home and its database
-        asyncio.run(_fill(Settings(home=home).database_url, options.jobs))
-        with api_alone(home) as running:
-            figures = {what: _walk(running, query, options) for what, query in QUERIES.items()}
-    for what, ms in figures.items():
-        kept = "kept" if percentile(ms, 0.95) <= LIMIT_MS else "NOT KEPT"
-        print(f"{what:22s} p95 {percentile(ms, 0.95):4.0f} ms ({kept}: {LIMIT_MS:g}); {in_words(ms, 'ms')}")
-    about = {"versions": versions("fastapi", "sqlalchemy"), "jobs": options.jobs, **circumstances()}
-    print(about)
-    spreads = {what: spread_document(ms) for what, ms in figures.items()}
-    append_result(options.output, "jobs.list", {**about, "ms": spreads})
+    with filled_api(lambda store: _add_jobs(store, options.jobs)) as (running, _):
+        took_ms = {what: _walk(running, query, options) for what, query in QUERIES.items()}
+    figures = {"jobs": options.jobs, "ms": tell_limits(took_ms, LIMIT_MS)}
+    tell_result(options.output, "jobs.list", ("fastapi", "sqlalchemy"), figures)
 
 
 def _walk(running: Running, query: str, options: argparse.Namespace) -> list[float]:
@@ -120,14 +105,6 @@ def _walk(running: Running, query: str, options: argparse.Namespace) -> list[flo
             token = page["next_page_token"]
     caller.connection.close()
     return took_ms
-
-
-async def _fill(url: str, num_jobs: int) -> None:
-    store = open_store(url)
-    try:
-        await _add_jobs(store, num_jobs)
-    finally:
-        await store.close()
 
 
 async def _add_jobs(store: Store, num_jobs: int) -> None:

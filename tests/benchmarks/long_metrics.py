@@ -9,19 +9,15 @@ the job goes back to a checkpoint, so that a lineage is given up.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import http.client
 import math
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from service.settings import Settings
-from service.store.opening import Store, open_store
-from tests.benchmarks.figures import append_result, circumstances, in_words, percentile, spread_document, versions
-from tests.benchmarks.own_service import Running, api_alone
+from service.store.opening import Store
+from tests.benchmarks.command import filled_api, parser_of, tell_limits, tell_result
+from tests.benchmarks.figures import in_words, spread_document
+from tests.benchmarks.own_service import Running
 from workers.plan import PlanId
 from workers.spec import parse_job_spec
 from workers.status import JobSnapshot, RoundRecord, RunPhase
@@ -41,35 +37,16 @@ QUERIES = {
 
 def main() -> None:
     """Fill, ask and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--calls", type=int, default=40, help="of each kind")
-    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:
-        home = Path(name) / "home"
-        with api_alone(home):
-            pass  # makes the home and its database
-        job_id, fold_ms = asyncio.run(_fill(Settings(home=home).database_url, options.points))
+    with filled_api(lambda store: _told(store, options.points)) as (running, (job_id, fold_ms)):
         print(f"a fold of {A_FOLD} points: {in_words(fold_ms, 'ms')}", flush=True)
-        with api_alone(home) as running:
-            asked = {what: query.format(late=options.points * 9 // 10) for what, query in QUERIES.items()}
-            figures = {what: _ask(running, job_id, query, options.calls) for what, query in asked.items()}
-    for what, ms in figures.items():
-        kept = "kept" if percentile(ms, 0.95) <= LIMIT_MS else "NOT KEPT"
-        print(f"{what:24s} p95 {percentile(ms, 0.95):.0f} ms ({kept}: {LIMIT_MS:g}); {in_words(ms, 'ms')}")
-    about = {"versions": versions("fastapi", "sqlalchemy"), "points": options.points, **circumstances()}
-    print(about)
-    spreads = {what: spread_document(ms) for what, ms in figures.items()}
-    append_result(options.output, "metrics.long", {**about, "fold_ms": spread_document(fold_ms), "ms": spreads})
-
-
-async def _fill(url: str, num_points: int) -> tuple[str, list[float]]:
-    store = open_store(url)
-    try:
-        return await _told(store, num_points)
-    finally:
-        await store.close()
+        asked = {what: query.format(late=options.points * 9 // 10) for what, query in QUERIES.items()}
+        took_ms = {what: _ask(running, job_id, query, options.calls) for what, query in asked.items()}
+    spreads = {"fold_ms": spread_document(fold_ms), "ms": tell_limits(took_ms, LIMIT_MS)}
+    tell_result(options.output, "metrics.long", ("fastapi", "sqlalchemy"), {"points": options.points, **spreads})
 
 
 async def _told(store: Store, num_points: int) -> tuple[str, list[float]]:

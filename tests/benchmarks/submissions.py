@@ -8,37 +8,29 @@ looks through its queue and the list is read once a second.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from service.client import Client
-from tests.benchmarks.figures import append_result, circumstances, in_words, spread_document, versions
-from tests.benchmarks.leaving import leave_in_order
+from tests.benchmarks.command import WHOLE, parser_of, tell_result, temporary_service
+from tests.benchmarks.figures import in_words, spread_document
 from tests.benchmarks.offered_load import Target, offer
-from tests.benchmarks.own_service import Running, footprint, whole_service
+from tests.benchmarks.own_service import Running, footprint
 
 NUM_CPUS = 1
 
 
 def main() -> None:
     """Offer the load, count and print."""
-    leave_in_order()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--seconds", type=float, default=60.0, help="in which they leave, evenly")
-    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="ct-bench-") as name,
-        whole_service(Path(name) / "home", NUM_CPUS) as running,
-    ):
+    with temporary_service(NUM_CPUS) as running:
         with _listing(running) as lists_s:
             begin_s = time.monotonic()
             answers = offer(_target(running), 0, options.requests, options.requests / options.seconds)
@@ -50,11 +42,9 @@ def main() -> None:
     print(f"{len(answers.seconds)} of {options.requests} accepted (201) in {took_s:.1f} s, {len(lost)} not found after")
     print(f"others: {dict(answers.failures) or 'none'}; answered in {in_words(answers.seconds, 'ms', 1000)}")
     print(f"a page of the list meanwhile: {in_words(lists_s, 'ms', 1000)}; RSS of the API {rss_mb:.0f} MB")
-    about = {"versions": versions("fastapi", "uvicorn", "sqlalchemy", "ray"), **circumstances()}
-    print(about)
     counts = {"requests": options.requests, "accepted": len(answers.seconds), "lost": len(lost), "took_s": took_s}
     figures = {**counts, "failures": dict(answers.failures), "ms": spread_document([1000 * s for s in answers.seconds])}
-    append_result(options.output, "submit.many", {**about, **figures})
+    tell_result(options.output, "submit.many", WHOLE, figures)
 
 
 def _target(running: Running) -> Target:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.benchmarks.command import parser_of
 from tests.benchmarks.figures import (
     append_result,
     circumstances,
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=1000, help="of ours")
     parser.add_argument("--per-s", type=float, default=50.0)
     parser.add_argument("--blocks", type=int, default=10)
@@ -72,7 +73,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ray-starts", action="store_true", help="let Ray's jobs (`true`) start at once")
     parser.add_argument("--api-alone", action="store_true", help="without reconciler and Ray head")
     parser.add_argument("--starts", type=int, default=5, help="how often to start the API process")
-    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
     return parser.parse_args()
 
 

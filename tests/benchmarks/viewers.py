@@ -25,7 +25,8 @@ from typing import Any
 from service.records import JobRow
 from service.settings import Settings
 from service.store.opening import Store, open_store
-from tests.benchmarks.figures import append_result, circumstances, in_words, spread_document, versions
+from tests.benchmarks.command import parser_of, tell_result
+from tests.benchmarks.figures import in_words, spread_document
 from tests.benchmarks.own_service import Running, api_alone, footprint
 from workers.plan import PlanId, TimelineKind
 from workers.spec import parse_job_spec
@@ -122,11 +123,10 @@ async def _events(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, str]]
 
 def main() -> None:
     """Tell, look and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--viewers", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0, help="during which the job tells something")
     parser.add_argument("--stays-s", type=float, default=8.0, help="longest time between two cuts of a viewer")
-    parser.add_argument("--output", type=Path, help="file that takes one JSON line a result")
     options = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -228,11 +228,9 @@ def _print(viewers: list[Viewer], num_folds: int, rss_mb: tuple[float, float], o
     )
     print(f"from a round's being told to a viewer's having it, cuts included: {in_words(late_s, 's')}")
     print(f"RSS of the API: {rss_mb[0]:.0f} MB before, {rss_mb[1]:.0f} MB after")
-    about = {"versions": versions("fastapi", "uvicorn"), **circumstances()}
-    print(about)
     counts = {"viewers": len(viewers), "reconnects": cuts, "missed": missed, "wanted": wanted, "repeated": repeated}
     figures = {**counts, "late_s": spread_document(late_s), "rss_mb": rss_mb, "seconds": options.seconds}
-    append_result(options.output, "stream.viewers", {**about, **figures})
+    tell_result(options.output, "stream.viewers", ("fastapi", "uvicorn"), figures)
 
 
 if __name__ == "__main__":

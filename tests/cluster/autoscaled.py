@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from service.settings import environment
 from service.supervise.ports import free_port
-from service.supervise.processes import belonging_to
-from tests.waiting import wait_for
+from tests.cluster.foreign_ray import LOOPBACK, OBJECT_STORE_BYTES, end_ray, start_head
 
-START_S = 60.0
 IDLE_S = 12.0
-OBJECT_STORE_BYTES = 100 * 2**20
 HEAD_ID = "f" * 51 + "00000"
 HEAD_TYPE = "ray.head.default"
 """The name that the provider gives to its head."""
-
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's switch for real loopback; the service that attaches needs it as well."""
 
 
 def _config(address: str, max_nodes: int) -> dict[str, Any]:
@@ -68,42 +56,19 @@ def _config(address: str, max_nodes: int) -> dict[str, Any]:
 def autoscaled_ray(max_nodes: int) -> Iterator[str]:
     """Its address; the head has one CPU, as each of up to ``max_nodes`` more has. All of it ends with the block."""
     folder = Path(tempfile.mkdtemp(prefix="ct-scaled-"))
-    told, config = folder / "head.log", folder / "autoscaling.json"
+    config = folder / "autoscaling.json"
     port = free_port()
     address = f"127.0.0.1:{port}"
     config.write_text(json.dumps(_config(address, max_nodes)))
-    command = [
-        *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"),
-        *("--node-ip-address=127.0.0.1", "--dashboard-agent-listen-port=0", "--include-dashboard=false"),
-        *("--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats", "--num-cpus=1"),
-        *(f"--object-store-memory={OBJECT_STORE_BYTES}", f"--temp-dir={folder}", f"--autoscaling-config={config}"),
-    ]
+    place = ("--node-ip-address=127.0.0.1", f"--port={port}")
     identity = {"RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID, "RAY_FAKE_CLUSTER": "1"}
-    home = {"HOME": str(folder), "RAY_TMPDIR": str(folder)}
     autoscaler = {"RAY_enable_autoscaler_v2": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
     try:
-        with told.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                env={**environment(), **LOOPBACK, **identity, **autoscaler, **home},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-        def is_up() -> bool:
-            assert process.poll() is None, told.read_text()
-            return "Ray runtime started" in told.read_text()
-
-        wait_for("an autoscaling Ray", is_up, START_S)
+        start_head(
+            folder,
+            *(*place, "--num-cpus=1", f"--autoscaling-config={config}"),
+            variables={**LOOPBACK, **identity, **autoscaler},
+        )
         yield address
     finally:
-        _end(folder)
-
-
-def _end(folder: Path) -> None:
-    for process in belonging_to(folder):
-        process.kill()
-    psutil.wait_procs(belonging_to(folder), timeout=10)
-    shutil.rmtree(folder, ignore_errors=True)
+        end_ray(folder)

@@ -11,22 +11,14 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from service.settings import environment
 from service.supervise.ports import free_port
-from service.supervise.processes import belonging_to
-from tests.waiting import wait_for
-
-START_S = 60.0
-OBJECT_STORE_BYTES = 100 * 2**20
+from tests.cluster.foreign_ray import end_ray, start_head, start_node
 
 
 def _run(*command: str) -> None:
@@ -76,37 +68,13 @@ class Machines:
 
     def start_head(self, num_cpus: int) -> None:
         """Ray's head, on this machine."""
-        self._start([], "head.log", "--head", f"--node-ip-address={self.here}", f"--port={self.port}", num_cpus)
+        place = (f"--node-ip-address={self.here}", f"--port={self.port}")
+        start_head(self.folder, *place, f"--num-cpus={num_cpus}", variables=self.identity)
 
     def start_there(self, num_cpus: int) -> None:
         """A node on the other machine."""
-        self._start(self.inside, "there.log", f"--address={self.address}", f"--node-ip-address={self.there}", num_cpus)
-
-    def _start(self, inside: list[str], log: str, *flags: str | int) -> None:
-        *options, num_cpus = flags
-        command = [
-            *(*inside, sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", *map(str, options)),
-            *("--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"),
-            *("--disable-usage-stats", f"--num-cpus={num_cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}"),
-        ]
-        if "--head" in options:
-            command += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
-        told = self.folder.with_name(f"{self.folder.name}-{log}")
-        with told.open("wb") as out:
-            process = subprocess.Popen(
-                command,
-                env={**environment(), **self.identity, "RAY_TMPDIR": str(self.folder)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-        def is_up() -> bool:
-            assert process.poll() is None, told.read_text()
-            return "Ray runtime started" in told.read_text()
-
-        wait_for(f"Ray ({log})", is_up, START_S)
+        flags = (f"--address={self.address}", f"--node-ip-address={self.there}", f"--num-cpus={num_cpus}")
+        start_node(self.folder, "there", *flags, variables=self.identity, inside=self.inside)
 
     def cut(self) -> None:
         """Pull the cable: nothing gets through, nobody is told, and everything runs on."""
@@ -139,24 +107,26 @@ class Machines:
         told = subprocess.run(["ip", "netns", "pids", self.space], check=True, capture_output=True, timeout=20)
         return {int(pid) for pid in told.stdout.split()}
 
-    def _processes(self) -> list[psutil.Process]:
-        return belonging_to(self.folder)
-
     def end(self) -> None:
         """Everything that was started ends, and the cable and the other machine go."""
         self._kill_there()
-        for process in self._processes():
-            process.kill()
-        psutil.wait_procs(self._processes(), timeout=10)
         subprocess.run(["ip", "netns", "del", self.space], check=False, timeout=20)
         subprocess.run(["ip", "link", "del", self.cable], check=False, timeout=20, capture_output=True)
-        for path in [self.folder, *self.folder.parent.glob(f"{self.folder.name}-*")]:
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        end_ray(self.folder)
 
 
 @contextmanager
 def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
     """A Ray over both machines; all of it ends with the block."""
+    with wired_machines() as machines:
+        machines.start_head(cpus_here)
+        machines.start_there(cpus_there)
+        yield machines
+
+
+@contextmanager
+def wired_machines() -> Iterator[Machines]:
+    """Both machines, still without a Ray; whatever was started ends with the block."""
     tag = os.getpid()
     net = f"10.231.{tag % 250}"
     folder = Path(tempfile.mkdtemp(prefix="ct-machines-"))
@@ -173,8 +143,6 @@ def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
         _run("ip", "link", "set", machines.cable, "up")
         for command in (f"addr add {machines.there}/24 dev eth0", "link set eth0 up", "link set lo up"):
             _run("ip", "-n", machines.space, *command.split())
-        machines.start_head(cpus_here)
-        machines.start_there(cpus_there)
         yield machines
     finally:
         machines.end()

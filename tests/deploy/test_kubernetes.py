@@ -129,8 +129,9 @@ def test_every_node_of_ray_sees_the_storage_where_the_service_writes_it() -> Non
     assert manifest("PersistentVolumeClaim", "concertina-storage")["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
-def test_the_services_driver_shares_ray_files_and_token_with_the_node_beside_it() -> None:
+def test_the_services_driver_shares_processes_ray_files_and_token_with_the_node_beside_it() -> None:
     service = pod("concertina")
+    assert service.spec["shareProcessNamespace"]
     driver, node = service.container("service"), service.container("ray")
     for path in ("/tmp/ray", "/dev/shm"):
         assert mounted_at(driver, path) == mounted_at(node, path) is not None

@@ -148,6 +148,9 @@ class RemoteCluster:
             return bool(await self._call("is_reachable"))
         return False
 
+    def has_node(self) -> bool:
+        return True
+
     async def names(self) -> list[str]:
         found: list[str] = await self._call("names")
         return found

@@ -48,11 +48,11 @@ class Scene:
         job = (await self.store.jobs.submit(spec())).job
         return await self.until(job, lambda row: row.state is JobState.RUNNING)
 
-    async def told_error(self) -> str:
-        """What the store is first told of a cluster that cannot be used."""
+    async def told_error(self, holds: Callable[[str], bool] = bool) -> str:
+        """What the store is first told of a cluster that cannot be used, and that is so."""
         for _ in range(1500):
             stored = await self.store.telemetry.cluster()
-            if stored is not None and stored.view.error:
+            if stored is not None and stored.view.error and holds(stored.view.error):
                 return stored.view.error
             await asyncio.sleep(0.01)
         raise AssertionError("nothing was told")
@@ -123,6 +123,7 @@ async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_the
 
 
 async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:
+    scene.settings = scene.settings.model_copy(update={"liveness_s": 0.2})
     _, end = scene.start()
     job = await scene.running_job()
     await scene.cluster.lose_everything()
@@ -136,6 +137,25 @@ async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(sce
     scene.cluster.is_up = True
     _, end = scene.start()
     assert (await scene.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)).reason is None
+
+
+async def test_a_lost_node_beside_the_service_is_told_and_awaited_and_the_workers_elsewhere_are_adopted(
+    scene: Scene,
+) -> None:
+    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False, temp_dir="/nonexistent"))
+    _, end = scene.start()
+    job = await scene.running_job()
+    for name in list(scene.cluster.controllers):
+        await scene.cluster.lose_controller(name)
+    scene.cluster.is_node_up = False
+    assert await asyncio.wait_for(end, 20) is Exit.CLUSTER_LOST
+    assert "the Ray node on the service's machine is gone" in await scene.told_error()
+    _, end = scene.start()
+    assert await scene.told_error(lambda error: "start one" in error)
+    assert (await scene.until(job, lambda row: True)).reason is Reason.CLUSTER_LOST
+    scene.cluster.is_node_up = True
+    row = await scene.until(job, lambda row: row.state is JobState.RUNNING)
+    assert (row.attempt, row.term, end.done()) == (1, 2, False)
 
 
 async def test_a_head_at_another_address_makes_the_process_leave(scene: Scene) -> None:
