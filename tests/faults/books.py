@@ -56,8 +56,9 @@ def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iter
     for before, after in pairwise(places):
         if after[1] > before[1] + 1 and not has_lost_all and not _was_cancelled(job, before[0], after[0]):
             yield Finding(Kind.POINT, job.id, f"steps {before[1] + 1} to {after[1] - 1} have no point")
-    if job.state == JobState.SUCCEEDED and places[-1][1] != job.steps:
-        yield Finding(Kind.POINT, job.id, f"the last point is of step {places[-1][1]} of {job.steps}")
+    attempt, step = places[-1]
+    if job.state == JobState.SUCCEEDED and step != job.steps and not _was_cancelled(job, attempt, job.attempt):
+        yield Finding(Kind.POINT, job.id, f"the last point is of step {step} of {job.steps}")
     for life, noted in lives_of(notes).items():
         generations = final_generations(noted)
         for point in visible:

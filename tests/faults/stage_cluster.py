@@ -12,6 +12,7 @@ import contextlib
 import os
 import pickle
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class StageFleet:
         self._statuses: dict[str, WorkerStatus] = {}
         self._told: set[str] = set(stage.departed)
         self._is_superseded = False
+        self._head_seen_s: float | None = None
         stage.term = max(stage.term, term)
 
     @property
@@ -54,7 +56,9 @@ class StageFleet:
     def heard(self) -> Heard:
         lost = {i: why for i, why in self._stage.departed.items() if i not in self._told}
         self._told |= set(lost)
-        heard = Heard(statuses=self._statuses, lost=lost, is_superseded=self._is_superseded)
+        heard = Heard(
+            statuses=self._statuses, lost=lost, head_seen_s=self._head_seen_s, is_superseded=self._is_superseded
+        )
         self._statuses = {}
         return heard
 
@@ -85,6 +89,10 @@ class StageFleet:
 
     def kill(self, worker_id: str) -> None:
         self._stage.go(worker_id, "it was killed")
+        self.news.set()
+
+    def ask_head(self) -> None:
+        self._head_seen_s = time.monotonic()
         self.news.set()
 
     async def tail(self, worker_id: str, offset: int) -> Tail | None:

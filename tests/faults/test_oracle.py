@@ -168,6 +168,9 @@ def test_a_saved_attempt_must_not_repeat_and_a_cancelled_one_may() -> None:
     assert judge(case(replace(paused, events=cancelled), [*NOTES[:4], *again])) == []
     untold = points[:1] + points[2:]
     assert judge(case(replace(paused, events=cancelled, points=untold), [*NOTES[:4], *again])) == []
+    only_first = tuple(p for p in paused.points if p.attempt == 1)
+    assert Kind.POINT not in kinds(case(replace(paused, events=cancelled, points=only_first), NOTES))
+    assert Kind.POINT in kinds(case(replace(paused, points=only_first), NOTES))
     assert Kind.POINT in kinds(case(replace(paused, points=untold), [*NOTES[:2], *again]))
 
 
