@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -51,6 +52,12 @@ class Serving:
 
     def client(self) -> Client:
         return Client(self.url, token_file(self.home).read_text().strip())
+
+    def cluster(self) -> dict[str, Any]:
+        """What the API says of the cluster."""
+        with self.client() as client:
+            found: dict[str, Any] = client.get("/cluster")
+        return found
 
     def pid_of(self, part: str) -> int:
         """The newest process that was told of for ``api`` or ``reconciler``."""

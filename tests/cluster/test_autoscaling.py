@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,20 +30,14 @@ def attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servin
             end_everything(home)
 
 
-def cluster(attached: Serving) -> dict[str, Any]:
-    with attached.client() as client:
-        found: dict[str, Any] = client.get("/cluster")
-    return found
-
-
 def num_nodes(attached: Serving) -> int:
-    return sum(node["is_alive"] for node in cluster(attached)["nodes"])
+    return sum(node["is_alive"] for node in attached.cluster()["nodes"])
 
 
 def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
     attached: Serving, tmp_path: Path
 ) -> None:
-    wait_for("the autoscaler's first word", lambda: cluster(attached)["autoscaling"] is not None)
+    wait_for("the autoscaler's first word", lambda: attached.cluster()["autoscaling"] is not None)
     job = Gated(attached, tmp_path, workers=2, config={"gates": [1]})
     began_s = time.monotonic()
     try:
@@ -53,8 +46,8 @@ def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
             with attached.client() as client:
                 return str(client.get(f"/jobs/{job.id}/explain")["summary"])
 
-        wait_for("the demand", lambda: cluster(attached)["autoscaling"]["wanted_by"] == [job.id])
-        assert "gated" in " ".join(cluster(attached)["autoscaling"]["told"])
+        wait_for("the demand", lambda: attached.cluster()["autoscaling"]["wanted_by"] == [job.id])
+        assert "gated" in " ".join(attached.cluster()["autoscaling"]["told"])
         assert "waits for nodes with room for 1 worker;" in explained()
         wait_for("the node", lambda: num_nodes(attached) == 2, 60)
         came_s = time.monotonic()
@@ -65,6 +58,6 @@ def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
         job.assert_nothing_broken()
         assert {point["values"]["workers"] for point in job.points()} == {2}
         wait_for("the node's end", lambda: num_nodes(attached) == 1, IDLE_S + 60)
-        assert cluster(attached)["autoscaling"]["wanted_by"] == []
+        assert attached.cluster()["autoscaling"]["wanted_by"] == []
     finally:
         job.end()

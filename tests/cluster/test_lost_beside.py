@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -42,23 +41,17 @@ def attached(beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         end_everything(home)
 
 
-def cluster(attached: Serving) -> dict[str, Any]:
-    with attached.client() as client:
-        found: dict[str, Any] = client.get("/cluster")
-    return found
-
-
 def submit(attached: Serving, folder: Path, gates: list[int]) -> Gated:
-    wait_for("the cluster", lambda: cluster(attached)["is_up"], 90)
+    wait_for("the cluster", lambda: attached.cluster()["is_up"], 90)
     return Gated(attached, folder, config={"gates": gates})
 
 
 def bring_back(beside: Beside, attached: Serving) -> None:
     """A node without CPUs, once the page has told what is missing, and what to do."""
     remedy = f"ray start --address={beside.address} --num-cpus=0"
-    wait_for("word of the loss", lambda: remedy in (cluster(attached)["error"] or ""), 60)
+    wait_for("word of the loss", lambda: remedy in (attached.cluster()["error"] or ""), 60)
     beside.start_node(0)
-    wait_for("the cluster's return", lambda: cluster(attached)["is_up"], 60)
+    wait_for("the cluster's return", lambda: attached.cluster()["is_up"], 60)
 
 
 @pytest.mark.parametrize("beside", [(2, 0)], indirect=True)

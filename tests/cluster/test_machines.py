@@ -59,8 +59,7 @@ def gates(*steps: int, **more: Any) -> dict[str, Any]:
 
 def nodes(attached: Serving) -> dict[str, dict[str, Any]]:
     """By address: Ray names a node so."""
-    with attached.client() as client:
-        return {node["name"]: node for node in client.get("/cluster")["nodes"] if node["is_alive"]}
+    return {node["name"]: node for node in attached.cluster()["nodes"] if node["is_alive"]}
 
 
 def say(attached: Serving, node: str, verb: str) -> None:

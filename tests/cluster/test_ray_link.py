@@ -102,12 +102,6 @@ def submit(link: Link, attached: Serving, tmp_path: Path) -> Iterator[Submit]:
         job.end()
 
 
-def cluster(attached: Serving) -> dict[str, Any]:
-    with attached.client() as client:
-        found: dict[str, Any] = client.get("/cluster")
-    return found
-
-
 def test_delays_resets_and_a_short_cut_of_the_link_to_ray_are_borne(
     link: Link, attached: Serving, submit: Submit
 ) -> None:
@@ -118,7 +112,7 @@ def test_delays_resets_and_a_short_cut_of_the_link_to_ray_are_borne(
     second = submit("second", 6, workers=1)
     link.reset()
     second.wait_at(6, 1)
-    assert cluster(attached)["is_up"]
+    assert attached.cluster()["is_up"]
     link.reset()
     first.open(6)
     assert sorted(first.wait_at(12, 2)) == sorted(pids)
@@ -163,13 +157,13 @@ def assert_outlives(link: Link, attached: Serving, submit: Submit, spoil: Callab
     first.open(6)
     second = submit("second", 6, workers=1)
     assert sorted(first.wait_at(12, 2)) == sorted(pids)
-    wait_for("word on the page", lambda: link.address in (cluster(attached)["error"] or ""), 60)
+    wait_for("word on the page", lambda: link.address in (attached.cluster()["error"] or ""), 60)
     wait_for("word of the job", lambda: ("RECOVERING", "CLUSTER_LOST") in first.events())
-    assert not cluster(attached)["is_up"]
+    assert not attached.cluster()["is_up"]
     assert not list(second.folder.glob("at-*"))
     link.mend()
     first.open(12)
-    wait_for("the cluster's return", lambda: cluster(attached)["is_up"], 60)
+    wait_for("the cluster's return", lambda: attached.cluster()["is_up"], 60)
     assert sorted(first.wait_at(18, 2)) == sorted(pids)
     wait_for("the job's return", lambda: first.job()["state"] == "RUNNING")
     first.open(18)
