@@ -14,7 +14,7 @@ from workers.control.actor import train_worker_actor
 from workers.control.names import NODE_ID_LABEL, SpareName, spare_name
 from workers.control.roster import Roster
 
-START_EVERY_S = 15.0
+START_EVERY_S = 5.0
 """A node's next spare is not begun sooner: one that dies at once would be started for ever."""
 
 RENEW_S = 60.0

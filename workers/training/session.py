@@ -24,7 +24,7 @@ MAX_LOG_BYTES = 128 * 1024
 
 
 def load() -> None:
-    """Load ahead what every training thread needs: torch, this package, and what torch puts off until its first step."""
+    """Load ahead what every training needs: torch, this package, and what torch puts off until a first step."""
     import torch
 
     import workers.training.worker  # noqa: F401  # loading it is what this is for
