@@ -31,7 +31,7 @@ def load() -> None:
 
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([parameter])
-    parameter.sum().backward()
+    torch.autograd.backward(parameter.sum())
     optimizer.step()
 
 
