@@ -60,10 +60,10 @@ class Roster:
 
     def forget_dead(self) -> None:
         """Drop the names of spares that are gone."""
-        listed = set(self._listed())
-        for key in _client().internal_kv_keys(b"spare/", self._space, KV_S):
-            spare = parse_spare(key.decode())
-            if spare is not None and key.decode() not in listed:
+        noted = _client().internal_kv_keys(b"spare/", self._space, KV_S)
+        listed = set(self._listed())  # after the notes, so that whoever is not there has died
+        for key in noted:
+            if key.decode() not in listed and (spare := parse_spare(key.decode())) is not None:
                 self.give_back(spare)
 
     def _listed(self) -> list[str]:
