@@ -69,7 +69,7 @@ def _limit_problems(spec: SweepSpec, known: Known) -> Iterator[FieldProblem]:
 def _sampler_problems(spec: SweepSpec, space: Space, known: Known) -> Iterator[FieldProblem]:
     for package in _PACKAGES[spec.sampler]:
         if not known.is_installed(package):
-            told = f"{spec.sampler} needs the package {package}, which is not installed; use tpe, or install it"
+            told = f"{spec.sampler} needs the package {package}, which the service lacks; use tpe, or install it there"
             yield FieldProblem("/sampler", told)
     if spec.sampler == "grid":
         yield from _grid_problems(space)

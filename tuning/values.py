@@ -11,6 +11,14 @@ Params: TypeAlias = Mapping[str, Scalar]
 """One point of a search space: path in the job spec -> value, for the parameters that are active there."""
 
 
+PointKey: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def key_of(params: Params) -> PointKey:
+    """Equal for equal points, whatever the order in which they were written."""
+    return tuple(sorted((path, repr(value)) for path, value in params.items()))
+
+
 def same(one: Scalar, other: Scalar) -> bool:
     """Whether a reader of YAML takes them for one value: 1 is 1.0, and neither is ``true``."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other

@@ -134,7 +134,7 @@ def test_what_is_not_built_yet_is_refused_as_such() -> None:
 def test_a_sampler_whose_package_is_missing_is_refused_when_the_sweep_is_made() -> None:
     space = {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.width": {"int": [8, 64]}}
     bare, full = Known(is_installed=lambda package: False), Known(is_installed=lambda package: True)
-    assert "not installed; use tpe" in refused(bare, space=space, sampler="cmaes")["/sampler"]
+    assert "which the service lacks; use tpe" in refused(bare, space=space, sampler="cmaes")["/sampler"]
     assert accepted(full, space=space, sampler="cmaes").sampler == "cmaes"
 
 
