@@ -66,7 +66,10 @@ class HyperbandSpec(SpecPart):
 
 
 class MedianSpec(SpecPart):
-    """Stop what is worse than the median of at least ``min_trials`` others at the same number of samples."""
+    """Stop what is worse than the median of at least ``min_trials`` others at the same number of samples.
+
+    Nothing is stopped before ``min_samples`` (null: a ninth of the job's samples).
+    """
 
     min_samples: Positive | None = None
     min_trials: Annotated[int, Field(ge=1, le=MAX_TRIALS), WHOLE] = 5

@@ -167,6 +167,6 @@ def test_every_point_of_the_base_is_a_job() -> None:
 
 
 def test_reading_a_spec_loads_nothing_heavy() -> None:
-    code = "import sys, tuning.parsing; print({'torch', 'ray', 'numpy', 'optuna'} & set(sys.modules))"
+    code = "import sys, tuning.parsing, tuning.pruning; print({'torch', 'ray', 'numpy', 'optuna'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "set()"
