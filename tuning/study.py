@@ -6,7 +6,6 @@ holds can be lost, or left RUNNING for ever; and what is asked is a function of 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import time
@@ -20,6 +19,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler,
 from tuning.distributions import Choice, Distribution, Uniform, Whole
 from tuning.inheritance import Inherited
 from tuning.optuna_trials import optuna_trial, study_with
+from tuning.seeds import seed_of
 from tuning.space import MAX_GRID_POINTS, Space
 from tuning.spec_parts import Mode, SamplerName
 from tuning.trial import Trial, TrialState
@@ -153,12 +153,6 @@ class Study:
             point = self._setting.space.point(lambda _, distribution: _drawn(distribution, chance))
             if key_of(point) not in taken:
                 return point
-
-
-def seed_of(*parts: int) -> int:
-    """A seed of 32 bits that differs with each part, and is the same in every process."""
-    digest = hashlib.sha256(":".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:4], "big")
 
 
 def _noted(study: optuna.Study) -> dict[str, object]:

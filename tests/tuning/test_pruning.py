@@ -130,8 +130,9 @@ def test_a_promoted_trial_is_not_promoted_twice_and_keeps_its_place() -> None:
 
 
 def test_the_highest_rung_is_served_first() -> None:
-    low = [waiting(n, (100, 0.5 + n / 100)) for n in range(6)]
+    low = [waiting(n, (100, 0.5 + n / 100)) for n in range(9)]
     high = [waiting(10 + n, (100, 0.9), (300, 0.9 + n / 100)) for n in range(3)]
+    assert PROMOTING.promote(low + [at(t.number, (100, 0.9)) for t in high], can_start=True)
     found = PROMOTING.promote(low + high, can_start=True)
     assert found is not None
     assert (found.number, found.rung) == (12, 300)
@@ -194,6 +195,7 @@ def test_brackets_of_hyperband_are_compared_among_themselves_only() -> None:
     best = [at(n, (100, 0.9)) for n in early]
     assert band.decide(at(late, (100, 0.1)), best) == Continue(reason="between rungs")
     assert isinstance(band.decide(at(early[0], (100, 0.1)), best[1:]), Stop)
+    assert isinstance(band.decide(at(early[0], (100, 0.1)), [at(late, (100, 0.9))]), Continue)
 
 
 def test_the_median_is_of_what_others_had_at_the_same_samples() -> None:

@@ -123,6 +123,12 @@ def test_a_wrong_value_is_told_with_what_to_give(changed: dict[str, Any], pointe
     assert told in refused(**changed)[pointer]
 
 
+def test_a_field_of_the_job_that_only_some_points_contradict_is_told_with_such_a_point() -> None:
+    job = {**JOB, "batch": {"micro_size": 64}}
+    assert refused(job=job)["/job/batch/micro_size"].startswith("with optimizer.lr=0.0001, batch.global_size=32: 64 is")
+    assert refused(job={**JOB, "compil": 3})["/job/compil"].startswith("unknown key 'compil'; did you mean")
+
+
 def test_what_is_not_built_yet_is_refused_as_such() -> None:
     assert "use grad_norm" in refused(code="NOT_AVAILABLE", metric="noise_scale")["/metric"]
     space = {"compile": {"choice": [False, True]}}
