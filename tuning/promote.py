@@ -16,18 +16,15 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tuning.promotion_plan import LOOKS, NUM_FINALISTS
 from tuning.seeds import seed_of
 from tuning.spec_parts import Mode
 from tuning.trial import Trial, TrialState
 from tuning.values import Params, key_of
 from tuning.verdicts import score
 
-LOOKS = (5, 8, 12, 20)
-"""Numbers of pairs at which is looked: at the first only to give up, as five sign flips prove nothing."""
-
 RISK = 0.05
 MIN_EFFECT = 0.005
-NUM_FINALISTS = 3
 _CONFIDENCE = 0.9
 _RESAMPLES = 1_000
 

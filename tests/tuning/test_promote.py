@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tuning.promote import (
-    LOOKS,
     Better,
     LookAgain,
     NotDistinguishable,
@@ -20,6 +19,7 @@ from tuning.promote import (
     judge,
     sign_flip_p,
 )
+from tuning.promotion_plan import LOOKS
 from tuning.seeds import fresh_seeds
 from tuning.spec_parts import Mode
 from tuning.trial import Trial, TrialState
