@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -80,6 +81,10 @@ class Whole:
             return False
         return self.low <= value <= self.high and (value - self.low) % self.step == 0
 
+    def snapped(self, value: float) -> int:
+        """The nearest value that there is."""
+        return self.low + min(max(0, round((value - self.low) / self.step)), self.count() - 1) * self.step
+
     def count(self) -> int:
         return (self.high - self.low) // self.step + 1
 
@@ -110,6 +115,16 @@ class Choice:
 
 
 Distribution: TypeAlias = Uniform | Whole | Choice
+
+
+def drawn(distribution: Distribution, chance: random.Random) -> Scalar:
+    """A value by chance; where the range is logarithmic, each factor of ten is as likely as the next."""
+    if isinstance(distribution, Choice) or not distribution.is_log:
+        if distribution.count() == 0:
+            assert isinstance(distribution, Uniform)
+            return chance.uniform(distribution.low, distribution.high)
+        return distribution.at(chance.randrange(distribution.count()))
+    return distribution.snapped(math.exp(chance.uniform(math.log(distribution.low), math.log(distribution.high))))
 
 
 def distribution_of(spec: DistributionSpec) -> Distribution:

@@ -6,7 +6,6 @@ holds can be lost, or left RUNNING for ever; and what is asked is a function of 
 
 from __future__ import annotations
 
-import math
 import random
 import time
 import warnings
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
 
-from tuning.distributions import Choice, Distribution, Uniform, Whole
+from tuning.distributions import Choice, Distribution, Uniform, Whole, drawn
 from tuning.inheritance import Inherited
 from tuning.optuna_trials import optuna_trial, study_with
 from tuning.seeds import seed_of
@@ -150,7 +149,7 @@ class Study:
         """A point of a space so large that chance finds a free one at once."""
         chance = random.Random(seed_of(self._setting.seed, self.number, _TRIES))
         while True:
-            point = self._setting.space.point(lambda _, distribution: _drawn(distribution, chance))
+            point = self._setting.space.point(lambda _, distribution: drawn(distribution, chance))
             if key_of(point) not in taken:
                 return point
 
@@ -169,12 +168,3 @@ def _suggested(trial: optuna.Trial, path: str, distribution: Distribution) -> Sc
             return int(trial.suggest_int(path, low, high, step=step, log=is_log))
         case Choice(options=options):
             return trial.suggest_categorical(path, options)
-
-
-def _drawn(distribution: Distribution, chance: random.Random) -> Scalar:
-    if isinstance(distribution, Uniform) and distribution.count() == 0:
-        low, high = distribution.low, distribution.high
-        if distribution.is_log:
-            return distribution.snapped(math.exp(chance.uniform(math.log(low), math.log(high))))
-        return chance.uniform(low, high)
-    return distribution.at(chance.randrange(distribution.count()))
