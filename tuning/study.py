@@ -64,6 +64,11 @@ class Study:
         self._clock = clock
         self._trials: dict[int, Trial] = {}
         self._noted: dict[int, Mapping[str, object]] = {}
+        self._inherited = [
+            optuna_trial(found.as_trial(number), setting.space, source=found.source)
+            for number, found in enumerate(setting.inherited)
+        ]
+        self._shown: dict[int, optuna.trial.FrozenTrial] = {}
         self._is_gp_slow = False
         for trial in trials:
             self.record(trial)
@@ -71,6 +76,7 @@ class Study:
     def record(self, trial: Trial) -> None:
         """Take a row as it is now; the caller does so for each trial that it starts, and each that changes."""
         self._trials[trial.number] = trial
+        self._shown[trial.number] = optuna_trial(trial, self._setting.space, self._noted.get(trial.number))
 
     def ask(self) -> dict[str, Scalar] | None:
         """The point of the next trial, unlike any recorded; None once there is none left.
@@ -112,10 +118,7 @@ class Study:
         return point
 
     def _known(self) -> list[optuna.trial.FrozenTrial]:
-        space = self._setting.space
-        earlier = [optuna_trial(i.as_trial(n), space, source=i.source) for n, i in enumerate(self._setting.inherited)]
-        own = [optuna_trial(t, space, self._noted.get(n)) for n, t in sorted(self._trials.items())]
-        return earlier + own
+        return self._inherited + [shown for _, shown in sorted(self._shown.items())]
 
     def _is_gp(self) -> bool:
         finished = sum(trial.state is TrialState.COMPLETE for trial in self._trials.values())
@@ -129,9 +132,8 @@ class Study:
             case "random":
                 return RandomSampler(seed=seed)
             case "cmaes":
-                known = self._known()
                 # Its state is noted on trials of this process only; after a restart it begins from results.
-                fresh = [t for t in known if t.value is not None and not t.system_attrs]
+                fresh = [t for t in self._known() if t.value is not None and not t.system_attrs]
                 sources = fresh if len(fresh) >= _LEAST_SOURCES else None
                 return CmaEsSampler(
                     seed=seed, source_trials=sources, consider_pruned_trials=True, warn_independent_sampling=False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tuning.inheritance import Inherited, inherited
+from tuning.inheritance import Inherited, inherited, point_of
 from tuning.optuna_trials import optuna_trial
 from tuning.space import Space, space_of
 from tuning.spec_parts import DistributionSpec, SamplerName
@@ -136,6 +136,15 @@ def test_openings_come_first_and_only_those_of_the_space() -> None:
     assert study.ask() == incumbent
     study.record(row(0, incumbent))
     assert study.ask() != incumbent
+
+
+def test_an_incumbent_lies_in_the_space_or_not() -> None:
+    incumbent = {"optimizer": {"lr": 0.01, "base_batch": 128}, "config": {"width": 9, "kind": "plain", "gain": 0.5}}
+    assert point_of(incumbent, space(NUMBERS)) == {"optimizer.lr": 0.01, "config.width": 9}
+    plain = {"optimizer.lr": 0.01, "config.width": 9, "config.kind": "plain", "config.gain": 0.5}
+    assert point_of(incumbent, space(CONDITIONAL)) == plain
+    assert point_of({**incumbent, "optimizer": {}}, space(NUMBERS)) is None
+    assert point_of({**incumbent, "config": {"width": 900}}, space(NUMBERS)) is None
 
 
 class Ticking:
