@@ -15,9 +15,8 @@ class Asha:
     """About one trial in ``reduction`` passes each rung.
 
     Without ``promotes`` the rest is stopped for good: a trial passes if it is among the best so far, and the
-    best always passes. With it the rest waits, and goes on when enough others have come for it to be among the
-    best: the order in which trials come does no harm. While there are trials to start no more pass than one in
-    ``reduction``, where the paper lets on each that is among the best as it comes: who waits loses nothing here.
+    best always passes. With it the rest waits, and goes on when enough worse ones have come for it to be among
+    the best: nobody is let on merely for coming early, and nobody is lost for it.
     """
 
     mode: Mode
@@ -36,10 +35,9 @@ class Asha:
         ranked = self._ranked(rung, [trial, *others])
         place, quota = ranked.index(trial) + 1, self._quota(len(ranked))
         told = f"{place} of {len(ranked)} at {rung:,} samples"
-        if not self.promotes:
-            return Continue(reason=told) if place <= quota else Stop(reason=told)
-        is_room = sum(other is not trial and self._has_passed(other, rung) for other in ranked) < quota
-        return Continue(reason=told) if place <= quota and is_room else Pause(rung=rung, reason=told)
+        if place <= quota:
+            return Continue(reason=told)
+        return Pause(rung=rung, reason=told) if self.promotes else Stop(reason=told)
 
     def promote(self, trials: Iterable[Trial], *, can_start: bool) -> Promote | None:
         if not self.promotes:
@@ -49,18 +47,14 @@ class Asha:
         for rung in reversed(self.rungs):
             ranked = self._ranked(rung, known)
             quota = max(self._quota(len(ranked)), int(is_idle))
-            if can_start and sum(self._has_passed(trial, rung) for trial in ranked) >= quota:
-                continue
             for place, trial in enumerate(ranked[:quota], start=1):
-                if not self._has_passed(trial, rung):
+                if self._is_held(trial, rung):
                     told = f"{place} of {len(ranked)} at {rung:,} samples"
                     return Promote(number=trial.number, rung=rung, reason=told)
         return None
 
-    def _has_passed(self, trial: Trial, rung: int) -> bool:
-        """Whether somebody who was at the rung is no longer held there."""
-        height = max((r for r in self.rungs if r <= trial.samples), default=0)
-        return trial.state is not TrialState.WAITING or height > rung
+    def _is_held(self, trial: Trial, rung: int) -> bool:
+        return trial.state is TrialState.WAITING and rung == max(r for r in self.rungs if r <= trial.samples)
 
     def _quota(self, num_here: int) -> int:
         passing = num_here // self.reduction

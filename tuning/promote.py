@@ -26,7 +26,7 @@ from tuning.verdicts import score
 RISK = 0.05
 MIN_EFFECT = 0.005
 _CONFIDENCE = 0.9
-_RESAMPLES = 1_000
+_RESAMPLES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

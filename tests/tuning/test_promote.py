@@ -58,8 +58,8 @@ def promotion(effects: list[float], noise: Noise, seed: int, min_effect: float =
 @pytest.mark.parametrize("noise", [normal, skewed, coarse])
 def test_finalists_that_are_no_better_are_promoted_in_fewer_than_one_of_twenty(noise: Noise) -> None:
     # Without an effect asked for, so that the test itself must hold the line.
-    wrong = sum(isinstance(promotion([0.0, 0.0, 0.0], noise, seed, min_effect=0.0), Better) for seed in range(300))
-    assert wrong <= 15
+    wrong = sum(isinstance(promotion([0.0, 0.0, 0.0], noise, seed, min_effect=0.0), Better) for seed in range(200))
+    assert wrong <= 10
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
