@@ -189,6 +189,8 @@ def _step_faults(spec: DistributionSpec, kind: str) -> list[tuple[str, str]]:
         return [("step", f"step and log exclude each other (seen: step={step}); leave one out, or list a choice")]
     low, high = (spec.int or spec.uniform or [0, 0])[:2]
     steps = (exact(high) - exact(low)) / exact(step)
+    if steps > MAX_SAMPLES:
+        return [("step", f"steps of {step:g} from {low:g} to {high:g} are too many to tell apart; leave step out")]
     if steps.denominator == 1:
         return []
     last = float(exact(low) + int(steps) * exact(step))
@@ -199,7 +201,8 @@ def _step_faults(spec: DistributionSpec, kind: str) -> list[tuple[str, str]]:
 def _choice_faults(options: list[Scalar]) -> list[tuple[str, str]]:
     for index, option in enumerate(options):
         if isinstance(option, int) and abs(option) > MAX_SAMPLES:
-            return [("choice", f"{option:.3g} is beyond what samplers tell apart ({MAX_SAMPLES}); write it as a text")]
+            told = f"a whole number of {option.bit_length()} bits is beyond what samplers tell apart (53)"
+            return [("choice", f"{told}; write it as a text")]
         earlier = next((one for one in options[:index] if one == option), _NOTHING)
         if earlier is _NOTHING:
             continue

@@ -31,6 +31,8 @@ MAX_GP_ASK_S = 2.0
 _TRIES = 5
 """How often a sampler that repeats itself is asked again before its place is taken by chance."""
 
+_DRAWS = 1_000
+
 _LEAST_SOURCES = 10
 """CMA-ES learns where to begin from a tenth of what is already known: below this, from nothing."""
 
@@ -147,13 +149,14 @@ class Study:
         random.Random(self._setting.seed).shuffle(points)
         return next((point for point in points if key_of(point) not in taken), None)
 
-    def _by_chance(self, taken: set[PointKey]) -> dict[str, Scalar]:
-        """A point of a space so large that chance finds a free one at once."""
+    def _by_chance(self, taken: set[PointKey]) -> dict[str, Scalar] | None:
+        """A free point of a large space; None where chance finds none, as between two numbers that nearly touch."""
         chance = random.Random(seed_of(self._setting.seed, self.number, _TRIES))
-        while True:
+        for _ in range(_DRAWS):
             point = self._setting.space.point(lambda _, distribution: drawn(distribution, chance))
             if key_of(point) not in taken:
                 return point
+        return None
 
 
 def _noted(study: optuna.Study) -> dict[str, object]:

@@ -7,13 +7,16 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.tuning.given import BASE, JOB, accepted, refused
 from tuning.parsing import parse_sweep_spec, wanted_configuration
 from tuning.space import space_of
-from tuning.spec import trial_name, trial_spec
+from tuning.spec import SweepSpec, trial_name, trial_spec
 from tuning.spec_problems import Known
 from workers.errors import SpecError
+from workers.spec import JobSpec
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
@@ -164,6 +167,40 @@ def test_a_very_deep_document_is_an_error_and_no_crash() -> None:
         deep = [deep]
     assert refused(job={**JOB, "config": {"a": deep}})
     assert refused(space={"optimizer.lr": {"choice": deep}})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([10**400, -(10**400)]) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+PATHS = st.sampled_from(
+    ["optimizer.lr", "batch", "workers.max", "config.x", "env.A", "labels.a", "communication.scheme"]
+)
+KINDS = st.sampled_from(["uniform", "log_uniform", "int", "choice", "step", "log", "when"])
+ODD = st.one_of(JSON, st.lists(st.one_of(st.integers(), st.floats(), JSON), min_size=2, max_size=2))
+SPACES = st.dictionaries(PATHS | st.text(max_size=5), JSON | st.dictionaries(KINDS, ODD, max_size=2), max_size=3)
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(sorted(SweepSpec.model_fields)) | st.text(max_size=5), JSON, max_size=3),
+    st.none() | SPACES,
+    st.none() | st.dictionaries(st.sampled_from(sorted(JobSpec.model_fields)), JSON, max_size=3),
+)
+def test_any_document_is_either_a_spec_or_told_problems(
+    document: dict[str, Any], space: dict[str, Any] | None, job: dict[str, Any] | None
+) -> None:
+    whole = {**BASE, **document}
+    whole |= {} if space is None else {"space": space}
+    whole |= {} if job is None else {"job": {**JOB, **job}}
+    try:
+        parse_sweep_spec(whole)
+    except SpecError as error:
+        told = error.problems
+    else:
+        return
+    assert all(p.detail and (p.pointer == "" or p.pointer.startswith("/")) for p in told)
 
 
 def test_every_point_of_the_base_is_a_job() -> None:

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.tuning.given import accepted
 from tuning.inheritance import Inherited, inherited, point_of
 from tuning.optuna_trials import optuna_trial
 from tuning.space import Space, space_of
@@ -15,6 +18,7 @@ from tuning.spec_parts import DistributionSpec, SamplerName
 from tuning.study import Study, StudySetting
 from tuning.trial import Report, Trial, TrialState
 from tuning.values import Params, key_of
+from workers.errors import SpecError
 
 NUMBERS: dict[str, Any] = {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.width": {"int": [1, 64]}}
 STEPS: dict[str, Any] = {"config.a": {"uniform": [0, 1], "step": 0.1}, "config.b": {"choice": ["x", "y", None]}}
@@ -106,6 +110,37 @@ def test_results_that_are_no_numbers_spoil_nothing(sampler: SamplerName, specs: 
     assert asking.ask()
 
 
+NUMBER = st.sampled_from([0, 1, -1, 3, 0.5, 0.1, 1e-3, 1e300, 5e-324, 2**53, 1 + 1e-15])
+BOUNDS = st.lists(NUMBER, min_size=2, max_size=2)
+ANYTHING = st.dictionaries(
+    st.sampled_from(["config.a", "config.b", "config.c"]),
+    st.one_of(
+        st.fixed_dictionaries({"uniform": BOUNDS}, optional={"step": NUMBER}),
+        st.fixed_dictionaries({"int": BOUNDS}, optional={"log": st.booleans(), "step": NUMBER}),
+        st.fixed_dictionaries({"log_uniform": BOUNDS}),
+        st.fixed_dictionaries({"choice": st.lists(st.one_of(NUMBER, st.text(max_size=2), st.none()), max_size=3)}),
+    ),
+    min_size=1,
+)
+
+
+@settings(max_examples=60)
+@given(ANYTHING)
+def test_whatever_space_is_accepted_can_be_searched(specs: dict[str, Any]) -> None:
+    try:
+        searched = space_of(accepted(space=specs).space)
+    except SpecError:
+        return
+    asking = study(StudySetting(space=searched, sampler="tpe", mode="max", seed=3))
+    for number in range(13):
+        point = asking.ask()
+        if point is None:
+            assert searched.count() in (number, None)
+            return
+        assert searched.contains(point)
+        asking.record(row(number, point, value=float(number % 4)))
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
 def test_a_sampler_that_learns_comes_closer_to_the_best(sampler: SamplerName) -> None:
     rows = run(study(setting(sampler, NUMBERS)), 26)
@@ -119,6 +154,12 @@ def test_a_small_space_is_searched_whole_and_then_there_is_no_more(sampler: Samp
     rows = run(asking, 33)
     assert asking.ask() is None
     assert len({key_of(trial.params) for trial in rows}) == 33
+
+
+def test_a_range_of_a_few_numbers_that_can_be_told_apart_ends_too() -> None:
+    asking = study(setting("random", {"config.a": {"uniform": [1.0, 1.0 + 5e-16]}}))
+    assert len(run(asking, 3)) == 3  # 1 and the two numbers after it
+    assert asking.ask() is None
 
 
 def test_another_seed_searches_a_grid_in_another_order() -> None:
