@@ -15,6 +15,10 @@ from workers.spec_parts import MAX_SAMPLES
 _INSIDE = 0.381966
 """A place between two bounds that is a whole number, or the middle, only by chance."""
 
+_LEAST_WIDTH = 1e-300
+_LEAST_WIDTH_FRACTION = 1e-12
+"""Ranges narrower than this, absolutely or relative to their bounds, make samplers divide by zero."""
+
 
 def exact(number: float) -> Fraction:
     """The number that was written: 0.1 is one tenth, not the nearest binary fraction."""
@@ -154,6 +158,10 @@ def faults(spec: DistributionSpec) -> list[tuple[str, str]]:
         return [(kind, f"low={low} is above high={high}; swap them")]
     if not math.isfinite(high - low):
         return [(kind, f"{low} to {high} is too wide for a number; narrow it, or use log_uniform")]
+    if low < high and high - low < max(_LEAST_WIDTH, _LEAST_WIDTH_FRACTION * max(abs(low), abs(high))):
+        return [
+            (kind, f"{low!r} to {high!r} is too narrow for a sampler to tell numbers apart; widen it, or list a choice")
+        ]
     return _log_faults(spec, kind, low) + _misplaced(spec, kind) + _step_faults(spec, kind)
 
 

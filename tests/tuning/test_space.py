@@ -40,6 +40,8 @@ def space(**specs: Any) -> Space:
         ({"log_uniform": [1, math.inf]}, "/log_uniform/1", "must be a finite number"),
         ({"uniform": [-1.7e308, 1.7e308]}, "/uniform", "too wide for a number"),
         ({"uniform": [0, 1], "step": 0.3}, "/step", "do not meet high=1; set high to 0.9"),
+        ({"uniform": [0, 5e-324]}, "/uniform", "too narrow for a sampler"),
+        ({"log_uniform": [1, 1 + 1e-15]}, "/log_uniform", "too narrow for a sampler"),
         ({"uniform": [0, 1], "step": 1e-300}, "/step", "too many to tell apart; leave step out"),
         ({"uniform": [0, 1], "step": 5}, "/step", "use a step of at most 1"),
         ({"int": [1, 8], "step": 3}, "/step", "do not meet high=8; set high to 7"),
