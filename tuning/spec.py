@@ -53,9 +53,17 @@ class SweepSpec(SpecPart):
         return value
 
 
-def trial_spec(spec: SweepSpec, number: int, params: Params) -> JobSpec:
-    """The job of one trial; never refused for a point of the space."""
-    return parse_job_spec({**applied(spec.job, params), "name": trial_name(spec.name, number)})
+def trial_spec(spec: SweepSpec, number: int, params: Params, first_rung: int | None = None) -> JobSpec:
+    """The job of one trial; never refused for a point of the space.
+
+    With ``first_rung`` (in samples; the pruner's, where there is one) it evaluates at least that often. An
+    interval counted in steps would let trials of a large batch pass rungs, or end, before they report anything.
+    """
+    job = parse_job_spec({**applied(spec.job, params), "name": trial_name(spec.name, number)})
+    if first_rung is None or not spec.metric.startswith("eval.") or "eval_every_steps" in spec.space:
+        return job
+    every = max(1, min(job.eval_every_steps, first_rung // job.batch.global_size))
+    return job.model_copy(update={"eval_every_steps": every})
 
 
 def trial_name(sweep: str, number: int) -> str:

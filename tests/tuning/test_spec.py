@@ -53,6 +53,20 @@ def test_a_trial_is_the_job_with_the_point_in_it() -> None:
     assert (job.epochs, job.workers.max) == (15, 2)
 
 
+@pytest.mark.parametrize(("batch", "every"), [(32, 31), (256, 3), (2048, 1), (4, 100)])
+def test_a_trial_reports_at_the_first_rung_whatever_its_batch(batch: int, every: int) -> None:
+    spec = accepted(space={"batch.global_size": {"choice": [4, 32, 256, 2048]}})
+    assert trial_spec(spec, 0, {"batch.global_size": batch}, first_rung=1_000).eval_every_steps == every
+    assert trial_spec(spec, 0, {"batch.global_size": batch}).eval_every_steps == 100
+
+
+def test_how_often_a_trial_evaluates_is_left_alone_where_it_is_searched_or_not_the_metric() -> None:
+    searched = accepted(space={"eval_every_steps": {"int": [50, 90]}})
+    assert trial_spec(searched, 0, {"eval_every_steps": 70}, first_rung=128).eval_every_steps == 70
+    by_loss = accepted(metric="loss", mode="min", space={"seed": {"int": [1, 2]}})
+    assert trial_spec(by_loss, 0, {"seed": 1}, first_rung=128).eval_every_steps == 100
+
+
 def test_the_name_of_a_trial_is_a_name_of_a_job_however_long_the_sweeps_is() -> None:
     assert trial_name("a" * 56 + "-" + "b" * 6, 1234) == "a" * 56 + "-b-1234"
     assert trial_name("a" * 57 + "-" + "b" * 5, 1234) == "a" * 57 + "-1234"
