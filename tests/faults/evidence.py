@@ -115,7 +115,8 @@ def gather(settings: Settings) -> Evidence:
         ids = [row["id"] for row in connection.execute("SELECT id FROM jobs ORDER BY id")]
         jobs = {job_id: _job(connection, job_id, root / job_id) for job_id in ids}
         installation, fence = connection.execute("SELECT id, fence FROM installation").fetchone()
-        keys = {row["key"]: row["job_id"] for row in connection.execute("SELECT key, job_id FROM idempotency_keys")}
+        made = connection.execute("SELECT key, made_id FROM idempotency_keys WHERE scope = 'POST /jobs'")
+        keys = {row["key"]: row["made_id"] for row in made}
     connection.close()
     folders = frozenset(path.name for path in root.iterdir()) if root.is_dir() else frozenset()
     return Evidence(installation=installation, fence=fence, jobs=jobs, keys=keys, folders=folders)
