@@ -52,7 +52,7 @@ class Cron:
         try:
             next(CronSim(self._sent, datetime(2000, 1, 1)))
         except (CronSimError, StopIteration) as error:
-            raise CronError(_refusal(error)) from None
+            raise CronError(_refusal(self._sent, error)) from None
 
     def moments(self, zone: ZoneInfo, after: datetime) -> Iterator[datetime]:
         """The moments in UTC later than ``after``, in order; it ends where there is none for 50 years."""
@@ -146,11 +146,18 @@ def _number(value: str) -> int | str:
     return int(value) if value.isdigit() else SYMBOLIC_DAYS.index(name) if name in SYMBOLIC_DAYS else name
 
 
-def _refusal(error: Exception) -> str:
-    if isinstance(error, StopIteration):
-        return "no date ever fits, so that it would never fire; give a day that its months have"
+def _refusal(sent: str, error: Exception) -> str:
     field = str(error).removeprefix("Bad ").replace("-", " ")
-    if field == "day of month":
-        field += ", or one that none of the months has, so that it would never fire"
+    if isinstance(error, StopIteration) or (field == "day of month" and _fits_in_january(sent)):
+        return "fits no date in any year and would never fire; give a day that one of its months has"
     ranges = "minutes are 0-59, hours 0-23, days 1-31, months 1-12, days of the week 0-7 (0 and 7: Sunday)"
     return f"has no such {field}; {ranges}"
+
+
+def _fits_in_january(sent: str) -> bool:
+    parts = sent.split()
+    try:
+        CronSim(" ".join((*parts[:3], "1", parts[4])), datetime(2000, 1, 1))
+    except CronSimError:
+        return False
+    return True
