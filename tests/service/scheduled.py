@@ -12,7 +12,7 @@ from service.schedule_spec import ScheduleSpec, parse_schedule_spec
 from service.states import JobState
 from service.store.opening import Store
 from service.targets import Target
-from tests.service.given import START_S, Clock
+from tests.service.given import START_S, Clock, leader
 
 JOB = {"entrypoint": "workers.recipes.digits:build", "steps": 10}
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
@@ -33,20 +33,29 @@ def at(hour: int, minute: int = 0, day: int = 0) -> float:
     return begin.timestamp() + day * DAY_S
 
 
+async def firing_at_seven(store: Store, clock: Clock) -> Firing:
+    """It is 07:06 in UTC."""
+    clock.now_s = at(7, 6)
+    return Firing(store, clock, await leader(store))
+
+
 class Firing:
-    """A leader over a real store, whose clock the test moves from 07:06 on."""
+    """A leader over a real store, whose clock the test moves."""
 
     def __init__(self, store: Store, clock: Clock, fence: int) -> None:
         self.store, self.clock, self.fence = store, clock, fence
-        clock.now_s = at(7, 6)
         self.schedules = Schedules(store.reconciler, fence, 0.5, clock, lambda: None)
 
     async def create(self, **changes: Any) -> ScheduleRow:
         return (await self.store.schedules.create(*schedule_spec(**changes))).schedule
 
     async def at(self, time_s: float) -> None:
-        """Let it be that late, and look until there is nothing to do."""
+        """Let it be that late, and catch up."""
         self.clock.now_s = time_s
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Look until there is nothing to do."""
         while await self.schedules.turn() == 0.0:
             pass
 

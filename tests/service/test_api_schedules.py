@@ -10,8 +10,8 @@ import pytest
 from service.api.shapes import Schedule, ScheduleList, ScheduleRun, ScheduleRuns, UpcomingTimes
 from service.feed import read_topics
 from service.services import Services
-from tests.service.given import Clock, leader
-from tests.service.scheduled import JOB, Firing, at, schedule_document
+from tests.service.given import Clock
+from tests.service.scheduled import JOB, Firing, at, firing_at_seven, schedule_document
 from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def created(client: httpx2.AsyncClient, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def firing(services: Services, clock: Clock) -> Firing:
-    return Firing(services.store, clock, await leader(services.store))
+    return await firing_at_seven(services.store, clock)
 
 
 async def test_a_new_schedule_is_answered_whole_with_its_place_and_tag(

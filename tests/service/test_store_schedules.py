@@ -15,14 +15,14 @@ from service.store.opening import Store, open_store
 from service.store.port import FencedOutError, StaleRowError
 from service.store.schedules import NameTakenError
 from tests.service.given import Clock, leader
-from tests.service.scheduled import JOB, Firing, at, schedule_spec
+from tests.service.scheduled import JOB, Firing, at, firing_at_seven, schedule_spec
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def firing(store: Store, clock: Clock) -> Firing:
-    return Firing(store, clock, await leader(store))
+    return await firing_at_seven(store, clock)
 
 
 async def test_a_nominal_time_makes_a_job_with_the_schedules_name_and_label_and_the_next_is_noted(
