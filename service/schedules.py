@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -134,6 +134,10 @@ class Schedules:
         found = await self._store.runs(schedule_id, size + 1, before)
         token = self._tokens.make(described, repr(found[size - 1].nominal_at)) if len(found) > size else None
         return RunPage(found[:size], token)
+
+    async def latest_runs(self, schedule_ids: Sequence[str]) -> dict[str, RunRow]:
+        """What became of the latest nominal time of each, by the schedule's id."""
+        return await self._store.latest_runs(schedule_ids)
 
     async def replace(self, schedule_id: str, document: object, *, if_match: str | None = None) -> ScheduleRow:
         """Exchange the spec. What was due under the old one and not decided yet is decided under the new one.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from service.firing import first_upcoming
 from service.ids import IdSource
@@ -169,6 +170,23 @@ class ScheduleStore:
             chosen = chosen.where(schedule_runs.c.nominal_at < before_s)
         chosen = chosen.order_by(schedule_runs.c.nominal_at.desc()).limit(limit)
         return await self._database.read(lambda conn: runs_of(conn, conn.execute(chosen).all()))
+
+    async def latest_runs(self, schedule_ids: Sequence[str]) -> dict[str, RunRow]:
+        """The run of the latest nominal time of each that has any, by the schedule's id."""
+        table = schedule_runs
+        latest = (
+            select(table.c.schedule_id, func.max(table.c.nominal_at).label("nominal_at"))
+            .where(table.c.schedule_id.in_(schedule_ids))
+            .group_by(table.c.schedule_id)
+            .subquery()
+        )
+        same = (table.c.schedule_id == latest.c.schedule_id) & (table.c.nominal_at == latest.c.nominal_at)
+
+        def work(conn: Connection) -> dict[str, RunRow]:
+            found = conn.execute(select(table).join(latest, same)).all()
+            return {row.schedule_id: run for row, run in zip(found, runs_of(conn, found), strict=True)}
+
+        return await self._database.read(work)
 
     async def due(self, schedule_id: str) -> Due | None:
         """What a decision about one schedule looks at, whether or not anything is due."""
