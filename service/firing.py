@@ -98,7 +98,7 @@ def _taken(row: ScheduleRow, now_s: float) -> _Taken:
 
 def _missed(taken: _Taken, now_s: float, spec: ScheduleSpec) -> Iterator[NewRun]:
     late = taken.late
-    window = f"catchup_window_s is {spec.catchup_window_s}"
+    window = f"the window to catch up is {words.duration(spec.catchup_window_s)}"
     if len(late) > MAX_TOLD:
         rolled, late = late[: 1 - MAX_TOLD], late[1 - MAX_TOLD :]
         number = (

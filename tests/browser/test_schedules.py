@@ -29,7 +29,7 @@ def test_a_schedule_tells_its_next_times_in_two_zones_its_past_and_the_change_of
     row.get_by_role("link", name="nightly-digits", exact=True).click()
     expect(page.locator("h1")).to_have_text("nightly-digits")
     history = page.get_by_role("region", name="History")
-    for text in ("Missed", "Started", "Skipped", "late; catchup_window_s is 3600", "the run before has not ended"):
+    for text in ("Missed", "Started", "Skipped", "late; the window to catch up is 1 h", "the run before has not ended"):
         expect(history).to_contain_text(text)
     expect(page.get_by_role("region", name="Times to come").locator("tbody tr")).to_have_count(10)
     history.get_by_role("link", name="Queued").click()

@@ -104,7 +104,7 @@ async def test_times_while_the_service_was_down_are_caught_up_within_the_window_
         ("12:00", "STARTED"),
     ]
     runs = {run.nominal_at: run for run in await firing.store.schedules.runs(schedule.id, 10)}
-    assert runs[at(8)].reason == "noticed 4 h 30 min late; catchup_window_s is 7200"
+    assert runs[at(8)].reason == "noticed 4 h 30 min late; the window to catch up is 2 h"
     assert runs[at(11)].reason == "caught up 1 h 30 min late"
 
 
