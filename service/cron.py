@@ -17,7 +17,7 @@ from cronsim.cronsim import SYMBOLIC_DAYS
 
 _SIZES = {"minute": 60, "hour": 24, "day of month": 31, "month": 12, "day of week": 7}
 _VALUE = r"(\d{1,2}|[A-Za-z]{3})"
-_ITEM = re.compile(rf"(\*|{_VALUE}(-{_VALUE})?)(/(?P<step>\d{{1,2}}))?")
+_ITEM = re.compile(rf"(\*|{_VALUE}(-{_VALUE})?)(/(?P<step>\d{{1,2}}))?", re.ASCII)
 _FORMS = "write *, numbers, ranges such as 1-5, lists such as 1,15 and steps such as */15"
 _MACROS = {
     "@hourly": "0 * * * *",

@@ -34,15 +34,8 @@ REASON_WORDS: Mapping[str, str] = {
     "BUDGET_EXCEEDED": "its budget is used up",
     "CANCELLED_BY_USER": "a person cancelled it",
     "CANCELLED_BY_SWEEP": "its sweep cancelled it",
+    "CANCELLED_BY_SCHEDULE": "its schedule cancelled it for the next run",
     "CONTROLLER_ERROR": "the service itself failed",
-}
-
-OUTCOME_WORDS: Mapping[str, str] = {
-    "STARTED": "Started",
-    "SKIPPED": "Skipped",
-    "BUFFERED": "Waiting",
-    "MISSED": "Missed",
-    "FAILED": "Not started",
 }
 
 METRIC_WORDS: Mapping[str, str] = {
@@ -153,16 +146,6 @@ def duration(seconds: float | None) -> str:
 def state(name: str) -> str:
     """A job's state as a word; an unknown one is shown as it is."""
     return STATE_WORDS.get(name, name.replace("_", " ").capitalize())
-
-
-def schedule_state(name: str) -> str:
-    """A schedule's state as a word."""
-    return name.capitalize()
-
-
-def outcome(name: str) -> str:
-    """What became of a nominal time, as a word."""
-    return OUTCOME_WORDS.get(name, name.capitalize())
 
 
 def reason(name: str | None) -> str:

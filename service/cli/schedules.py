@@ -12,7 +12,7 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 
-from service import words
+from service import schedule_words, words
 from service.cli.documents import apply_settings
 from service.cli.failures import CommandError
 from service.cli.options import Form
@@ -50,7 +50,7 @@ def show_one(client: Client, reference: str, form: Form) -> None:
     rows = [
         ("name", found["name"]),
         ("id", found["id"]),
-        ("state", words.schedule_state(found["state"]) + (f": {found['reason']}" if found["reason"] else "")),
+        ("state", schedule_words.state(found["state"]) + (f": {found['reason']}" if found["reason"] else "")),
         ("times", f"{spec['cron']} in {spec['time_zone']}" + (f", {bounds}" if bounds else "")),
         ("next", " = ".join(_both(found["next_time"], spec["time_zone"])) if found["next_time"] else "–"),
         ("starts", ", ".join(f"{kind} {child['name']}" for kind, child in spec["target"].items())),
@@ -78,7 +78,7 @@ def show_runs(client: Client, reference: str, count: int, form: Form) -> None:
     rows = (
         (
             _there(run["nominal_time"], found["spec"]["time_zone"]),
-            words.outcome(run["outcome"]),
+            schedule_words.outcome(run["outcome"]),
             words.state(run["child_state"]) if run["child_state"] else "–",
             run["child_id"] or "–",
             run["reason"] or "",
@@ -99,7 +99,9 @@ def trigger(client: Client, reference: str, form: Form) -> None:
     run = client.command_schedule(found["id"], "trigger")
     why = f": {escape(run['reason'])}" if run["reason"] else ""
     child = f" [dim]{run['child_id']}[/dim]" if run["child_id"] else ""
-    show(form, run, f"[bold]{escape(found['name'])}[/bold] {words.outcome(run['outcome']).lower()}{child}{why}")
+    show(
+        form, run, f"[bold]{escape(found['name'])}[/bold] {schedule_words.outcome(run['outcome']).lower()}{child}{why}"
+    )
     if run["outcome"] == "FAILED":
         raise CommandError(f"nothing was started: {run['reason']}", exit_code=1)
 
@@ -125,7 +127,7 @@ def _read(client: Client, file: Path, settings: list[str]) -> dict[str, Any]:
 
 
 def _tell(schedule: dict[str, Any], form: Form) -> None:
-    state = words.schedule_state(schedule["state"]).lower()
+    state = schedule_words.state(schedule["state"]).lower()
     upcoming = schedule["next_time"]
     zone = schedule["spec"]["time_zone"]
     following = f"; runs next at {escape(_there(upcoming, zone))}" if upcoming else ""
@@ -135,7 +137,7 @@ def _tell(schedule: dict[str, Any], form: Form) -> None:
 def _row(schedule: dict[str, Any]) -> tuple[str, ...]:
     spec = schedule["spec"]
     both = _both(schedule["next_time"], spec["time_zone"]) if schedule["next_time"] else ("–", "–")
-    state = words.schedule_state(schedule["state"])
+    state = schedule_words.state(schedule["state"])
     return (schedule["name"], state, spec["cron"], spec["time_zone"], *both, schedule["id"])
 
 

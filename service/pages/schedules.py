@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import yaml
 
-from service import words
+from service import schedule_words, words
 from service.documents import Document
 from service.pages.render import moment
 
@@ -100,7 +100,7 @@ def _run(schedule: Document, run: Document | None) -> dict[str, Any] | None:
     return {
         **_both(run["nominal_time"], schedule["spec"]["time_zone"]),
         "outcome": run["outcome"],
-        "word": words.outcome(run["outcome"]),
+        "word": schedule_words.outcome(run["outcome"]),
         "child_id": run["child_id"],
         "child_state": run["child_state"],
         "reason": run["reason"] or "",

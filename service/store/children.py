@@ -17,6 +17,7 @@ from service.store.jobs import check_references, insert_job
 from service.store.moves import fetch_job, move
 from service.store.schema import jobs, schedule_runs
 from service.targets import Kind, Target
+from workers.errors import Reason
 from workers.spec import JobSpec
 
 SCHEDULE_LABEL = "schedule"
@@ -56,7 +57,7 @@ def _cancel(write: Write, job_id: str) -> None:
     job = fetch_job(write.conn, job_id)
     wanted = None if job is None else command(Verb.CANCEL, job.state, job.attempt)
     if job is not None and isinstance(wanted, Move):
-        move(write, job, wanted.to, wanted.reason, {"goal": wanted.goal, "explanation": None})
+        move(write, job, wanted.to, Reason.CANCELLED_BY_SCHEDULE, {"goal": wanted.goal, "explanation": None})
 
 
 def _states(conn: Connection, ids: list[str]) -> dict[str, str]:

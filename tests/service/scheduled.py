@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.reconciler.firing import Schedules
-from service.records import Transition
+from service.records import JobRow, Transition
 from service.schedule_records import ScheduleRow
 from service.schedule_spec import ScheduleSpec, parse_schedule_spec
 from service.states import JobState
@@ -74,11 +74,15 @@ class Firing:
         runs = await self.store.schedules.runs(schedule.id, 1000)
         return [run.child_id for run in reversed(runs) if run.child_id is not None]
 
-    async def end(self, job_id: str, state: JobState = JobState.SUCCEEDED) -> None:
-        """The child runs, and comes to its end."""
+    async def run(self, job_id: str) -> JobRow:
+        """The child is RUNNING from now on."""
         job = await self.store.reconciler.job(job_id)
         assert job is not None
-        for to in (JobState.RUNNING, state):
-            if job.state is JobState.QUEUED:
-                job = await self.store.reconciler.admit(job, 1, self.fence)
-            job = await self.store.reconciler.transition(job, to, Transition(), self.fence)
+        if job.state is JobState.QUEUED:
+            job = await self.store.reconciler.admit(job, 1, self.fence)
+            job = await self.store.reconciler.transition(job, JobState.RUNNING, Transition(), self.fence)
+        return job
+
+    async def end(self, job_id: str, state: JobState = JobState.SUCCEEDED) -> None:
+        """The child runs, and comes to its end."""
+        await self.store.reconciler.transition(await self.run(job_id), state, Transition(), self.fence)

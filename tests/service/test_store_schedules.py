@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from service.firing import MAX_AT_ONCE, decide
-from service.records import JobFilter
+from service.records import JobFilter, Transition
 from service.schedule_records import ScheduleState
 from service.states import JobState
 from service.store.jobs import BUNDLE_GRACE_S, UnknownBundleError
@@ -16,6 +16,7 @@ from service.store.port import FencedOutError, StaleRowError
 from service.store.schedules import NameTakenError
 from tests.service.given import Clock, leader
 from tests.service.scheduled import JOB, Firing, at, firing_at_seven, schedule_spec
+from workers.errors import Reason
 
 pytestmark = pytest.mark.anyio
 
@@ -155,10 +156,18 @@ async def test_one_waits_for_the_child_before_and_starts_when_that_has_ended(fir
 async def test_the_child_before_is_cancelled_for_the_next(firing: Firing) -> None:
     schedule = await firing.create(overlap="cancel_other")
     await firing.at(at(8))
+    await firing.run((await firing.children(schedule))[0])
     await firing.at(at(9))
-    old, new = await firing.children(schedule)
-    states = [job.state for job_id in (old, new) if (job := await firing.store.jobs.job(job_id)) is not None]
-    assert states == [JobState.CANCELLED, JobState.QUEUED]
+    await firing.at(at(10))
+    running, waiting, new = [await firing.store.jobs.job(job_id) for job_id in await firing.children(schedule)]
+    assert running is not None
+    assert waiting is not None
+    assert new is not None
+    assert [job.state for job in (running, waiting, new)] == ["CANCELLING", "CANCELLED", "QUEUED"]
+    by_now = await firing.store.reconciler.transition(
+        running, JobState.CANCELLED, Transition(reason=Reason.CANCELLED_BY_USER), firing.fence
+    )
+    assert {job.reason for job in (by_now, waiting)} == {Reason.CANCELLED_BY_SCHEDULE}
 
 
 async def test_enough_failures_in_a_row_pause_it_with_words_and_resuming_counts_anew(
