@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -9,6 +11,7 @@ from itertools import islice
 from service.documents import Document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
 from service.firing import decide_trigger, first_upcoming
+from service.folders import bundle_key
 from service.idempotency import read_key, refused_key
 from service.ids import SCHEDULE_ID
 from service.jobs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_TRIES, unknown_reference
@@ -25,6 +28,7 @@ from service.targets import Target
 from service.times import rfc3339
 from service.zone_changes import notices
 from workers.errors import FieldProblem, SpecError
+from workers.storage import open_storage
 
 MAX_UPCOMING = 100
 BY_HAND = "paused by hand"
@@ -50,9 +54,15 @@ class Schedules:
     """``wake`` tells that something was written; ``clock`` gives Unix seconds."""
 
     def __init__(
-        self, store: ScheduleStore, tokens: PageTokens, clock: Callable[[], float], wake: Callable[[], None]
+        self,
+        store: ScheduleStore,
+        storage: str,
+        tokens: PageTokens,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
     ) -> None:
         self._store = store
+        self._storage = storage
         self._tokens = tokens
         self._clock = clock
         self._wake = wake
@@ -150,9 +160,11 @@ class Schedules:
             upcoming = row.upcoming if _has_same_times(row.spec, spec) else None
             upcoming = upcoming or first_upcoming(spec, row.id, self._clock())
             try:
-                return await self._store.replace(row, spec, target, upcoming)
+                replaced = await self._store.replace(row, spec, target, upcoming)
             except (UnknownBundleError, UnknownJobError, NameTakenError) as error:
                 raise _refused(error, spec, target) from None
+            await self._clear(replaced.bundle_sha256)
+            return replaced.schedule
 
         return await self._change(schedule_id, if_match, decide)
 
@@ -208,11 +220,17 @@ class Schedules:
         """Remove it with its history; jobs that it started stay. Raises NotFoundError, PreconditionError."""
 
         async def decide(row: ScheduleRow) -> ScheduleRow:
-            await self._store.delete(row)
+            deleted = await self._store.delete(row)
+            await self._clear(deleted.bundle_sha256)
             self._wake()
             return row
 
         await self._change(schedule_id, if_match, decide)
+
+    async def _clear(self, bundle_sha256: str | None) -> None:
+        if bundle_sha256 is not None:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(open_storage(self._storage).delete, bundle_key(bundle_sha256))
 
     def _parsed(self, document: object) -> tuple[ScheduleSpec, Target]:
         try:

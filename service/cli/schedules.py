@@ -52,7 +52,10 @@ def show_one(client: Client, reference: str, form: Form) -> None:
         ("id", found["id"]),
         ("state", schedule_words.state(found["state"]) + (f": {found['reason']}" if found["reason"] else "")),
         ("times", f"{spec['cron']} in {spec['time_zone']}" + (f", {bounds}" if bounds else "")),
-        ("next", " = ".join(_both(found["next_time"], spec["time_zone"])) if found["next_time"] else "–"),
+        (
+            "next",
+            " there, ".join(_both(found["next_time"], spec["time_zone"])) + " here" if found["next_time"] else "–",
+        ),
         ("starts", ", ".join(f"{kind} {child['name']}" for kind, child in spec["target"].items())),
         ("overlap", spec["overlap"]),
         ("failures in a row", str(found["failures_in_a_row"])),
@@ -143,7 +146,7 @@ def _row(schedule: dict[str, Any]) -> tuple[str, ...]:
 
 def _both(time: str, zone: str) -> tuple[str, str]:
     here = datetime.fromisoformat(time).astimezone()
-    return (_there(time, zone), f"{here:%a %Y-%m-%d %H:%M} here")
+    return (_there(time, zone), f"{here:%a %Y-%m-%d %H:%M}")
 
 
 def _there(time: str, zone: str) -> str:

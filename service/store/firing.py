@@ -26,19 +26,21 @@ class FiringStore:
     async def due_schedules(self, now_s: float) -> DueSchedules:
         """What is to be decided, the longest due first."""
 
-        def work(conn: Connection) -> DueSchedules:
-            is_due = select(schedules.c.id).where(schedules.c.next_at <= now_s).order_by(schedules.c.next_at)
-            found = dict.fromkeys(conn.execute(is_due.limit(MAX_DUE)).scalars())
-            found |= dict.fromkeys(_with_news(conn)[:MAX_DUE])
-            rows = [row for schedule_id in found if (row := fetch_schedule(conn, schedule_id)) is not None]
-            next_at = conn.execute(select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now_s))
-            return DueSchedules(due=tuple(due_of(conn, row) for row in rows), next_at=next_at.scalar_one())
-
-        return await self._database.read(work)
+        return await self._database.read(lambda conn: look_at_due(conn, now_s))
 
     async def fire(self, schedule: ScheduleRow, firing: Firing, fence: int) -> None:
         """Write what was decided. Raises StaleRowError, FencedOutError."""
         await self._database.write(lambda write: write_firing(write, self._ids, schedule, firing), fence)
+
+
+def look_at_due(conn: Connection, now_s: float) -> DueSchedules:
+    """What is to be decided at ``now_s``."""
+    is_due = select(schedules.c.id).where(schedules.c.next_at <= now_s).order_by(schedules.c.next_at)
+    found = dict.fromkeys(conn.execute(is_due.limit(MAX_DUE)).scalars())
+    found |= dict.fromkeys(_with_news(conn)[:MAX_DUE])
+    rows = [row for schedule_id in found if (row := fetch_schedule(conn, schedule_id)) is not None]
+    next_at = conn.execute(select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now_s))
+    return DueSchedules(due=tuple(due_of(conn, row) for row in rows), next_at=next_at.scalar_one())
 
 
 def _with_news(conn: Connection) -> list[str]:

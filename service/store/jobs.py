@@ -163,7 +163,7 @@ class JobStore:
             row = gone.one_or_none()
             if row is None:
                 raise StaleRowError(f"{job.id} has changed; read it again")
-            return Deleted(None if row.bundle_id is None else _drop_bundle(write, row.bundle_id))
+            return Deleted(None if row.bundle_id is None else drop_bundle(write, row.bundle_id))
 
         return await self._database.write(work)
 
@@ -218,7 +218,8 @@ def insert_job(write: Write, job_id: str, spec: JobSpec) -> JobRow:
     return job
 
 
-def _drop_bundle(write: Write, bundle_id: str) -> str | None:
+def drop_bundle(write: Write, bundle_id: str) -> str | None:
+    """Forget a bundle that nothing names any more; the SHA-256 of its file, which the caller removes."""
     in_use = select(literal(1)).where(jobs.c.bundle_id == bundle_id).exists()
     to_be_used = select(literal(1)).where(schedules.c.bundle_id == bundle_id).exists()
     gone = write.conn.execute(

@@ -13,6 +13,7 @@ from service.schedule_records import Due, Firing, RunRow, ScheduleRow, ScheduleS
 from service.schedule_spec import ScheduleSpec
 from service.store.children import children_of
 from service.store.database import Database, Write
+from service.store.jobs import Deleted, drop_bundle
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.port import StaleRowError, StoreError
 from service.store.schedule_rows import (
@@ -37,6 +38,14 @@ class Created:
 
     schedule: ScheduleRow
     is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """``bundle_sha256`` is set when nothing needs the file of the bundle before any more."""
+
+    schedule: ScheduleRow
+    bundle_sha256: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +101,13 @@ class ScheduleStore:
 
     async def replace(
         self, schedule: ScheduleRow, spec: ScheduleSpec, target: Target, upcoming: Upcoming | None
-    ) -> ScheduleRow:
+    ) -> Replaced:
         """Exchange the spec; one that had ended goes on.
 
         Raises StaleRowError, NameTakenError, UnknownBundleError, UnknownJobError.
         """
 
-        def work(write: Write) -> ScheduleRow:
+        def work(write: Write) -> Replaced:
             _check_name(write.conn, spec.name, except_id=schedule.id)
             is_paused = schedule.state is ScheduleState.PAUSED
             columns = {
@@ -107,7 +116,9 @@ class ScheduleStore:
                 "state": ScheduleState.PAUSED if is_paused else ScheduleState.ACTIVE,
                 "version": schedule.version + 1,
             }
-            return update_guarded(write, schedule, columns)
+            before = _bundle_id(write.conn, schedule.id)
+            replaced = update_guarded(write, schedule, columns)
+            return Replaced(replaced, None if before is None else drop_bundle(write, before))
 
         return await self._database.write(work)
 
@@ -132,15 +143,17 @@ class ScheduleStore:
         }
         return await self._database.write(lambda write: update_guarded(write, schedule, columns))
 
-    async def delete(self, schedule: ScheduleRow) -> None:
+    async def delete(self, schedule: ScheduleRow) -> Deleted:
         """Remove it with its runs; their children stay. Raises StaleRowError."""
 
-        def work(write: Write) -> None:
+        def work(write: Write) -> Deleted:
             same = (schedules.c.id == schedule.id, schedules.c.changed == schedule.changed)
-            if write.conn.execute(delete(schedules).where(*same).returning(schedules.c.id)).one_or_none() is None:
+            gone = write.conn.execute(delete(schedules).where(*same).returning(schedules.c.bundle_id)).one_or_none()
+            if gone is None:
                 raise StaleRowError(f"{schedule.id} has changed; read it again")
+            return Deleted(None if gone.bundle_id is None else drop_bundle(write, gone.bundle_id))
 
-        await self._database.write(work)
+        return await self._database.write(work)
 
     async def schedule(self, schedule_id: str) -> ScheduleRow | None:
         """One schedule, or None."""
@@ -220,6 +233,10 @@ def _check_name(conn: Connection, name: str, except_id: str) -> None:
     found = conn.execute(select(schedules.c.id).where(schedules.c.name == name, schedules.c.id != except_id))
     if (other := found.scalar_one_or_none()) is not None:
         raise NameTakenError(other)
+
+
+def _bundle_id(conn: Connection, schedule_id: str) -> str | None:
+    return conn.execute(select(schedules.c.bundle_id).where(schedules.c.id == schedule_id)).scalar_one_or_none()
 
 
 def _spec_columns(conn: Connection, spec: ScheduleSpec, target: Target) -> dict[str, object]:

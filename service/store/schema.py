@@ -330,9 +330,4 @@ schedule_runs = Table(
     Column("is_open", Boolean, nullable=False),  # waits to start, or its child has not been seen to end
 )
 Index("ix_schedule_runs_child_id", schedule_runs.c.child_id, unique=True)
-Index(
-    "ix_schedule_runs_open",
-    schedule_runs.c.schedule_id,
-    sqlite_where=text("is_open"),
-    postgresql_where=text("is_open"),
-)
+Index("ix_schedule_runs_is_open_schedule_id", schedule_runs.c.is_open, schedule_runs.c.schedule_id)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 
 from service.firing import MAX_AT_ONCE, decide
 from service.records import JobFilter, Transition
 from service.schedule_records import ScheduleState
 from service.states import JobState
+from service.store.firing import look_at_due
 from service.store.jobs import BUNDLE_GRACE_S, UnknownBundleError
 from service.store.opening import Store, open_store
 from service.store.port import FencedOutError, StaleRowError
 from service.store.schedules import NameTakenError
 from tests.service.given import Clock, leader
+from tests.service.query_plans import bad_steps, noted_statements
 from tests.service.scheduled import JOB, Firing, at, firing_at_seven, schedule_spec
 from workers.errors import Reason
 
@@ -257,5 +261,20 @@ async def test_the_bundle_of_a_schedule_stays_until_the_schedule_goes(
     assert job is not None
     assert (await store.jobs.delete(job)).bundle_sha256 is None
     assert await store.reconciler.bundle(bundle_id) is not None
-    await store.schedules.delete(await firing.row(schedule))
+    assert (await store.schedules.delete(await firing.row(schedule))).bundle_sha256 == "a" * 64
     assert await store.schedules.runs(schedule.id, 10) == []
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_look_at_what_is_due_goes_along_indexes_however_many_schedules_and_runs_there_are(
+    firing: Firing, tmp_path: Path
+) -> None:
+    await firing.create(overlap="buffer_one")
+    await firing.at(at(9))
+    engine = create_engine(f"sqlite:///{tmp_path / 'concertina.db'}")
+    with engine.connect() as conn, noted_statements(engine) as statements:
+        seen = look_at_due(conn, at(10))
+        assert (len(seen.due), seen.next_at) == (1, None)
+        steps = bad_steps(conn, list(statements))
+    engine.dispose()
+    assert steps == []

@@ -50,11 +50,4 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("schedule_id", "nominal_at", name=op.f("pk_schedule_runs")),
     )
     op.create_index("ix_schedule_runs_child_id", "schedule_runs", ["child_id"], unique=True)
-    op.create_index(
-        "ix_schedule_runs_open",
-        "schedule_runs",
-        ["schedule_id"],
-        unique=False,
-        sqlite_where=sa.text("is_open"),
-        postgresql_where=sa.text("is_open"),
-    )
+    op.create_index("ix_schedule_runs_is_open_schedule_id", "schedule_runs", ["is_open", "schedule_id"], unique=False)
