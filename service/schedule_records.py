@@ -58,12 +58,13 @@ class ScheduleRow:
 
     @property
     def spec(self) -> ScheduleSpec:
+        """The resolved spec, parsed anew at every call."""
         return ScheduleSpec.model_validate_json(self.spec_json)
 
     @property
     def target(self) -> Target:
         """What it starts. Raises SpecError where this version of the service takes it no longer."""
-        return read_target(self.spec.target, self.name)
+        return read_target(self.document["target"], self.name)
 
     @property
     def document(self) -> dict[str, Any]:

@@ -37,6 +37,10 @@ def _effect(cron: Cron, before: datetime, after: datetime) -> str:
         return "no time of this schedule is skipped or repeated"
     told = " and ".join(dict.fromkeys((f"{times[0]:%H:%M}", f"{times[-1]:%H:%M}")))
     told = told if len(times) <= 2 else f"{len(times)} times from {told.replace(' and ', ' to ')}"
+    be, do, come = ("is", "does", "comes") if len(times) == 1 else ("are", "do", "come")
     if after > before:
-        return f"{told}, which is skipped, is met at {end:%H:%M}" if cron.is_times_of_day else f"{told} does not come"
-    return f"{told} is met the first time only" if cron.is_times_of_day else f"{told} comes twice, and is met twice"
+        met = f"{told}, which {be} skipped, {be} met at {end:%H:%M}" + (", once" if len(times) > 1 else "")
+        return met if cron.is_times_of_day else f"{told} {do} not come"
+    return (
+        f"{told} {be} met the first time only" if cron.is_times_of_day else f"{told} {come} twice, and {be} met twice"
+    )
