@@ -34,6 +34,8 @@ from workers.assignment import JobKey
 from workers.control.controller import job_controller_actor
 from workers.control.launch import Launch
 from workers.control.names import NODE_ID_LABEL, controller_name
+from workers.control.roster import Roster
+from workers.control.spares import Spares
 from workers.status import Acknowledged, Direction, JobSnapshot
 
 CONNECT_S = 60.0
@@ -68,6 +70,8 @@ class Cluster:
     def __init__(self, address: str, namespace: str) -> None:
         self._address, self._namespace = address, namespace
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
+        self._roster = Roster(namespace)
+        self._spares = Spares(self._roster)
         self._controllers: dict[str, Any] = {}
         self._raylet: Identity | None = None
 
@@ -126,8 +130,7 @@ class Cluster:
         return self._raylet is not None and self._raylet.is_alive()
 
     async def names(self) -> list[str]:
-        listed = await self._blocking(lambda: ray.util.list_named_actors(all_namespaces=True))
-        return [entry["name"] for entry in listed if entry["namespace"] == self._namespace]
+        return await self._blocking(self._roster.names)
 
     async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
         name = controller_name(key, term)
@@ -204,10 +207,13 @@ class Cluster:
         asked = [{theirs: bundle[ours] for theirs, ours in _RESOURCES.items() if ours in bundle} for bundle in bundles]
         await self._blocking(lambda: request_resources(bundles=asked))
 
+    async def keep_spares(self, wanted: Mapping[str, int]) -> None:
+        await self._blocking(lambda: self._spares.keep(wanted))
+
     async def _find(self, name: str) -> Any:
         if name not in self._controllers:
             try:
-                self._controllers[name] = await self._blocking(lambda: ray.get_actor(name, self._namespace))
+                self._controllers[name] = await self._blocking(lambda: self._roster.find(name))
             except ValueError:
                 raise ControllerLostError(f"there is no actor {name}") from None
         return self._controllers[name]

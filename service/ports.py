@@ -93,3 +93,7 @@ class ClusterPort(Protocol):
         Amounts are of ``cpus, gpus, memory_bytes``.
         """
         ...
+
+    async def keep_spares(self, wanted: Mapping[str, int]) -> None:
+        """Have at least so many processes ready to become workers, by node id; none on other nodes."""
+        ...

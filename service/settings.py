@@ -92,6 +92,9 @@ class Settings(BaseSettings):
     max_demand_workers: Annotated[
         int, Field(ge=0, le=10_000, description="Workers without room that an autoscaler is told of at most.")
     ] = 16
+    spares_per_node: Annotated[
+        int, Field(ge=0, le=64, description="Processes that wait with torch loaded, on each node with room.")
+    ] = 1
     lease_s: Annotated[
         float, Field(ge=10, le=86400, description="Seconds that a worker lives on without a controller's call.")
     ] = 600.0

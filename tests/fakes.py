@@ -48,6 +48,7 @@ class FakeCluster:
         self.seen_terms: list[int] = []
         self.autoscaling: Autoscaling | None = None
         self.demands: list[tuple[Mapping[str, float], ...]] = []
+        self.spares: dict[str, int] = {}
 
     async def connect(self) -> None:
         self._check()
@@ -118,6 +119,10 @@ class FakeCluster:
     async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
         self._check()
         self.demands.append(tuple(bundles))
+
+    async def keep_spares(self, wanted: Mapping[str, int]) -> None:
+        self._check()
+        self.spares = dict(wanted)
 
     def _node(self, name: str) -> NodeView:
         used = sum(worker.node_id == name for alive in self.workers.values() for worker in alive.values())

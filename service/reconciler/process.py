@@ -173,6 +173,7 @@ class Process:
             storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
             max_demand_workers=self._settings.max_demand_workers,
+            spares_per_node=self._settings.spares_per_node,
         )
         # All nodes of a Ray of our own are this machine.
         folder = self._settings.storage_folder

@@ -38,6 +38,7 @@ class Office:
     """What a leader works with; ``fence`` goes with every write.
 
     ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
+    ``spares_per_node``: so many processes wait on a node with room.
     """
 
     store: ReconcilerStore
@@ -47,6 +48,7 @@ class Office:
     storage: str
     liveness_s: float
     max_demand_workers: int
+    spares_per_node: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from service import demand, queue
+from service import demand, queue, spares
 from service.avoidance import WINDOW_S, avoided, suspects, usable
 from service.folders import JOBS
 from service.ports import ClusterLostError
@@ -96,9 +96,10 @@ class Reconciler:
         return len(placed)
 
     async def end(self) -> None:
-        """Of the demand nothing stays behind."""
+        """Of the demand and of the spares nothing stays behind."""
         with contextlib.suppress(ClusterLostError):
             await self._teller.withdraw()
+            await self._office.cluster.keep_spares({})
 
     async def settle(self, timeout_s: float) -> None:
         """Wait for the steps that are under way."""
@@ -153,6 +154,13 @@ class Reconciler:
         self._avoid = avoided(nodes, self._marks)
         if self._sight is not None:
             self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
+        if self._view is not None and self._viewed_s == now_s:
+            await self._keep_spares(self._view)
+
+    async def _keep_spares(self, view: ClusterView) -> None:
+        nodes = () if self.is_leaving else usable(view.nodes, self._avoid)
+        number, has_autoscaler = self._office.spares_per_node, view.autoscaling is not None
+        await self._office.cluster.keep_spares(spares.wanted(nodes, number, has_autoscaler=has_autoscaler))
 
     def _with_wishes(self, view: ClusterView) -> ClusterView:
         if view.autoscaling is None:

@@ -57,6 +57,7 @@ def measure(what: str, side: Side, setting: Setting, chance: random.Random) -> C
     """
     act = ACTS[what]
     settle(side, setting, act.num_before)
+    side.prepare()
     time.sleep(chance.uniform(0.0, 2 * setting.checkpoint_every * setting.pace_s))
     before = _wait_for(side, f"{act.num_before} workers", lambda: _members(side, act.num_before))
     at_s = act.do(side, chance)

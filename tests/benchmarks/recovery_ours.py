@@ -30,6 +30,10 @@ TERM = 1
 TICK_S = 0.5
 """How often the reconciler looks, where no nudge comes (settings, ``poll_s``)."""
 
+VIEW_S = 2.0
+"""How often it looks at the nodes (``VIEW_S`` there)."""
+
+LOOK_S = 0.05
 CALL_S = 20.0
 END_S = 60.0
 FOREVER_STEPS = 10**8
@@ -63,12 +67,17 @@ class ConcertinaSide:
 
         from workers.control.controller import job_controller_actor
         from workers.control.names import controller_name
+        from workers.control.roster import Roster
+        from workers.control.spares import Spares
 
         self.audit = Audit(folder / "audit")
         self.audit.folder.mkdir(parents=True)
         self._node = node
         ray.init(address=head.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         self._ray = ray
+        self._roster = Roster(NAMESPACE)
+        self._spares = Spares(self._roster)
+        self._kept_s = float("-inf")
         key = JobKey(job_id="job_benchmark", attempt=1)
         options = {
             "name": controller_name(key, TERM),
@@ -94,6 +103,16 @@ class ConcertinaSide:
         )
         self._wake.set()
 
+    def prepare(self) -> None:
+        """Where there is room for a worker a spare waits for it, with torch loaded."""
+        deadline_s = time.monotonic() + CALL_S
+        while len(waiting := self._roster.spares()) < len(self._roomy()):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"no spare on nodes {self._roomy()} within {CALL_S:.0f} s")
+            time.sleep(LOOK_S)
+        # It answers once it is ready.
+        self._ray.get([self._roster.spare(spare).renew.remote() for spare in waiting], timeout=CALL_S)
+
     def lose_node(self) -> float:
         """The second Ray node is killed with its worker."""
         return self._node.lose()
@@ -114,6 +133,18 @@ class ConcertinaSide:
         self._has_ended.wait(END_S)
         self._ray.shutdown()
 
+    def _keep_spares(self) -> None:
+        """As the reconciler does: one on each node with room, looked at now and then."""
+        if time.monotonic() - self._kept_s > VIEW_S:
+            self._kept_s = time.monotonic()
+            self._spares.keep({node["NodeID"]: int(node["NodeID"] in self._roomy()) for node in self._ray.nodes()})
+
+    def _roomy(self) -> list[str]:
+        from ray._private.state import available_resources_per_node
+
+        free: dict[str, dict[str, float]] = available_resources_per_node()
+        return [node_id for node_id, amounts in free.items() if amounts.get("CPU", 0.0) >= 1.0]
+
     def _reconcile(self) -> None:
         """Direct the controller until the attempt has an outcome, acknowledging all that it tells."""
         try:
@@ -123,6 +154,7 @@ class ConcertinaSide:
                 self._acked = _stored(self._acked, snapshot)
                 if snapshot.outcome is not None:
                     break
+                self._keep_spares()
                 self._wake.wait(TICK_S)
                 self._wake.clear()
             if snapshot.outcome is not Outcome.CANCELLED:

@@ -72,6 +72,9 @@ class RayTrainSide:
         self._driver.stdin.write(f"{num_workers}\n".encode())
         self._driver.stdin.flush()
 
+    def prepare(self) -> None:
+        """It keeps nothing ready."""
+
     def lose_node(self) -> float:
         """The second Ray node is killed with its worker."""
         return self._node.lose()

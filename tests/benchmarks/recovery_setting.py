@@ -33,6 +33,10 @@ class Side(Protocol):
         """Order one or two workers, whatever was ordered before; does not wait for those that come."""
         ...
 
+    def prepare(self) -> None:
+        """Wait until whatever it keeps ready by itself is there, as it is after a while."""
+        ...
+
     def lose_node(self) -> float:
         """All processes of the second machine end at once; gives when, monotonic seconds."""
         ...

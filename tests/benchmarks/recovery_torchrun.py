@@ -73,6 +73,9 @@ class TorchrunSide:
             _wait_ended(self._second)
             self._second = None
 
+    def prepare(self) -> None:
+        """It keeps nothing ready."""
+
     def lose_node(self) -> float:
         """The second agent is killed with its worker."""
         assert self._second is not None

@@ -30,6 +30,7 @@ from tests.faults.load import Load
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, RECONCILER, Installation
 from tests.waiting import wait_for
+from workers.control.roster import Roster
 
 NUM_SAMPLES = 48
 PACE_S = 0.02
@@ -135,13 +136,14 @@ def _spec(number: int, bundle: str, home: Path) -> dict[str, Any]:
 
 
 async def _left(record: RayRecord, settings: Settings) -> tuple[list[str], list[str]]:
-    """Names and processes of actors that are still there when orphans have had their time."""
-    cluster = Cluster(record.address, gather(settings).installation)
+    """Names and processes of actors that are still there when orphans have had their time; spares may stay."""
+    installation = gather(settings).installation
+    cluster, roster = Cluster(record.address, installation), Roster(installation)
     await cluster.connect()
     try:
         deadline_s = time.monotonic() + ORPHANS_S
         while True:
-            names, processes = await cluster.names(), _actor_processes(record)
+            names, processes = await cluster.names(), _actor_processes(record)[len(roster.spares()) :]
             if not (names or processes) or time.monotonic() > deadline_s:
                 return names, processes
             await asyncio.sleep(1.0)

@@ -197,6 +197,9 @@ class RemoteCluster:
     async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:
         await self._call("demand", list(bundles))
 
+    async def keep_spares(self, wanted: Mapping[str, int]) -> None:
+        await self._call("keep_spares", dict(wanted))
+
     async def _call(self, method: str, *arguments: object) -> Any:
         try:
             async with asyncio.timeout(CALL_S):

@@ -48,6 +48,7 @@ class Scene:
             storage=self.settings.storage_url,
             liveness_s=1.0,
             max_demand_workers=4,
+            spares_per_node=1,
         )
         return Reconciler(office, scratch, self.sight)
 

@@ -188,3 +188,12 @@ async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
     assert places(endless) == {"n"}
     endless.cluster.blind = set()
     await endless.until(job, lambda row: row.num_current == 8 and places(endless) == {"n", "late"})
+
+
+async def test_spares_wait_where_workers_may_come_and_go_with_the_service(scene: Scene) -> None:
+    scene.cluster.machines = ("a", "b")
+    await scene.store.nodes.mark_node(mark("a"), "Node a is drained.")
+    await scene.reconciler.tick()
+    assert scene.cluster.spares == {"b": 1}
+    await scene.reconciler.end()
+    assert scene.cluster.spares == {}

@@ -18,7 +18,7 @@ import ray
 
 from workers.assignment import Assignment, JobKey
 from workers.control.lease import Lease
-from workers.control.names import controller_name
+from workers.control.names import NODE_ID_LABEL, controller_name
 from workers.control.rendezvous import RendezvousError
 from workers.errors import StaleTermError
 from workers.plan import Plan, PlanId
@@ -38,6 +38,8 @@ STOP_S = 600.0
 """How long the last save may take, where no controller is there to be the judge of that."""
 
 UNSTARTED_LEASE_S = 600.0
+SEAT_S = 0.25
+SEAT_LOOK_S = 0.005
 MAX_TAIL_BYTES = 256 * 2**10
 
 
@@ -48,11 +50,12 @@ Tail: TypeAlias = tuple[int, bytes]
 class TrainWorker:
     """One worker of one attempt; made an actor by ``train_worker_actor``.
 
-    Its groups of methods never queue behind each other: ``start``; ``poll``; ``halt``, ``stop`` and
-    ``tail``; ``watch``.
+    A spare has loaded torch before it answers its first call, and becomes a worker when it is started.
+    Its groups of methods never queue behind each other: ``start``; ``poll``; ``halt``, ``stop``, ``tail``,
+    ``take_seat`` and ``renew``; ``watch``.
     """
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, is_spare: bool = False) -> None:
         self._namespace = namespace
         self._node_id = ray.get_runtime_context().get_node_id()
         self._changed = threading.Condition()
@@ -62,6 +65,14 @@ class TrainWorker:
         self._leaving = threading.Event()
         self._has_ended = False
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
+        if is_spare:
+            self._get_ready()
+
+    def _get_ready(self) -> None:
+        os.environ["OMP_NUM_THREADS"] = "1"  # as ``start`` sets it for whom a spare fits (``Launch.fits_spare``)
+        from workers.training.session import load
+
+        load()
 
     def start(self, assignment: Assignment, term: int, bundle: list[Any]) -> int:
         """Begin to build the task, in a thread of its own, and answer at once with the process id.
@@ -84,6 +95,28 @@ class TrainWorker:
             self._session = session
             self._lease.lease_s = assignment.lease_s
         return os.getpid()
+
+    @ray.method(concurrency_group="orders")
+    def take_seat(self, room: dict[str, float]) -> bool:
+        """Reserve what a spare needs as a worker, on its node: Ray frees it when this process ends, however that is.
+
+        False where the node does not have it; then nothing is reserved.
+        """
+        here = [{NODE_ID_LABEL: self._node_id}]
+        seat = ray.util.placement_group([room], strategy="STRICT_PACK", bundle_label_selector=here)
+        until_s = time.monotonic() + SEAT_S
+        while ray.util.placement_group_table(seat)["state"] != "CREATED":
+            if time.monotonic() > until_s:
+                ray.util.remove_placement_group(seat)
+                return False
+            time.sleep(SEAT_LOOK_S)
+        return True
+
+    @ray.method(concurrency_group="orders")
+    def renew(self) -> None:
+        """A spare may go on waiting."""
+        with self._changed:
+            self._lease.renew()
 
     @ray.method(concurrency_group="poll")
     def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:

@@ -31,9 +31,10 @@ from workers.control.decisions import (
     StopWorker,
     SupersedeGroup,
 )
-from workers.control.fleet import Fleet, Heard, RayFleet
+from workers.control.fleet import Fleet, Heard
 from workers.control.launch import Launch
 from workers.control.pace import Pace
+from workers.control.ray_fleet import RayFleet
 from workers.control.rendezvous import Rendezvous
 from workers.control.restore import CheckpointSearch, Found
 from workers.control.retreat import retreat

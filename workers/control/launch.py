@@ -29,6 +29,15 @@ class Launch:
     restart_after: int = 0
     settings: ControlSettings = field(default_factory=ControlSettings)
 
+    @property
+    def fits_spare(self) -> bool:
+        """Whether a process that loaded torch ahead is just like a new one: with one thread, no GPU, plain environment.
+
+        Libraries read the variables for their threads, and much else of ``env``, when they are loaded.
+        """
+        wanted = self.spec.resources
+        return wanted.cpus <= 1 and wanted.gpus == 0 and not self.env
+
     def assignment(self, key: JobKey, worker_id: str) -> Assignment:
         """One worker's part."""
         return Assignment(

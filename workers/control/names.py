@@ -11,6 +11,7 @@ NODE_ID_LABEL = "ray.io/node-id"
 
 _CONTROLLER = "controller"
 _WORKER = "worker"
+_SPARE = "spare"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,14 @@ class WorkerName:
     worker_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpareName:
+    """A process that is ready to become a worker, on its node; ``tag`` tells it from all others there ever were."""
+
+    node_id: str
+    tag: str
+
+
 def controller_name(key: JobKey, term: int) -> str:
     """``controller/<job>/<attempt>/<term>``."""
     return f"{_CONTROLLER}/{key.job_id}/{key.attempt}/{term}"
@@ -37,6 +46,19 @@ def controller_name(key: JobKey, term: int) -> str:
 def worker_name(key: JobKey, worker_id: str) -> str:
     """``worker/<job>/<attempt>/<worker_id>``."""
     return f"{_WORKER}/{key.job_id}/{key.attempt}/{worker_id}"
+
+
+def spare_name(node_id: str, tag: str) -> str:
+    """``spare/<node>/<tag>``."""
+    return f"{_SPARE}/{node_id}/{tag}"
+
+
+def parse_spare(name: str) -> SpareName | None:
+    """What a spare's name says, or None for any other name."""
+    parts = name.split("/")
+    if len(parts) != 3 or parts[0] != _SPARE:
+        return None
+    return SpareName(node_id=parts[1], tag=parts[2])
 
 
 def parse_name(name: str) -> ControllerName | WorkerName | None:

@@ -79,8 +79,10 @@ class Pace:
             return STEADY_S
         is_halting = state.is_broken and now_s - self._broken_s < HURRY_S
         is_short = status.phase in _SHORT_PHASES and status.phase_age_s < HURRY_S
+        # What was a spare has built its task in an instant.
+        is_fresh = status.phase is Phase.BUILD and status.phase_age_s < FRESH_S
         is_on_its_way = offer is not None and (status.plan is None or offer.id != status.plan.id)
-        return BRISK_S if is_halting or is_short or is_on_its_way else STEADY_S
+        return BRISK_S if is_halting or is_short or is_fresh or is_on_its_way else STEADY_S
 
 
 def _age(worker_id: str) -> tuple[int, ...]:

@@ -23,6 +23,18 @@ __all__ = ["Session", "StoreCalls"]
 MAX_LOG_BYTES = 128 * 1024
 
 
+def load() -> None:
+    """Load ahead what every training needs: torch, this package, and what torch puts off until a first step."""
+    import torch
+
+    import workers.training.worker  # noqa: F401  # loading it is what this is for
+
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([parameter])
+    torch.autograd.backward(parameter.sum())
+    optimizer.step()
+
+
 def log_path(assignment: Assignment) -> Path:
     """The file that takes this worker's output; the actor directs it there before user code runs."""
     return Path(assignment.log_file)

@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 from diary import Note, line_of
 from torch import nn
@@ -54,9 +53,9 @@ class Diary:
         self._raises = set(config.get("raises", ()))
         self._pace_s = float(config.get("pace_s", 0.0))
         self._ids: list[int] = []
-        # worker/<job>/<attempt>/<worker id>
-        _, self._job, attempt, self._worker = ray.get_runtime_context().get_actor_name().split("/")
-        self._attempt = int(attempt)
+        # Its output goes to .../<job>/<attempt>/<worker id>.log
+        self._job, attempt, log = Path(os.readlink("/proc/self/fd/1")).parts[-3:]
+        self._attempt, self._worker = int(attempt), log.removesuffix(".log")
         self._file = os.open(self._folder / "diary", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def drawn(self, ids: list[int]) -> None:

@@ -1,0 +1,290 @@
+"""The fleet by Ray, one poll in flight for each worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    ActorUnavailableError,
+    NodeDiedError,
+    OutOfMemoryError,
+    OwnerDiedError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
+
+from workers.assignment import JobKey, log_file
+from workers.control.actor import Tail, read_tail
+from workers.control.fleet import Heard
+from workers.control.head import Head
+from workers.control.launch import Launch
+from workers.control.names import highest_term, worker_ids, worker_name
+from workers.control.placing import place
+from workers.control.roster import Roster
+from workers.errors import StaleTermError
+from workers.plan import Plan, PlanId
+from workers.secrets import secrets_of
+from workers.status import Acknowledged, WorkerStatus
+from workers.storage import open_storage, read
+
+POLL_S = 3.0
+"""Bound of one poll: what takes longer is given up, so that a silent worker is asked again."""
+
+CALL_S = 10.0
+RETRY_S = 0.2
+
+_LOST = (RayActorError, OutOfMemoryError, NodeDiedError, OwnerDiedError)
+
+
+@dataclass(slots=True)
+class _Link:
+    """One worker: its actor once it is made, and which calls are in flight."""
+
+    worker_id: str
+    avoids: frozenset[str] = frozenset()
+    actor: Any = None
+    is_up: bool = False
+    is_taken_back: bool = False
+    is_refusing: bool = False
+    calls: set[str] = field(default_factory=set)
+
+
+class RayFleet:
+    """The fleet of ``key`` under ``term``."""
+
+    def __init__(self, key: JobKey, term: int, namespace: str, launch: Launch) -> None:
+        self.news = asyncio.Event()
+        self._key, self._term, self._launch = key, term, launch
+        self._roster = Roster(namespace)
+        self._links: dict[str, _Link] = {}
+        self._statuses: dict[str, WorkerStatus] = {}
+        self._lost: dict[str, str] = {}
+        self._is_superseded = False
+        self._head = Head(self._look_for_successor)
+        self._bundle: list[Any] | None = None
+        self._bundle_lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        return tuple(self._links)
+
+    async def adopt(self) -> tuple[str, ...]:
+        found = worker_ids(await self._names(), self._key)
+        for worker_id in found:
+            self._links[worker_id] = _Link(worker_id)
+            self._spawn(self._find(self._links[worker_id]))
+        return found
+
+    def heard(self) -> Heard:
+        refusing = frozenset(i for i, link in self._links.items() if link.is_refusing)
+        heard = Heard(
+            statuses=self._statuses,
+            lost=self._lost,
+            refusing=refusing,
+            head_seen_s=self._head.seen_s,
+            was_cut_off=self._head.take_was_away(),
+            is_superseded=self._is_superseded,
+        )
+        self._statuses, self._lost = {}, {}
+        return heard
+
+    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
+        self._links[worker_id] = _Link(worker_id, avoids)
+        self._spawn(self._start(self._links[worker_id]))
+
+    def can_poll(self, worker_id: str) -> bool:
+        link = self._links.get(worker_id)
+        return link is not None and link.is_up and "poll" not in link.calls
+
+    def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
+        self._call(self._links[worker_id], "poll", POLL_S, plan, acked, wants_records)
+
+    def halt(self, worker_id: str, plan_id: PlanId) -> None:
+        if (link := self._links.get(worker_id)) is not None and link.is_up:
+            self._call(link, "halt", CALL_S, plan_id)
+
+    def stop(self, worker_id: str, save: bool) -> None:
+        link = self._links.get(worker_id)
+        if link is not None and link.is_up:
+            self._call(link, "stop", CALL_S, save)
+        elif link is not None and not link.is_taken_back:
+            self.kill(worker_id)
+
+    def kill(self, worker_id: str) -> None:
+        if (link := self._links.get(worker_id)) is not None:
+            link.is_taken_back = True
+            self._spawn(self._kill(link))
+
+    def ask_head(self) -> None:
+        self._spawn(self._ask_head())
+
+    async def tail(self, worker_id: str, offset: int) -> Tail | None:
+        path = log_file(self._launch.scratch, self._key, worker_id)
+        found = await asyncio.to_thread(read_tail, path, offset)
+        for link in list(self._links.values()):
+            if found is not None:
+                break
+            if link.is_up and link.worker_id != worker_id:
+                with contextlib.suppress(RayError, TimeoutError):
+                    async with asyncio.timeout(CALL_S):
+                        found = await link.actor.tail.remote(self._term, path, offset)
+        if found is None:
+            return None
+        begin, data = found
+        return begin, secrets_of(self._launch.spec, self._launch.env).data(data)
+
+    def leave(self) -> None:
+        os._exit(0)
+
+    async def bundle(self) -> list[Any]:
+        async with self._bundle_lock:
+            if self._bundle is None:
+                file = self._launch.bundle_file
+                # An object dies with its owner: each controller puts the bytes itself.
+                self._bundle = [] if file is None else [await asyncio.to_thread(_put, file)]
+        return self._bundle
+
+    async def _start(self, link: _Link) -> None:
+        try:
+            bundle = await self.bundle()
+            name = worker_name(self._key, link.worker_id)
+            link.actor = await place(self._roster, self._launch, name, link.avoids)
+            if link.is_taken_back:
+                await self._kill(link)
+            await link.actor.start.remote(self._launch.assignment(self._key, link.worker_id), self._term, bundle)
+        except (RayError, OSError, ValueError) as error:
+            self._spawn(self._kill(link))
+            self._lose(link, error)
+            return
+        self._up(link)
+
+    async def _find(self, link: _Link) -> None:
+        name = worker_name(self._key, link.worker_id)
+        try:
+            link.actor = await asyncio.to_thread(self._roster.find, name)
+        except (RayError, ValueError) as error:
+            self._lose(link, error)
+            return
+        self._up(link)
+
+    def _up(self, link: _Link) -> None:
+        link.is_up = True
+        self._spawn(self._watch(link))
+        self.news.set()
+
+    async def _watch(self, link: _Link) -> None:
+        """A pending call shows a worker's death within milliseconds."""
+        while self._links.get(link.worker_id) is link:
+            try:
+                await link.actor.watch.remote(self._term)
+                self._supersede()
+                return
+            except ActorUnavailableError:
+                self._refused(link)
+                await asyncio.sleep(RETRY_S)
+            except RayError as error:
+                self._failed(link, error)
+                return
+
+    def _call(self, link: _Link, method: str, bound_s: float, *args: object) -> None:
+        if method not in link.calls:
+            link.calls.add(method)
+            self._spawn(self._answered(link, method, bound_s, args))
+
+    async def _answered(self, link: _Link, method: str, bound_s: float, args: tuple[object, ...]) -> None:
+        try:
+            async with asyncio.timeout(bound_s):
+                answer = await getattr(link.actor, method).remote(self._term, *args)
+        except TimeoutError:
+            return  # silence is judged by the turn
+        except ActorUnavailableError:
+            self._refused(link)
+            return
+        except RayError as error:
+            self._failed(link, error)
+            return
+        finally:
+            link.calls.discard(method)
+        link.is_refusing = False
+        if isinstance(answer, WorkerStatus) and self._links.get(link.worker_id) is link:
+            self._statuses[link.worker_id] = answer
+            self.news.set()
+
+    async def _kill(self, link: _Link) -> None:
+        await self._look_for_successor()
+        if not self._is_superseded and link.actor is not None:
+            await asyncio.to_thread(ray.kill, link.actor)
+
+    async def _ask_head(self) -> None:
+        if await self._head.ask():
+            self.news.set()
+
+    async def _look_for_successor(self) -> None:
+        if highest_term(await self._names(), self._key) > self._term:
+            self._supersede()
+
+    def _refused(self, link: _Link) -> None:
+        if not link.is_refusing:
+            link.is_refusing = True
+            self.news.set()
+
+    def _failed(self, link: _Link, error: RayError) -> None:
+        if isinstance(error, RayTaskError) and isinstance(error.cause, StaleTermError):
+            self._supersede()
+            return
+        if not isinstance(error, _LOST):
+            # It lives but cannot serve: nothing good comes of keeping it.
+            self._spawn(self._kill(link))
+        self._lose(link, error)
+
+    def _lose(self, link: _Link, error: Exception) -> None:
+        if self._links.get(link.worker_id) is link:
+            del self._links[link.worker_id]
+            self._lost[link.worker_id] = death_in_words(error)
+            self.news.set()
+
+    def _supersede(self) -> None:
+        self._is_superseded = True
+        self.news.set()
+
+    async def _names(self) -> list[str]:
+        return await asyncio.to_thread(self._roster.names)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _put(url: str) -> Any:
+    place, _, key = url.rpartition("/")
+    return ray.put(read(open_storage(place), key))
+
+
+def death_in_words(error: Exception) -> str:
+    """Why a worker is gone, in a few words for the timeline."""
+    text = str(error)
+    pid = re.search(r"pid: (\d+)", text)
+    who = f"its process {pid[1]}" if pid else "its process"
+    if isinstance(error, OutOfMemoryError):
+        return f"{who} was ended because its node ran out of memory"
+    if isinstance(error, NodeDiedError) or "node has died" in text:
+        return "its node died"
+    if "INTENDED_USER_EXIT" in text or "exit_actor" in text:
+        return "it ended"
+    if "ray.kill" in text:
+        return f"{who} was killed"
+    if isinstance(error, RayTaskError):
+        return f"it failed to answer: {str(error.cause)[:200]}"
+    if isinstance(error, RayActorError):
+        return f"{who} died"
+    return f"it could not be started: {text[:200]}"

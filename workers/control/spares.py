@@ -1,0 +1,69 @@
+"""Keeping processes ready that have loaded torch, so that a worker's start costs neither a process nor its imports."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+import ray
+
+from workers.control.actor import train_worker_actor
+from workers.control.names import NODE_ID_LABEL, SpareName, spare_name
+from workers.control.roster import Roster
+
+START_EVERY_S = 5.0
+"""A node's next spare is not begun sooner: one that dies at once would be started for ever."""
+
+RENEW_S = 60.0
+
+
+class Spares:
+    """The spares of one installation. One process keeps them at a time; it blocks as ``Roster`` does."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._started_s: dict[str, float] = {}
+        self._renewed_s = float("-inf")
+
+    def keep(self, wanted: Mapping[str, int]) -> None:
+        """Have at least so many on each of these nodes, by id; on all other nodes they end."""
+        spares = self._roster.spares()
+        for spare in spares:
+            if spare.node_id not in wanted:
+                self._end(spare)
+        there = Counter(spare.node_id for spare in spares)
+        for node_id, number in wanted.items():
+            if there[node_id] < number:
+                self._start(node_id)
+        if time.monotonic() - self._renewed_s >= RENEW_S:
+            self._renewed_s = time.monotonic()
+            self._renew(spares)
+
+    def _start(self, node_id: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._started_s.get(node_id, float("-inf")) < START_EVERY_S:
+            return
+        self._started_s[node_id] = now_s
+        options = {
+            "name": spare_name(node_id, secrets.token_hex(4)),
+            "namespace": self._roster.namespace,
+            "lifetime": "detached",
+            "num_cpus": 0,
+            "label_selector": {NODE_ID_LABEL: node_id},
+        }
+        train_worker_actor().options(**options).remote(self._roster.namespace, is_spare=True)
+
+    def _renew(self, spares: list[SpareName]) -> None:
+        self._roster.forget_dead()
+        for spare in spares:
+            with contextlib.suppress(ValueError):
+                self._roster.spare(spare).renew.remote()
+
+    def _end(self, spare: SpareName) -> None:
+        # Under a name that no job has, so that nobody takes it while it ends.
+        if self._roster.take(spare, "ended"):
+            with contextlib.suppress(ValueError):
+                ray.kill(self._roster.spare(spare))
