@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, and_, literal, or_, select
 
 from service.ids import IdSource
 from service.states import ENDED_STATES, JobState, Move, Verb, command
@@ -28,29 +28,23 @@ class Children:
     """One kind; all work in the caller's transaction.
 
     ``check``: raises UnknownBundleError, UnknownJobError where none could be started now. ``start``: makes one, with
-    a label that names the schedule, and gives its id. ``living``: those of a schedule that have not ended.
-    ``cancel``: asks one to end; nothing happens to one that is about to. ``states``: by id, of those that are there.
-    ``ended`` and ``failed`` judge such a state; ``failed`` is None where it speaks neither for nor against the child.
+    a label that names the schedule, and gives its id. ``lives``: the condition on ``schedule_runs`` that the run's
+    child is there and has not ended. ``cancel``: asks one to end; nothing happens to one that is about to.
+    ``states``: by id, of those that are there. ``failed`` judges the state of an ended one, None where it speaks
+    neither for nor against the child.
     """
 
     check: Callable[[Connection, JobSpec], None]
     start: Callable[[Write, IdSource, JobSpec, str], str]
-    living: Callable[[Connection, str], list[str]]
+    lives: ColumnElement[bool]
     cancel: Callable[[Write, str], None]
     states: Callable[[Connection, list[str]], dict[str, str]]
-    ended: Callable[[str], bool]
     failed: Callable[[str], bool | None]
 
 
 def _start(write: Write, ids: IdSource, spec: JobSpec, schedule: str) -> str:
     labelled = spec.model_copy(update={"labels": {SCHEDULE_LABEL: schedule, **spec.labels}})
     return insert_job(write, ids.job_id(write.now_s), labelled).id
-
-
-def _living(conn: Connection, schedule_id: str) -> list[str]:
-    runs = select(schedule_runs.c.child_id).where(schedule_runs.c.schedule_id == schedule_id)
-    alive = jobs.c.state.not_in(sorted(ENDED_STATES))
-    return list(conn.execute(select(jobs.c.id).where(jobs.c.id.in_(runs), alive)).scalars())
 
 
 def _cancel(write: Write, job_id: str) -> None:
@@ -73,13 +67,18 @@ CHILDREN: Mapping[Kind, Children] = {
     Kind.JOB: Children(
         check=check_references,
         start=_start,
-        living=_living,
+        lives=select(literal(1))
+        .where(jobs.c.id == schedule_runs.c.child_id, jobs.c.state.not_in(sorted(ENDED_STATES)))
+        .exists(),
         cancel=_cancel,
         states=_states,
-        ended=lambda state: JobState(state) in ENDED_STATES,
         failed=_failed,
     )
 }
+
+
+HAS_LIVING_CHILD = or_(*(and_(schedule_runs.c.kind == kind, each.lives) for kind, each in CHILDREN.items()))
+"""The condition on ``schedule_runs``, whatever the kind."""
 
 
 def children_of(target: Target) -> Children:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from service.ids import IdSource
 from service.schedule_records import DueSchedules, Firing, Outcome, ScheduleRow, ScheduleState
-from service.store.children import CHILDREN
+from service.store.children import HAS_LIVING_CHILD
 from service.store.database import Database
 from service.store.schedule_rows import due_of, fetch_schedule, write_firing
-from service.store.schema import schedule_runs as runs
-from service.store.schema import schedules
+from service.store.schema import schedule_runs, schedules
 
 MAX_DUE = 100
 """Of one look; the others at the next."""
@@ -33,31 +32,29 @@ class FiringStore:
         await self._database.write(lambda write: write_firing(write, self._ids, schedule, firing), fence)
 
 
+_runs = schedule_runs
+_ENDED = select(_runs.c.schedule_id).where(_runs.c.is_open, _runs.c.outcome == Outcome.STARTED, ~HAS_LIVING_CHILD)
+_LIVING = select(_runs.c.schedule_id).where(_runs.c.is_open, _runs.c.outcome == Outcome.STARTED, HAS_LIVING_CHILD)
+_WAITING = (
+    select(schedules.c.id)
+    .join(_runs, _runs.c.schedule_id == schedules.c.id)
+    .where(_runs.c.is_open, _runs.c.outcome == Outcome.BUFFERED, schedules.c.state != ScheduleState.PAUSED)
+)
+_DUE = select(schedules.c.id).where(schedules.c.next_at <= bindparam("now_s")).order_by(schedules.c.next_at)
+_NEXT = select(func.min(schedules.c.next_at)).where(schedules.c.next_at > bindparam("now_s"))
+
+
 def look_at_due(conn: Connection, now_s: float) -> DueSchedules:
     """What is to be decided at ``now_s``."""
-    is_due = select(schedules.c.id).where(schedules.c.next_at <= now_s).order_by(schedules.c.next_at)
-    found = dict.fromkeys(conn.execute(is_due.limit(MAX_DUE)).scalars())
+    found = dict.fromkeys(conn.execute(_DUE.limit(MAX_DUE), {"now_s": now_s}).scalars())
     found |= dict.fromkeys(_with_news(conn)[:MAX_DUE])
     rows = [row for schedule_id in found if (row := fetch_schedule(conn, schedule_id)) is not None]
-    next_at = conn.execute(select(func.min(schedules.c.next_at)).where(schedules.c.next_at > now_s))
-    return DueSchedules(due=tuple(due_of(conn, row) for row in rows), next_at=next_at.scalar_one())
+    next_at = conn.execute(_NEXT, {"now_s": now_s}).scalar_one()
+    return DueSchedules(due=tuple(due_of(conn, row) for row in rows), next_at=next_at)
 
 
 def _with_news(conn: Connection) -> list[str]:
     """Schedules of which a child has ended, or a run need not wait any more."""
-    is_open = select(runs.c.schedule_id, runs.c.outcome, runs.c.kind, runs.c.child_id, schedules.c.state)
-    found = conn.execute(is_open.join(schedules, schedules.c.id == runs.c.schedule_id).where(runs.c.is_open)).all()
-    alive: set[str] = set()
-    news: dict[str, None] = {}
-    for kind, of_kind in CHILDREN.items():
-        started = [row for row in found if row.kind == kind and row.outcome == Outcome.STARTED]
-        states = of_kind.states(conn, [row.child_id for row in started])
-        for row in started:
-            if row.child_id in states and not of_kind.ended(states[row.child_id]):
-                alive.add(row.schedule_id)
-            else:
-                news[row.schedule_id] = None
-    for row in found:
-        if row.outcome == Outcome.BUFFERED and row.state != ScheduleState.PAUSED and row.schedule_id not in alive:
-            news[row.schedule_id] = None
-    return list(news)
+    ended, waiting = conn.execute(_ENDED).scalars().all(), conn.execute(_WAITING).scalars().all()
+    busy = set(conn.execute(_LIVING).scalars()) if waiting else set()
+    return [*ended, *(schedule_id for schedule_id in waiting if schedule_id not in busy)]

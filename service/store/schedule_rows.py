@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, case, delete, func, insert, select, update
 
 from service.ids import IdSource
 from service.schedule_records import (
@@ -19,7 +19,7 @@ from service.schedule_records import (
     ScheduleState,
     Upcoming,
 )
-from service.store.children import CHILDREN, children_of
+from service.store.children import CHILDREN, HAS_LIVING_CHILD, children_of
 from service.store.database import Write
 from service.store.jobs import UnknownBundleError, UnknownJobError
 from service.store.port import StaleRowError
@@ -32,6 +32,13 @@ MAX_RUNS = 1000
 """Of one schedule; older ones go, the children that they made stay."""
 
 _OPEN = frozenset({Outcome.STARTED, Outcome.BUFFERED})
+
+# Built once: putting a statement together takes longer than SQLite does to run it.
+_OF_SCHEDULE = runs.c.schedule_id == bindparam("of")
+_OPEN_RUNS = select(runs, HAS_LIVING_CHILD.label("has_living")).where(_OF_SCHEDULE, runs.c.is_open)
+_SUMMARY = select(func.sum(case((HAS_LIVING_CHILD, 1), else_=0)), func.max(runs.c.nominal_at)).where(_OF_SCHEDULE)
+_LIVING = select(runs.c.kind, runs.c.child_id).where(_OF_SCHEDULE, HAS_LIVING_CHILD)
+_SCHEDULE = select(schedules).where(schedules.c.id == bindparam("of"))
 
 
 def schedule_of(row: Row[Any]) -> ScheduleRow:
@@ -52,7 +59,7 @@ def schedule_of(row: Row[Any]) -> ScheduleRow:
 
 def fetch_schedule(conn: Connection, schedule_id: str) -> ScheduleRow | None:
     """The row as this transaction sees it."""
-    row = conn.execute(select(schedules).where(schedules.c.id == schedule_id)).one_or_none()
+    row = conn.execute(_SCHEDULE, {"of": schedule_id}).one_or_none()
     return None if row is None else schedule_of(row)
 
 
@@ -60,7 +67,8 @@ def runs_of(conn: Connection, found: Sequence[Row[Any]]) -> list[RunRow]:
     """Rows of ``schedule_runs`` with the states of their children."""
     states: dict[str, str] = {}
     for kind, of_kind in CHILDREN.items():
-        states |= of_kind.states(conn, [row.child_id for row in found if row.kind == kind and row.child_id])
+        if ids := [row.child_id for row in found if row.kind == kind and row.child_id]:
+            states |= of_kind.states(conn, ids)
     return [
         RunRow(
             nominal_at=row.nominal_at,
@@ -77,28 +85,25 @@ def runs_of(conn: Connection, found: Sequence[Row[Any]]) -> list[RunRow]:
 
 def due_of(conn: Connection, schedule: ScheduleRow) -> Due:
     """Everything that a decision about a schedule looks at."""
-    of_it = runs.c.schedule_id == schedule.id
-    found = conn.execute(select(runs).where(of_it, runs.c.is_open)).all()
+    found = conn.execute(_OPEN_RUNS, {"of": schedule.id}).all()
+    (num_living, latest_at) = conn.execute(_SUMMARY, {"of": schedule.id}).one()
     buffered = [run for run in found if run.outcome == Outcome.BUFFERED]
     return Due(
         schedule=schedule,
-        num_living=sum(len(each.living(conn, schedule.id)) for each in CHILDREN.values()),
+        num_living=num_living or 0,
         buffered_at=buffered[0].nominal_at if buffered else None,
-        ended=_ended(conn, found),
-        latest_at=conn.execute(select(func.max(runs.c.nominal_at)).where(of_it)).scalar_one(),
+        ended=_ended(conn, [run for run in found if run.outcome == Outcome.STARTED and not run.has_living]),
+        latest_at=latest_at,
         fault=_fault(conn, schedule),
     )
 
 
 def _ended(conn: Connection, found: Sequence[Row[Any]]) -> tuple[EndedChild, ...]:
-    ended = []
-    for run in runs_of(conn, [row for row in found if row.outcome == Outcome.STARTED]):
-        of_kind, state = CHILDREN[run.kind], run.child_state
-        if state is None:  # deleted, so it had ended before
-            ended.append(EndedChild(run.nominal_at, None))
-        elif of_kind.ended(state):
-            ended.append(EndedChild(run.nominal_at, of_kind.failed(state)))
-    return tuple(ended)
+    """A child that is gone had ended before, nobody knows how."""
+    return tuple(
+        EndedChild(run.nominal_at, None if run.child_state is None else CHILDREN[run.kind].failed(run.child_state))
+        for run in runs_of(conn, found)
+    )
 
 
 def _fault(conn: Connection, schedule: ScheduleRow) -> str | None:
@@ -140,12 +145,11 @@ def write_firing(write: Write, ids: IdSource, schedule: ScheduleRow, firing: Fir
     }
     written = update_guarded(write, schedule, columns)
     of_it = runs.c.schedule_id == schedule.id
-    ended = [child.nominal_at for child in firing.ended]
-    write.conn.execute(update(runs).where(of_it, runs.c.nominal_at.in_(ended)).values(is_open=False))
+    if ended := [child.nominal_at for child in firing.ended]:
+        write.conn.execute(update(runs).where(of_it, runs.c.nominal_at.in_(ended)).values(is_open=False))
     if firing.should_cancel:
-        for each in CHILDREN.values():
-            for child_id in each.living(write.conn, schedule.id):
-                each.cancel(write, child_id)
+        for kind, child_id in write.conn.execute(_LIVING, {"of": schedule.id}).all():
+            CHILDREN[Kind(kind)].cancel(write, child_id)
     if firing.runs:
         _add_runs(write, ids, schedule, firing.runs)
     return written
