@@ -12,6 +12,11 @@ down_revision = "0004"
 def upgrade() -> None:
     """Make the tables, and rename the column."""
     op.execute("ALTER TABLE idempotency_keys RENAME COLUMN job_id TO made_id")
+    _create_schedules()
+    _create_runs()
+
+
+def _create_schedules() -> None:
     op.create_table(
         "schedules",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -34,6 +39,9 @@ def upgrade() -> None:
     op.create_index(op.f("ix_schedules_changed"), "schedules", ["changed"], unique=False)
     op.create_index(op.f("ix_schedules_next_at"), "schedules", ["next_at"], unique=False)
     op.create_index("ix_schedules_name", "schedules", ["name"], unique=True)
+
+
+def _create_runs() -> None:
     op.create_table(
         "schedule_runs",
         sa.Column("schedule_id", sa.String(length=32), nullable=False),
