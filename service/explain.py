@@ -35,6 +35,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.BUDGET_EXCEEDED: "Raise the budget and retry.",
     Reason.CANCELLED_BY_USER: "Retry to go on from the last checkpoint.",
     Reason.CANCELLED_BY_SWEEP: "Its sweep needed it no longer.",
+    Reason.CANCELLED_BY_SCHEDULE: "The next run of its schedule took its place; overlap: skip would let it end.",
     Reason.CONTROLLER_ERROR: "This is a fault of the service: keep the log, report it, and retry.",
 }
 
