@@ -186,7 +186,9 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     told = [f"{pending} more are being started."] if pending else [*_free(around), *_lack(job, around)]
     stored = job.explanation.details if job.explanation else ()
     details = (*stored, *([detail] if detail else ()), *told)
-    remedy = None if pending else "Nothing to do: it grows when resources are free; or wish for fewer workers."
+    remedy = (
+        None if pending else "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
+    )
     return Explanation(summary=summary, details=details, remedy=remedy)
 
 

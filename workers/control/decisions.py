@@ -159,8 +159,13 @@ class ControllerState:
 
     @property
     def detail(self) -> str:
-        """The ending in words, or why the group is down."""
-        return self.ending.detail if self.ending else self.why_broken
+        """The ending in words, why starts fail, or why the group is down."""
+        if self.ending is not None:
+            return self.ending.detail
+        if self.num_start_failures and self.start_failure is not None:
+            number = self.num_start_failures
+            return f"{number} starts of workers in a row failed: {self.start_failure.message}; it is tried again"
+        return self.why_broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
