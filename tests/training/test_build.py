@@ -22,8 +22,8 @@ from workers.errors import JobError
 from workers.spec import parse_job_spec
 from workers.training.build import build_task
 
-# Once for all of them: torch, and what digits wants.
-import_before_forking("workers.training.build", "sklearn.datasets")
+# Once for all of them: torch.
+import_before_forking("workers.training.build")
 
 TRAIN = """
 import os, random
