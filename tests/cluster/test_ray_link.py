@@ -17,7 +17,7 @@ import pytest
 from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import LOOPBACK, end_ray, start_head
 from tests.cluster.gated import Gated
-from tests.cluster.serving import Serving, end_everything, serving
+from tests.cluster.serving import Serving, whole_service
 from tests.faults.tcp_proxy import TcpProxy, proxied_in_thread
 from tests.waiting import wait_for
 
@@ -74,16 +74,9 @@ def link() -> Iterator[Link]:
 
 @pytest.fixture
 def attached(link: Link, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
-    home = tmp_path / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**LOOPBACK, **getattr(request, "param", ATTENTIVE)}.items():
-            patch.setenv(name, value)
-        try:
-            with serving(home, "--ray-address", link.address) as started:
-                yield started
-                assert started.stop() == 0
-        finally:
-            end_everything(home)
+    variables = {**LOOPBACK, **getattr(request, "param", ATTENTIVE)}
+    with whole_service(tmp_path / "home", "--ray-address", link.address, variables=variables) as started:
+        yield started
 
 
 @pytest.fixture
