@@ -18,7 +18,7 @@ from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import LOOPBACK, end_ray, start_head
 from tests.cluster.gated import Gated
 from tests.cluster.serving import Serving, whole_service
-from tests.faults.tcp_proxy import TcpProxy, proxied_in_thread
+from tests.tcp_proxy import TcpProxy, proxied_in_thread
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
@@ -66,7 +66,7 @@ def link() -> Iterator[Link]:
     flags = ("--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=3")
     try:
         start_head(folder, *flags, variables=LOOPBACK)
-        with proxied_in_thread("127.0.0.1", port) as (proxy, loop):
+        with proxied_in_thread(port) as (proxy, loop):
             yield Link(proxy, loop)
     finally:
         end_ray(folder)
