@@ -32,7 +32,7 @@ from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.faults.crash_points import Armed, CrashPoint
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
-from tests.forking import FORKS, import_before_forking
+from tests.forking import FORKS
 from tests.waiting import wait_for
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
@@ -42,7 +42,6 @@ NUM_CPUS = 4.0
 END_S = 20.0
 REAP_S = 0.5
 PATIENCE_S = 1.0
-import_before_forking(__name__)
 
 
 def _enter(environment: Mapping[str, str], log: str) -> None:

@@ -26,8 +26,11 @@ def fill(state: ControllerState, want: int, now_s: float) -> Turned:
         return state, ()
     alive = set(membership.usable(state)) | set(membership.coming(state))
     leaving = {i for i, s in membership.usable(state).items() if s.stop and s.stop.cause is StopCause.REMOVED}
+    num_missing = want - len(alive - leaving)
+    if num_missing <= 0:
+        return state, ()
     workers, actions, n = dict(state.workers), [], state.next_worker
-    for _ in range(want - len(alive - leaving)):
+    for _ in range(num_missing):
         worker_id = f"{state.term}.{n}"
         workers[worker_id] = WorkerFacts(worker_id=worker_id, started_s=now_s, avoids=state.avoided)
         actions.append(StartWorker(worker_id, state.avoided))
