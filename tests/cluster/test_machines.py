@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.gated import Gated
+from tests.cluster.gated import actors, Gated
 from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
@@ -35,6 +35,7 @@ def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> It
     settings = {"liveness_s": LIVENESS_S, "evacuate_s": 1, "gather_s": 60}
     with whole_service(home, "--ray-address", machines.address, settings=settings, variables=variables) as started:
         yield started
+    wait_for("the end of the spare there", lambda: not {*actors("TrainWorker")} & machines.pids_there())
 
 
 @pytest.fixture
