@@ -145,6 +145,8 @@ def show_cluster(client: Client, form: Form) -> None:
         parts.append(f"[yellow]{escape(str(found['error']))}[/yellow]")
     for row in found["demand"]:
         parts.append(f"{escape(row['name'])} waits for {words.plural(row['workers'], 'worker')}")
+    if found["demand_left_out"]:
+        parts.append(f"and {words.plural(found['demand_left_out'], 'more job')}")
     parts += [escape(line) for line in (found.get("autoscaling") or {}).get("told", ())]
     show(form, found, Group(*parts))
 

@@ -100,7 +100,7 @@ class Actions:
             "back": f"/jobs/{job['id']}",
             "jobs": [],
         }
-        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.health())})
 
     async def scale(self, job_id: str, request: Request) -> Response:
         """Ask for a size, or leave it to the service."""
@@ -149,7 +149,7 @@ class Actions:
             "back": back,
             "jobs": jobs,
         }
-        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.health())})
 
 
 def _wanted_size(form: Form) -> int | str:

@@ -64,7 +64,7 @@ class JobPages:
             "page": "jobs",
             "tab": tab,
             "tabs": views.TABS.items(),
-            "ray": banner(await self._source.overview.cluster()),
+            "ray": banner(await self._source.overview.health()),
             **await self._summary(job, request),
             **await self.actions(job, request),
             **await self._tabs[tab](job, request),
@@ -98,7 +98,7 @@ class JobPages:
             return {"job": job, "explain": None, "remedies": []}
         told = await self._source.telemetry.explain(job["id"])
         holders: list[Document] = []
-        if job["state"] == "QUEUED" and could_fit(job, await self._source.overview.cluster()):
+        if job["state"] == "QUEUED" and could_fit(job, await self._source.overview.machines()):
             listed, _ = await self._source.listed(ListQuery(states=("RUNNING",), page_size=NUM_LOOKED_AT))
             holders = sorted(filter(may_hold, listed), key=lambda other: -int(other["workers"]["current"]))
         return {"job": job, "explain": told, "remedies": remedies_view(job, holders)}

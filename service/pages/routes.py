@@ -61,14 +61,14 @@ class Lists:
         )
         listed = await self._source.listed(filters.query())
         context = list_view(filters, listed, await self._source.count_by_state(), await self._sparks.of(listed[0]))
-        return html("jobs.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+        return html("jobs.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.health())})
 
     async def compare(self, request: Request) -> HTMLResponse:
         """Two to six jobs side by side."""
         ids = [i for i in request.query_params.get("jobs", "").split(",") if i][:MAX_COMPARED]
         context: dict[str, Any] = {
             "page": "compare",
-            "ray": banner(await self._source.overview.cluster()),
+            "ray": banner(await self._source.overview.health()),
             "jobs": [],
             "problem": "One job is selected; comparing takes two or more." if len(ids) == 1 else None,
         }
@@ -92,7 +92,7 @@ class Lists:
 
     async def ray(self) -> HTMLResponse:
         """The line above every page that tells when Ray is away."""
-        return part("parts/ray.html", {"ray": banner(await self._source.overview.cluster())})
+        return part("parts/ray.html", {"ray": banner(await self._source.overview.health())})
 
 
 async def _home(request: Request) -> Response:
