@@ -109,19 +109,21 @@ class JobPages:
 
     async def size(self, job: Document, request: Request) -> dict[str, Any]:
         """The context of the scale control."""
-        return {"job": job, "size": views.size_view(job, await self._source.telemetry.timeline(job["id"]))}
+        found = await self._source.telemetry.newest_timeline(job["id"])
+        return {"job": job, "size": views.size_view(job, found.rows)}
 
     async def _happened(self, job: Document, request: Request) -> dict[str, Any]:
-        rows = await self._source.telemetry.timeline(job["id"])
-        return {"job": job, "timeline": views.timeline_view(rows)}
+        found = await self._source.telemetry.newest_timeline(job["id"])
+        return {"job": job, "timeline": views.timeline_view(found.rows), "num_entries": found.num_rows}
 
     async def _overview(self, job: Document, request: Request) -> dict[str, Any]:
-        rows = await self._source.telemetry.timeline(job["id"])
+        found = await self._source.telemetry.newest_timeline(job["id"])
         keys = [f"eval.{name}" for name in eval_values(job)]
         return {
             **await self._explain(job, request),
-            "timeline": views.timeline_view(rows),
-            "size": views.size_view(job, rows),
+            "timeline": views.timeline_view(found.rows),
+            "num_entries": found.num_rows,
+            "size": views.size_view(job, found.rows),
             "chart": views.chart_view(job, keys, _axis(request)),
         }
 

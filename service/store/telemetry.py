@@ -21,10 +21,12 @@ from service.store.schema import installation, jobs, log_chunks, log_workers, po
 from service.store.stretches import joined, pieces_of
 from service.store.visible import in_parts, visible_parts
 from service.stretches import Part, Stretch
+from workers.plan import TimelineKind
 
 MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
 MAX_JOBS_A_BATCH = 200
+MAX_TIMELINE_LOOKED_AT = 20_000
 MAX_ROUNDS_A_SELECT = 500
 
 _PointRow: TypeAlias = Row[Any, Any, Any, Any, Any]
@@ -101,6 +103,26 @@ class TelemetryStore:
             return [timeline_of(row) for row in found]
 
         return await self._database.read(work)
+
+    async def timeline_newest(self, job_id: str, max_changes: int, max_checkpoints: int) -> list[TimelineEntry]:
+        """The newest rows, newest first; checkpoints, of which there are many, take no place of other rows.
+
+        Looked for among the newest MAX_TIMELINE_LOOKED_AT; the first one's ``seq`` tells how many there are.
+        """
+        of_job = timeline.c.job_id == job_id
+        newest = select(func.max(timeline.c.seq)).where(of_job)
+        is_checkpoint = timeline.c.kind == TimelineKind.CHECKPOINT
+
+        def work(conn: Connection) -> list[TimelineEntry]:
+            first = (conn.execute(newest).scalar_one() or 0) - MAX_TIMELINE_LOOKED_AT
+            rows = select(timeline).where(of_job, timeline.c.seq > first).order_by(timeline.c.seq.desc())
+            statements = (
+                rows.where(~is_checkpoint).limit(max_changes),
+                rows.where(is_checkpoint).limit(max_checkpoints),
+            )
+            return [timeline_of(row) for statement in statements for row in conn.execute(statement)]
+
+        return sorted(await self._database.read(work), key=lambda entry: -entry.seq)
 
     async def logs(self, job_id: str, rank: int | None, offset: int, max_bytes: int) -> list[LogPiece]:
         """Pieces that end after position ``offset``, until they exceed ``max_bytes``."""
