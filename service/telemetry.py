@@ -32,7 +32,7 @@ MAX_NEWEST_CHANGES = 400
 MAX_NEWEST_CHECKPOINTS = 100
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
-MAX_NAMED_JOBS = 20
+MAX_NAMED_JOBS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +136,12 @@ class Telemetry:
         """``{summary, details, remedy}``. Raises NotFoundError."""
         job = await self._jobs.get(job_id)
         before: Sequence[JobRow] = ()
+        num_before = 0
         if job.state is JobState.QUEUED:
-            before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
-        around = Circumstances(before=before, cluster=await self._store.cluster(), now_s=self._clock())
+            before, num_before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
+        around = Circumstances(
+            before=before, num_before=num_before, cluster=await self._store.cluster(), now_s=self._clock()
+        )
         return explanation_document(explain(job, around))
 
     async def rank_spans(self, job_id: str) -> list[AttemptSpan]:

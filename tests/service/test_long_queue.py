@@ -79,6 +79,9 @@ async def test_of_a_long_demand_the_first_are_listed_and_the_others_counted(
     Cluster.model_validate(found)
     assert [row["job_id"] for row in found["demand"][:2]] == [running.id, first.id]
     assert (len(found["demand"]), found["demand_left_out"]) == (MAX_DEMAND, 22)
+    told = (await client.get(f"/api/v1/jobs/{last}/explain")).json()
+    assert told["summary"] == "It waits in line: 120 jobs have waited longer."
+    assert "and 115 more" in " ".join(told["details"])
     page = (await client.get("/cluster")).text
     assert "And 22 more" in page
     # Whom the autoscaler was asked for is told by name, wherever in line it is.
