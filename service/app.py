@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 
 import structlog
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
+from starlette.routing import BaseRoute
 
-from service.api import bundles, jobs, login, nodes, stream, system, telemetry
+from service.api import bundles, jobs, login, nodes, schedules, stream, system, telemetry
 from service.api.gate import API_PREFIX, Gate
 from service.api.problems import install_handlers
 from service.api.requests import known_parameters_only
@@ -52,6 +54,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        routes=_rest_routes(),
     )
     app.state.services = use
     install_handlers(app)
@@ -63,15 +66,23 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream"),  # weights do not shrink
     )
     app.add_middleware(Gate, services=use)
-    api = APIRouter(prefix=API_PREFIX, dependencies=[Depends(known_parameters_only)])
-    for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router, nodes.router):
-        api.include_router(router)
-    app.include_router(api)
-    app.include_router(system.outside)
-    app.include_router(login.router)
     app.include_router(build_pages(use))
     app.mount("/static", Assets(), name="static")
     return app
+
+
+@functools.cache
+def _rest_routes() -> list[BaseRoute]:
+    """Routes that know no application: they find the services in the request, so all applications share them.
+
+    Included without a router between, since FastAPI works out the parameters of all calls once a level.
+    """
+    outer = APIRouter()
+    for part in (bundles, jobs, telemetry, schedules, stream, system, nodes):
+        outer.include_router(part.router, prefix=API_PREFIX, dependencies=[Depends(known_parameters_only)])
+    outer.include_router(system.outside)
+    outer.include_router(login.router)
+    return outer.routes
 
 
 @contextlib.asynccontextmanager

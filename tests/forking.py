@@ -13,6 +13,6 @@ _wanted: list[str] = []
 
 
 def import_before_forking(*modules: str) -> None:
-    """Let forked processes begin with these modules; call it while tests are collected, before the first fork."""
+    """Let forked processes begin with these modules; call it before the first fork, while tests are collected."""
     _wanted.extend(name for name in modules if name not in _wanted)
     FORKS.set_forkserver_preload(list(_wanted))

@@ -8,7 +8,6 @@ from typing import Any
 
 import fsspec
 from fsspec.config import conf
-from moto.server import ThreadedMotoServer
 
 from workers.storage import provide
 
@@ -19,6 +18,9 @@ class ObjectStore:
     """While it is open, ``s3://`` URLs of this process lead here; ``options`` lead others here."""
 
     def __init__(self) -> None:
+        # Imported here: it takes half a second, and modules of tests are imported for every run, whatever it selects.
+        from moto.server import ThreadedMotoServer
+
         self._server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self.options: dict[str, Any] = {}
 

@@ -1,83 +1,137 @@
-"""A network that can be cut: passes connections on, and breaks them when told to."""
+"""A TCP proxy that spoils connections on purpose: delays, cuts, resets. For the database, for Ray, for the API.
+
+Runs in the event loop of the test; ``proxied_in_thread`` serves tests without one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-CHUNK_BYTES = 65536
+CHUNK_BYTES = 65_536
+END_S = 10.0
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: closing sends a reset
 
-Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+Connect: TypeAlias = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
+@dataclass
 class TcpProxy:
-    """Listens on a free port of loopback while it is entered; ``connect`` reaches what is behind it."""
+    """Forwards what comes to ``port`` to where ``connect`` leads; every attribute may be changed while it runs.
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._is_refusing = False
-        self._has_refused = asyncio.Event()
-        self.num_chunks = 0
-        self._at_chunk: int | None = None
+    ``delay_s`` is added to each piece in either direction. ``is_refusing``: new connections are reset.
+    ``is_deaf``: answers are swallowed, as where a link is cut in one direction only. ``num_chunks`` pieces have
+    come in either direction, ``num_answers`` of them as answers.
+    """
 
-    async def __aenter__(self) -> TcpProxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        self.cut()
-        await self._server.wait_closed()
+    connect: Connect
+    delay_s: float = 0.0
+    is_refusing: bool = False
+    is_deaf: bool = False
+    num_accepted: int = 0
+    num_chunks: int = 0
+    num_answers: int = 0
+    port: int = 0
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+    _has_refused: asyncio.Event = field(default_factory=asyncio.Event)
+    _reset_at_chunk: int | None = None
 
     def cut(self) -> None:
-        """Reset every connection, as a rebooted router would."""
-        for writer in self._writers:
-            writer.transport.abort()
+        """Close every connection as if its other side had ended in order."""
+        for writer in list(self._open):
+            writer.close()
 
-    def cut_at_chunk(self, number: int) -> None:
-        """Cut everything once so many more pieces have passed, in the middle of whatever that is."""
-        self._at_chunk = self.num_chunks + number
+    def reset(self) -> None:
+        """Break every connection with a reset, as a rebooted router would."""
+        for writer in list(self._open):
+            _reset(writer)
+
+    def reset_at_chunk(self, number: int) -> None:
+        """Break everything once so many more pieces have come, in the middle of whatever that is."""
+        self._reset_at_chunk = self.num_chunks + number
 
     def refuse(self) -> None:
-        """Cut, and break every new connection at once, until ``accept``."""
-        self._is_refusing = True
+        """Break every connection, and every new one at once, until ``is_refusing`` is taken back."""
+        self.is_refusing = True
         self._has_refused.clear()
-        self.cut()
+        self.reset()
 
     async def has_refused(self) -> None:
         """Wait until somebody came since ``refuse``."""
         await self._has_refused.wait()
 
-    def accept(self) -> None:
-        """Pass connections on again."""
-        self._is_refusing = False
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_refusing:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, until either side ends it."""
+        self.num_accepted += 1
+        if self.is_refusing:
             self._has_refused.set()
-            writer.transport.abort()
+            _reset(writer)
             return
         try:
-            behind_reader, behind_writer = await self._connect()
+            there, away = await self.connect()
         except OSError:
-            writer.transport.abort()
+            _reset(writer)
             return
-        pair = {writer, behind_writer}
-        self._writers |= pair
+        self._open |= {writer, away}
         try:
-            await asyncio.gather(self._pass(reader, behind_writer), self._pass(behind_reader, writer))
+            await asyncio.gather(self._pump(reader, away, is_answer=False), self._pump(there, writer, is_answer=True))
         finally:
-            self._writers -= pair
+            self._open -= {writer, away}
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
                 self.num_chunks += 1
-                if self.num_chunks == self._at_chunk:
-                    self.cut()
+                self.num_answers += is_answer
+                if self.num_chunks == self._reset_at_chunk:
+                    self.reset()
+                if is_answer and self.is_deaf:
+                    continue
                 writer.write(data)
                 await writer.drain()
         writer.close()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    plain: socket.socket | None = writer.get_extra_info("socket")
+    if plain is not None and plain.fileno() >= 0:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def proxied(connect: Connect) -> AsyncIterator[TcpProxy]:
+    """A proxy on a free port of loopback while the block runs; its connections end with it."""
+    proxy = TcpProxy(connect)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+        proxy.reset()
+
+
+@contextmanager
+def proxied_in_thread(port: int) -> Iterator[tuple[TcpProxy, asyncio.AbstractEventLoop]]:
+    """As ``proxied``, before a port of loopback; call its methods by the loop's ``call_soon_threadsafe``."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="proxy", daemon=True)
+    thread.start()
+    context = proxied(lambda: asyncio.open_connection("127.0.0.1", port))
+    try:
+        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(END_S), loop
+    finally:
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(END_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(END_S)
+        loop.close()

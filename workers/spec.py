@@ -49,6 +49,11 @@ RESERVED_ENV = frozenset(
     )
 )
 
+TOO_LATE_ENV = frozenset(
+    ("LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP")
+)
+"""Read by a process when it begins, before a worker hears of its job."""
+
 TELEMETRY_KEYS = frozenset(
     (
         *("loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "loss_scale"),
@@ -126,6 +131,11 @@ class JobSpec(BaseModel):
     def _env_is_free(cls, value: dict[str, str | Secret]) -> dict[str, str | Secret]:
         for name in RESERVED_ENV & value.keys():
             raise ValueError(f"{name} is set by the service; choose another name")
+        for name in TOO_LATE_ENV & value.keys():
+            raise ValueError(
+                f"{name} would have no effect, as it is read before a worker hears of its job; set it where the nodes "
+                "of Ray are started, and bring code by the bundle or dependencies"
+            )
         return value
 
     @property

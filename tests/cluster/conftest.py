@@ -6,16 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.serving import Serving, end_everything, serving
+from tests.cluster.serving import Serving, whole_service
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """`serve` with a Ray of its own; what a test submits it must also end."""
-    home = tmp_path_factory.mktemp("cluster") / "home"
-    try:
-        with serving(home) as started:
-            yield started
-            assert started.stop() == 0
-    finally:
-        end_everything(home)
+    with whole_service(tmp_path_factory.mktemp("cluster") / "home") as started:
+        yield started

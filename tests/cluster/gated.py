@@ -143,7 +143,16 @@ def actor_pids(served: Serving, actor: str) -> list[int]:
     """Processes of an actor class in this service's Ray."""
     record = served.ray()
     found = belonging_to(Path(record.temp_dir), record.pid)
-    return [p.pid for p in found if _title(p).startswith(f"ray::{actor}")]
+    return [p.pid for p in found if _is_of(p, actor)]
+
+
+def actors(actor: str) -> list[int]:
+    """Processes of an actor class in any Ray of this machine."""
+    return [process.pid for process in psutil.process_iter() if _is_of(process, actor)]
+
+
+def _is_of(process: psutil.Process, actor: str) -> bool:
+    return _title(process).startswith(f"ray::{actor}")
 
 
 def _title(process: psutil.Process) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from service.client import Client
 from service.folders import token_file
@@ -109,6 +111,34 @@ def serving(home: Path, *flags: str, num: int = 1, inside: Sequence[str] = ()) -
     finally:
         if process.poll() is None:
             served.kill()
+
+
+@contextmanager
+def whole_service(
+    home: Path,
+    *flags: str,
+    settings: Mapping[str, object] | None = None,
+    variables: Mapping[str, str] | None = None,
+    inside: Sequence[str] = (),
+) -> Iterator[Serving]:
+    """A `serve` that ends in order after the block, and leaves nothing.
+
+    ``settings`` is what its file holds, ``variables`` what is set for the block besides; for the rest see ``serving``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (variables or {}).items():
+            patch.setenv(name, value)
+        if settings:
+            home.mkdir(mode=0o700)
+            # JSON's numbers, words and lists are TOML's too.
+            lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+            (home / "config.toml").write_text("".join(lines))
+        try:
+            with serving(home, *flags, inside=inside) as started:
+                yield started
+                assert started.stop() == 0
+        finally:
+            end_everything(home)
 
 
 def end_everything(home: Path) -> None:

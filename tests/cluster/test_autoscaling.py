@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.autoscaled import IDLE_S, LOOPBACK, autoscaled_ray
 from tests.cluster.gated import Gated
-from tests.cluster.serving import Serving, end_everything, serving
+from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
@@ -18,16 +18,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
 
 @pytest.fixture
 def attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    home = tmp_path / "home"
     for name, value in LOOPBACK.items():
         monkeypatch.setenv(name, value)
-    with autoscaled_ray(max_nodes=1) as address:
-        try:
-            with serving(home, "--ray-address", address) as started:
-                yield started
-                assert started.stop() == 0
-        finally:
-            end_everything(home)
+    with (
+        autoscaled_ray(max_nodes=1) as address,
+        whole_service(tmp_path / "home", "--ray-address", address) as started,
+    ):
+        yield started
 
 
 def num_nodes(attached: Serving) -> int:

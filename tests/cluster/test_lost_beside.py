@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.beside import Beside, ray_beside
 from tests.cluster.gated import Gated
-from tests.cluster.serving import Serving, end_everything, serving
+from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.network, pytest.mark.timeout(400)]
@@ -28,17 +28,11 @@ def beside(request: pytest.FixtureRequest) -> Iterator[Beside]:
 
 
 @pytest.fixture
-def attached(beside: Beside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    (home / "config.toml").write_text(f"liveness_s = {LIVENESS_S}\ngather_s = 60\n")
-    monkeypatch.setenv("HOME", str(beside.home))
-    try:
-        with serving(home, "--ray-address", beside.address, inside=beside.apart()) as started:
-            yield started
-            assert started.stop() == 0
-    finally:
-        end_everything(home)
+def attached(beside: Beside, tmp_path: Path) -> Iterator[Serving]:
+    settings, variables = {"liveness_s": LIVENESS_S, "gather_s": 60}, {"HOME": str(beside.home)}
+    address, inside = ("--ray-address", beside.address), beside.apart()
+    with whole_service(tmp_path / "home", *address, settings=settings, variables=variables, inside=inside) as started:
+        yield started
 
 
 def submit(attached: Serving, folder: Path, gates: list[int]) -> Gated:

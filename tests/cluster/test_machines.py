@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.gated import Gated
+from tests.cluster.gated import actors, Gated
 from tests.cluster.machines import Machines, two_machines
-from tests.cluster.serving import Serving, end_everything, serving
+from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
 from workers.control.head import UNSURE
 
@@ -31,17 +31,11 @@ def machines() -> Iterator[Machines]:
 
 @pytest.fixture(scope="module")
 def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    home = tmp_path_factory.mktemp("attached") / "home"
-    home.mkdir(mode=0o700)
-    (home / "config.toml").write_text(f"liveness_s = {LIVENESS_S}\nevacuate_s = 1\ngather_s = 60\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(machines.folder))
-        try:
-            with serving(home, "--ray-address", machines.address) as started:
-                yield started
-                assert started.stop() == 0
-        finally:
-            end_everything(home)
+    home, variables = tmp_path_factory.mktemp("attached") / "home", {"HOME": str(machines.folder)}
+    settings = {"liveness_s": LIVENESS_S, "evacuate_s": 1, "gather_s": 60}
+    with whole_service(home, "--ray-address", machines.address, settings=settings, variables=variables) as started:
+        yield started
+    wait_for("the end of the spare there", lambda: not {*actors("TrainWorker")} & machines.pids_there())
 
 
 @pytest.fixture
@@ -123,20 +117,12 @@ def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serv
 @pytest.fixture
 def afar(machines: Machines, tmp_path: Path) -> Iterator[Serving]:
     """Another service: its own node is the other machine, Ray's head is not."""
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    settings = (f"liveness_s = {LIVENESS_S}", "gather_s = 60", "behind_proxy = true")
-    (home / "config.toml").write_text("\n".join([*settings, f'allowed_hosts = ["{machines.there}"]']))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(machines.folder))
-        try:
-            with serving(
-                home, "--ray-address", machines.address, "--host", machines.there, inside=machines.inside
-            ) as started:
-                yield started
-                assert started.stop() == 0
-        finally:
-            end_everything(home)
+    flags = ("--ray-address", machines.address, "--host", machines.there)
+    hosts = {"behind_proxy": True, "allowed_hosts": [machines.there]}
+    settings = {"liveness_s": LIVENESS_S, "gather_s": 60, **hosts}
+    variables, inside = {"HOME": str(machines.folder)}, machines.inside
+    with whole_service(tmp_path / "home", *flags, settings=settings, variables=variables, inside=inside) as started:
+        yield started
 
 
 def test_a_controller_that_is_cut_off_from_rays_head_leaves_nobody_behind(

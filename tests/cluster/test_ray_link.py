@@ -17,8 +17,8 @@ import pytest
 from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import LOOPBACK, end_ray, start_head
 from tests.cluster.gated import Gated
-from tests.cluster.serving import Serving, end_everything, serving
-from tests.faults.tcp_proxy import TcpProxy, proxied_in_thread
+from tests.cluster.serving import Serving, whole_service
+from tests.tcp_proxy import TcpProxy, proxied_in_thread
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
@@ -66,7 +66,7 @@ def link() -> Iterator[Link]:
     flags = ("--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=3")
     try:
         start_head(folder, *flags, variables=LOOPBACK)
-        with proxied_in_thread("127.0.0.1", port) as (proxy, loop):
+        with proxied_in_thread(port) as (proxy, loop):
             yield Link(proxy, loop)
     finally:
         end_ray(folder)
@@ -74,16 +74,9 @@ def link() -> Iterator[Link]:
 
 @pytest.fixture
 def attached(link: Link, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
-    home = tmp_path / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**LOOPBACK, **getattr(request, "param", ATTENTIVE)}.items():
-            patch.setenv(name, value)
-        try:
-            with serving(home, "--ray-address", link.address) as started:
-                yield started
-                assert started.stop() == 0
-        finally:
-            end_everything(home)
+    variables = {**LOOPBACK, **getattr(request, "param", ATTENTIVE)}
+    with whole_service(tmp_path / "home", "--ray-address", link.address, variables=variables) as started:
+        yield started
 
 
 @pytest.fixture

@@ -50,6 +50,8 @@ class Image:
                 self.workdir.mkdir(parents=True, exist_ok=True)
             case "COPY" if not step.text.startswith("--from"):
                 self._copy(*step.words)
+            case "RUN" if step.words[1:3] == ["-m", "venv"]:
+                self.run([*step.words, "--without-pip"])  # as dependencies are, the installer is that of the tests
             case "RUN" if step.words[0] not in ("useradd", "install"):
                 self.run(step.words)
             case "ENV":

@@ -14,7 +14,6 @@ import kubernetes_validate
 import pytest
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
-from ray.scripts.scripts import start
 
 from service.api.gate import HEALTH_PATHS
 from service.auth import ensure_admin_token, sha256
@@ -89,6 +88,8 @@ def test_rays_autoscaler_reads_from_the_manifest_what_workers_there_are() -> Non
 
 
 def test_ray_knows_every_option_with_which_its_nodes_are_started() -> None:
+    from ray.scripts.scripts import start  # half a second, and for this test alone
+
     known = {name for parameter in start.params for name in parameter.opts}
     spec = manifest("RayCluster", "ray")["spec"]
     given = [f"--{name}" for g in (spec["headGroupSpec"], *spec["workerGroupSpecs"]) for name in g["rayStartParams"]]

@@ -25,7 +25,6 @@ from service.ports import ClusterPort
 from service.reconciler import orphans, reconciler
 from service.reconciler.process import MakeCluster, Process
 from service.settings import Settings, load_settings
-from service.store.jobs import JobStore
 from service.store.opening import Store, open_store
 from service.store.port import ReconcilerStore
 from service.supervise import api_process
@@ -33,7 +32,7 @@ from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.faults.crash_points import Armed, CrashPoint
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
-from tests.forking import FORKS, import_before_forking
+from tests.forking import FORKS
 from tests.waiting import wait_for
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
@@ -43,7 +42,6 @@ NUM_CPUS = 4.0
 END_S = 20.0
 REAP_S = 0.5
 PATIENCE_S = 1.0
-import_before_forking(__name__)
 
 
 def _enter(environment: Mapping[str, str], log: str) -> None:
@@ -74,7 +72,8 @@ def _run_api(environment: Mapping[str, str], log: str, point: CrashPoint | None,
 def _armed_store(point: CrashPoint) -> Callable[..., Store]:
     def opened(*arguments: Any) -> Store:
         store = open_store(*arguments)
-        return replace(store, jobs=cast(JobStore, Armed(store.jobs, point)))
+        armed: Any = {point.part: Armed(getattr(store, point.part), point)}
+        return replace(store, **armed)
 
     return opened
 

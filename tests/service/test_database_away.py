@@ -18,7 +18,7 @@ from service.store.opening import open_store
 from tests.service.given import Clock, spec_document
 from tests.service.postgres import PostgresServer
 from tests.service.test_reconciler_process import Scene
-from tests.tcp_proxy import TcpProxy
+from tests.tcp_proxy import TcpProxy, proxied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 
@@ -29,7 +29,7 @@ BOUND_S = 30.0
 
 @pytest.fixture
 async def proxy(postgres: PostgresServer) -> AsyncIterator[TcpProxy]:
-    async with TcpProxy(lambda: asyncio.open_unix_connection(postgres.socket)) as made:
+    async with proxied(lambda: asyncio.open_unix_connection(postgres.socket)) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ async def test_while_the_database_is_away_every_request_is_told_so_and_afterward
         assert is_told_away(await client.get(f"/api/v1/jobs/{first}"))
         assert (await client.get("/readyz")).status_code == 503
         assert (await client.get("/livez")).status_code == 200
-        proxy.accept()
+        proxy.is_refusing = False
         assert (await post(client, "second")).status_code == 201
         assert (await client.get(f"/api/v1/jobs/{first}")).status_code == 200
 
@@ -89,7 +89,7 @@ async def test_a_service_that_starts_while_its_database_is_away_waits_for_it(
     proxy.refuse()
     started = asyncio.create_task(start_and_submit())
     await asyncio.wait_for(proxy.has_refused(), BOUND_S)
-    proxy.accept()
+    proxy.is_refusing = False
     assert await asyncio.wait_for(started, BOUND_S) == 201
 
 
@@ -104,7 +104,7 @@ async def test_connections_cut_at_any_moment_of_a_submission_lose_nothing_and_ma
         assert num_moments > 5
         ids = []
         for moment in range(1, num_moments + 1):
-            proxy.cut_at_chunk(moment)
+            proxy.reset_at_chunk(moment)
             ids.append(await accepted(client, f"cut {moment}"))
         assert len(set(ids)) == num_moments
         listed = (await client.get("/api/v1/jobs", params={"page_size": 500})).json()["jobs"]
@@ -122,11 +122,11 @@ async def test_the_reconciler_outlives_a_database_that_is_away_and_goes_on_with_
         proxy.refuse()
         _, run = scene.start()
         await asyncio.wait_for(proxy.has_refused(), BOUND_S)
-        proxy.accept()
+        proxy.is_refusing = False
         job = await scene.running_job()
         proxy.refuse()
         await asyncio.wait_for(proxy.has_refused(), BOUND_S)
-        proxy.accept()
+        proxy.is_refusing = False
         await scene.until(job, lambda row: row.samples > job.samples)
         assert not run.done()
     finally:
@@ -148,7 +148,7 @@ async def test_a_replica_that_was_cut_off_is_succeeded_and_does_no_harm_when_it_
         proxy.refuse()
         clock.advance(1000)
         seen = await second.until(job, lambda row: row.changed > job.changed + 1)
-        proxy.accept()
+        proxy.is_refusing = False
         assert await asyncio.wait_for(first_run, BOUND_S) is Exit.FENCED_OUT
         now = await second.until(job, lambda row: row.samples > seen.samples)
         assert (now.state, now.attempt, now.term) == (job.state, job.attempt, job.term)

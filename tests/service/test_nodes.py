@@ -9,7 +9,6 @@ from service.avoidance import MAX_LOSSES
 from service.records import ClusterView, Duty, JobRow, NodeMark, NodeView
 from service.services import Services
 from service.states import JobState
-from service.store.nodes import MAX_EVENTS
 from service.store.opening import Store
 from service.store.port import FencedOutError
 from tests.service.given import Clock, leader, placed, snapshot
@@ -21,6 +20,7 @@ from workers.status import TimelineRow
 pytestmark = pytest.mark.anyio
 
 NODES = "/api/v1/cluster/nodes"
+MAX_EVENTS = 20
 
 
 def node(node_id: str, name: str) -> NodeView:
@@ -52,7 +52,8 @@ async def test_only_the_leader_quarantines(store: Store, clock: Clock) -> None:
     assert await store.nodes.node_marks() == {}
 
 
-async def test_a_note_is_told_once_and_old_events_go(store: Store) -> None:
+async def test_a_note_is_told_once_and_old_events_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.store.nodes.MAX_EVENTS", MAX_EVENTS)
     fence = await leader(store)
     await store.reconciler.note_on_node("a", "It stays.", fence)
     await store.reconciler.note_on_node("a", "It stays.", fence)

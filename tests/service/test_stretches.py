@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import dropwhile, groupby, pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from sqlalchemy import Connection, Row, select, text
 from sqlalchemy.schema import DropTable
 
 from service.downsample import chosen_rounds
-from service.migrations.upgrade import FOLDER, upgrade
+from service.migrations.upgrade import FOLDER
 from service.records import Point
 from service.services import Services
 from service.store.opening import Store, open_store
@@ -115,15 +116,15 @@ def test_roll_ups_say_what_the_points_that_count_say(kind: str, empty_database: 
 
 
 @pytest.fixture
-def empty_database(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+def empty_database(tmp_path: Path, migrated_file: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Makes a database without jobs."""
 
     def make(kind: str) -> str:
         if kind == "postgres":
             server: PostgresServer = request.getfixturevalue("postgres")
             return server.migrated()
-        upgrade(url := f"sqlite:///{tmp_path / 'a.db'}")
-        return url
+        shutil.copy(migrated_file, tmp_path / "a.db")
+        return f"sqlite:///{tmp_path / 'a.db'}"
 
     return make
 

@@ -22,8 +22,8 @@ from workers.errors import JobError
 from workers.spec import parse_job_spec
 from workers.training.build import build_task
 
-# Once for all of them: torch, and what digits wants.
-import_before_forking("workers.training.build", "sklearn.datasets")
+# Once for all of them: torch.
+import_before_forking("workers.training.build")
 
 TRAIN = """
 import os, random
@@ -115,9 +115,9 @@ def test_a_bundle_is_built_in_its_own_folder_once_a_node(tmp_path: Path) -> None
 
 
 def test_a_recipe_needs_no_bundle(tmp_path: Path) -> None:
-    answer = built(assigned(tmp_path, entrypoint="workers.recipes.digits:build"), None)
+    answer = built(assigned(tmp_path, entrypoint="workers.recipes.chargpt:build"), None)
     assert "error" not in answer
-    assert answer["lines"] == ["building the task: workers.recipes.digits:build"]
+    assert answer["lines"] == ["building the task: workers.recipes.chargpt:build"]
 
 
 def test_a_recipe_tells_an_unknown_config_key(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Regression, Script, mlp, mse, reset
+from workers.errors import Reason
 from workers.status import Phase
 from workers.task import TrainingTask
 
@@ -247,3 +248,27 @@ def test_workers_that_built_different_tasks_are_told_so() -> None:
     failures = [s.stop.failure for s in statuses.values() if s.stop and s.stop.failure]
     assert failures
     assert "workers built different tasks" in failures[0].message
+
+
+class Remembering(nn.Linear):
+    """Keeps something with its weights that no checkpoint can hold."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        return
+
+
+def test_a_model_that_no_checkpoint_can_hold_fails_before_its_first_step() -> None:
+    def build() -> TrainingTask:
+        return TrainingTask(
+            model=Remembering(5, 2).to(DTYPE), train_data=Regression(SAMPLES, DTYPE), optimizer=adamw, loss=mse
+        )
+
+    with Group(Script(task=build), steps=STEPS, batch={"global_size": BATCH}) as group:
+        (worker,) = group.start(1)
+        status = group.await_all(lambda s: s.phase is Phase.FAILED, [worker])[worker]
+    assert status.failure is not None
+    assert status.failure.reason is Reason.USER_ERROR
+    assert "'_extra_state' is a dict; weights can hold tensors only" in status.failure.message

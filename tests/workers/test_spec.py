@@ -176,6 +176,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
             "/env/A/secret",
             "CONCERTINA_DATABASE is a variable of the service's own; put the value under another name",
         ),
+        ({"env": {"PYTHONPATH": "lib"}}, "/env", "PYTHONPATH would have no effect"),
         ({"epochs": 3}, "/epochs", "exactly one of steps, epochs and samples"),
         ({"steps": None}, "/steps", "given: none of them; keep one"),
         ({"batch": {"global_size": 2}, "workers": 4}, "/batch/global_size", "cannot be shared by workers.min=4"),

@@ -51,6 +51,7 @@ def _refusing(facts: WorkerFacts, now_s: float, *, is_refusing: bool) -> WorkerF
 def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
     """Take over what statuses and the store tell beyond a worker: rounds, plans, the final checkpoint."""
     furthest = max(state.furthest, _stored(state, inputs))
+    best_cursor = max((s.cursor or 0 for s in statuses(state)), default=0)
     plan, failures, final, restored = state.plan, state.num_failures, state.final_checkpoint, state.restored
     for status in statuses(state):
         if status.lineage is not None and status.round is not None:
@@ -62,7 +63,10 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
                 if isinstance(seen.source, CheckpointSource):
                     restored = max(restored, (seen.lineage, seen.source.step))
         final = next((c for c in status.checkpoints if c.is_final), final)
-    nodes = {s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}
+    nodes = {**state.nodes, **{s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}}
+    learned = (furthest, plan, failures, final, restored, nodes)
+    if learned == (state.furthest, state.plan, state.num_failures, state.final_checkpoint, state.restored, state.nodes):
+        return state
     progressed = furthest > state.furthest
     return replace(
         state,
@@ -71,9 +75,10 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
         num_failures=failures,
         final_checkpoint=final,
         restored=restored,
-        nodes={**state.nodes, **nodes},
+        nodes=nodes,
         num_formed=0 if progressed else state.num_formed,
-        num_launches=0 if progressed else state.num_launches,
+        num_launches=0 if best_cursor > state.best_cursor else state.num_launches,
+        best_cursor=max(best_cursor, state.best_cursor),
     )
 
 

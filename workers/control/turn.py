@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, sizing
+from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, sizing, starts
 from workers.control.decisions import (
     Action,
     AskHead,
@@ -41,14 +41,15 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
 
     Call it whenever something was heard, and at least once a second besides. Every action may be
     carried out late, twice or not at all: the next turns ask again for what is still missing.
+    Most turns change next to nothing, and a state has forty fields: what a step leaves as it was is not copied.
     """
     if state.outcome is not None:
         return state, ()
-    state = membership.observe(state, inputs, now_s)
+    state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
     state, kills = _kill(state, inputs.head_seen_s, now_s)
     state = ending.noted(state, inputs)
     state, notes = _size(state, inputs, now_s)
-    actions: tuple[Action, ...] = (*kills, *notes)
+    actions: tuple[Action, ...] = (*told, *kills, *notes)
     for rule in _RULES:
         turned = rule(state, inputs, now_s)
         if turned is not None:
@@ -62,6 +63,8 @@ def _kill(state: ControllerState, head_seen_s: float | None, now_s: float) -> Tu
     """Give up workers; those that are only out of reach no sooner than Ray's head has answered since."""
     questions = (AskHead(),) if reach.must_ask(state, head_seen_s, now_s) else ()
     verdicts = {**membership.overdue(state, now_s), **reach.lost(state, head_seen_s, now_s)}
+    if not verdicts and not any(facts.kill for facts in state.workers.values()):
+        return state, questions
     workers, departed = dict(state.workers), dict(state.departed)
     for worker_id, why in verdicts.items():
         facts = workers[worker_id]
@@ -84,7 +87,8 @@ def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     if plan is not None and is_calm and membership.is_settled(state, plan):
         standing = sizing.Standing(term=state.term, plan=plan, num_left=membership.num_left(state))
     known, row = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
-    return replace(state, sizing=known), () if row is None else (Note(row),)
+    state = state if known is state.sizing else replace(state, sizing=known)
+    return state, () if row is None else (Note(row),)
 
 
 def _adopt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
@@ -126,8 +130,8 @@ def _take_down(state: ControllerState, inputs: Inputs, now_s: float) -> Turned |
     if late := membership.not_halted(state, plan):
         halts: tuple[Action, ...] = tuple(HaltWorker(i, plan.id) for i in late)
         # Replacements start meanwhile: a survivor may be deep in a long step of the user's code.
-        filled, starts = (state, ()) if state.ending else resize.fill(state, resize.wanted(state, inputs), now_s)
-        return filled, (SupersedeGroup(plan.generation), *halts, *starts)
+        filled, begun = (state, ()) if state.ending else resize.fill(state, resize.wanted(state, inputs), now_s)
+        return filled, (SupersedeGroup(plan.generation), *halts, *begun)
     return ending.carry_out(state, inputs, now_s) or regroup.regroup(state, inputs, now_s)
 
 
@@ -144,21 +148,25 @@ _RULES: tuple[Rule, ...] = (
 
 
 def _phased(state: ControllerState) -> ControllerState:
+    phase = _phase(state)
+    return state if phase is state.phase else replace(state, phase=phase)
+
+
+def _phase(state: ControllerState) -> RunPhase:
     """What the attempt is doing, in the words of the job's states."""
     if state.outcome is not None:
-        return replace(state, phase=RunPhase.ENDED)
+        return RunPhase.ENDED
     if state.ending is not None:
-        return replace(state, phase=RunPhase.STOPPING)
+        return RunPhase.STOPPING
     if not state.has_trained:
-        return replace(state, phase=RunPhase.STARTING)
+        return RunPhase.STARTING
     num_able = len(membership.holders(state))
     waits = state.is_broken or state.plan is None
     nobody = num_able == 0 or (waits and num_able < state.spec.workers.min)
-    return replace(state, phase=RunPhase.RECOVERING if nobody else RunPhase.RUNNING)
+    return RunPhase.RECOVERING if nobody else RunPhase.RUNNING
 
 
 def _offered(state: ControllerState) -> ControllerState:
-    plan = state.plan
-    if plan is None or state.is_broken or state.is_adopting:
-        return replace(state, offers={})
-    return replace(state, offers={i: plan for i, f in state.workers.items() if f.kill is None})
+    plan = None if state.is_broken or state.is_adopting else state.plan
+    offers = {} if plan is None else {i: plan for i, f in state.workers.items() if f.kill is None}
+    return state if offers == state.offers else replace(state, offers=offers)

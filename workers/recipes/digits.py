@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # the package has no types
-from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]  # the package has no types
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -62,6 +60,10 @@ def build(config: dict[str, Any]) -> TrainingTask:
 
 def load_split() -> tuple[TensorDataset, TensorDataset]:
     """Training and evaluation data: standardised pixels as float32, and the digit; every class in its share."""
+    # Imported here: it takes as long as torch, and a config that is refused needs none of it.
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # the package has no types
+    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]  # the same
+
     digits = load_digits()
     images_NP = (torch.tensor(digits.data, dtype=torch.float32) - PIXEL_MEAN) / PIXEL_STD
     labels_N = torch.tensor(digits.target, dtype=torch.int64)

@@ -125,13 +125,9 @@ def _worthwhile(base: Manifest | None, wanted: set[str]) -> dict[str, tuple[str,
 
 
 def _items(snapshot: StateSnapshot, is_wanted: Callable[[], bool]) -> Iterator[tuple[tuple[str, Path], _Item]]:
+    check_model(snapshot.model)
     for name, value in snapshot.model.items():
-        if not isinstance(value, torch.Tensor):
-            raise CheckpointError(
-                f"the model's state {name!r} is a {type(value).__name__}; weights can hold tensors only, "
-                "so make it a buffer or leave it out of state_dict"
-            )
-        yield ("weights", (name,)), _item(value, f"the model's state {name!r}", is_wanted, name in snapshot.frozen)
+        yield ("weights", (name,)), _item(value, _place(name), is_wanted, name in snapshot.frozen)
     tensors: dict[Path, torch.Tensor] = {}
     skeleton = {
         "optimizer": _without_tensors(plain_state(snapshot.optimizer), (), tensors),
@@ -146,6 +142,21 @@ def _items(snapshot: StateSnapshot, is_wanted: Callable[[], bool]) -> Iterator[t
     torch.save(skeleton, file)
     text = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
     yield ("skeleton", ()), _item(text, "the skeleton", is_wanted)
+
+
+def check_model(state: Mapping[str, Any]) -> None:
+    """Raises CheckpointError where the state of a model has what a checkpoint cannot hold."""
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise CheckpointError(
+                f"{_place(name)} is a {type(value).__name__}; weights can hold tensors only, "
+                "so make it a buffer or leave it out of state_dict"
+            )
+        number_name(value, _place(name))
+
+
+def _place(name: str) -> str:
+    return f"the model's state {name!r}"
 
 
 def _item(tensor: torch.Tensor, place: str, is_wanted: Callable[[], bool], is_frozen: bool = False) -> _Item:

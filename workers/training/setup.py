@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from workers.assignment import Assignment
-from workers.errors import DataError, EntrypointError, UserCodeError, described
+from workers.errors import CheckpointError, DataError, EntrypointError, UserCodeError, described
 from workers.spec import JobSpec
 from workers.task import TrainingTask
 from workers.training import build, memory
 from workers.training.batching import Batcher, MicroSize
 from workers.training.data import SampleOrder
 from workers.training.device import pick_device
+from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.state import TrainingState
 
@@ -70,6 +71,10 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
     if len(task.train_data) == 0:
         raise DataError("train_data is empty (0 samples); give at least one sample")
     task.model.to(device)
+    try:
+        check_model(task.model.state_dict())
+    except CheckpointError as error:  # found by the first save it would have cost all the steps before
+        raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec.optimizer.lr), spec.optimizer.lr)
     fixed = spec.batch.micro_size
     has_eval = task.eval_data is not None and task.evaluate is not None

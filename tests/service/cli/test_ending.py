@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from service.cli.ending import purge_home
 from service.cli.failures import CommandError
 from service.cli.options import Form
-from service.migrations.upgrade import upgrade
 from service.settings import load_settings
 from service.states import Move, Verb, command
 from service.store.opening import open_store
@@ -21,13 +21,13 @@ from tests.service.given import spec
 
 
 @pytest.fixture
-def attached(tmp_path: Path) -> tuple[Home, str]:
+def attached(tmp_path: Path, migrated_file: Path) -> tuple[Home, str]:
     """A home whose last `serve` used somebody else's Ray, and its database."""
     place = Home(tmp_path / "home")
     place.prepare()
     settings = load_settings({"home": place.path, "ray_address": "10.0.0.5:6379"}, {})
     write_private(place.settings_file, json.dumps(settings.as_environment()))
-    upgrade(settings.database_url)
+    shutil.copy(migrated_file, place.path / "concertina.db")
     return place, settings.database_url
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    Path("reconciler.pid").write_text(str(os.getpid()))
+    Path("reconciler.part").write_text(str(os.getpid()))
+    Path("reconciler.part").rename("reconciler.pid")  # whoever finds it reads a number
     signal.sigwait([signal.SIGTERM])
     Path("saved").write_text("yes")
 
