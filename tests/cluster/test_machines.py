@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.gated import actors, Gated
+from tests.cluster.gated import Gated, actors
 from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for

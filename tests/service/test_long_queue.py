@@ -49,7 +49,7 @@ async def test_nothing_reads_more_when_more_jobs_wait(client: httpx2.AsyncClient
             assert (await client.get(path)).status_code == 200
         return await store.database.read(lambda conn: num_rows(conn, statements))
 
-    paths = ["/api/v1/cluster", "/cluster", "/parts/ray", "/jobs", "/compare", f"/jobs/{first.id}"]
+    paths = ["/api/v1/cluster", "/cluster", "/parts/ray", "/jobs", "/compare", "/schedules", f"/jobs/{first.id}"]
     last = await store.database.write_quietly(lambda conn: add_queued(conn, 2 * MAX_DEMAND))
     await read("/parts/ray")  # the token is looked up once
     few = [await read(path) for path in (*paths, f"/jobs/{last}")]
