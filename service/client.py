@@ -174,9 +174,11 @@ class Client:
         """Say ``drain``, ``quarantine`` or ``uncordon`` of a node; the cluster after it."""
         return self._json("POST", f"/cluster/nodes/{quote(node, safe='')}/{verb}", json={"reason": reason or ""})
 
-    def timeline(self, job_id: str, after: int | None = None) -> list[Json]:
-        """What changed while the job ran, oldest first; only rows after the given ``seq``."""
-        rows: list[Json] = self.get(f"/jobs/{job_id}/timeline", after=after)["timeline"]
+    def timeline(self, job_id: str, after: int = 0) -> list[Json]:
+        """What changed while the job ran, oldest first, to its end; only rows after the given ``seq``."""
+        rows: list[Json] = []
+        while page := self.get(f"/jobs/{job_id}/timeline", after=rows[-1]["seq"] if rows else after)["timeline"]:
+            rows += page
         return rows
 
     def logs(

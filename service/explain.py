@@ -15,7 +15,6 @@ from workers.errors import Failure, Reason
 
 STALE_CLUSTER_S = 30.0
 NUM_FRAMES = 12
-NUM_NAMED_JOBS = 5
 _CAUSED = r"\n\n(?:The above exception was the direct cause|During handling of the above exception)"
 
 REMEDIES: Mapping[Reason, str] = {
@@ -42,9 +41,10 @@ REMEDIES: Mapping[Reason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What is around a job: those before it in the queue, the cluster as last seen, and the time."""
+    """What is around a job: the first in line, how many are before it, the cluster as last seen, and the time."""
 
     before: Sequence[JobRow]
+    num_before: int
     cluster: StoredCluster | None
     now_s: float
 
@@ -74,9 +74,9 @@ def _waiting(job: JobRow, around: Circumstances) -> Explanation:
     down = _down(around)
     if down is not None:
         return Explanation(summary=f"It waits: {down}", details=tuple(details), remedy="Bring the cluster back.")
-    if around.before:
-        count = len(around.before)
-        jobs = "1 job has" if count == 1 else f"{count} jobs have"
+    if around.num_before:
+        count = around.num_before
+        jobs = "1 job has" if count == 1 else f"{count:,} jobs have"
         return Explanation(summary=f"It waits in line: {jobs} waited longer.", details=tuple(details), remedy=None)
     return Explanation(summary="It is next in line.", details=tuple(details), remedy=_room(job))
 
@@ -106,9 +106,9 @@ def _lack(job: JobRow, around: Circumstances) -> list[str]:
 def _queue(around: Circumstances) -> list[str]:
     if not around.before:
         return []
-    named = ", ".join(f"{job.name} ({job.id})" for job in around.before[:NUM_NAMED_JOBS])
-    more = len(around.before) - NUM_NAMED_JOBS
-    return [f"Before it in line: {named}{f' and {more} more' if more > 0 else ''}."]
+    named = ", ".join(f"{job.name} ({job.id})" for job in around.before)
+    more = around.num_before - len(around.before)
+    return [f"Before it in line: {named}{f' and {more:,} more' if more > 0 else ''}."]
 
 
 def _down(around: Circumstances) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from service.demand import sentences
@@ -16,11 +17,24 @@ from service.times import rfc3339
 
 STALE_S = 30.0
 MAX_EVENTS = 20
+MAX_DEMAND = 100
 RESOURCES = ("cpus", "gpus", "memory_bytes")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the cluster is for: ``jobs`` are the placed ones and the first in line, of ``num_queued`` who wait.
+
+    ``names`` are by id those of the jobs that the autoscaler was asked for.
+    """
+
+    jobs: Sequence[JobRow]
+    num_queued: int
+    names: Mapping[str, str]
+
+
 class Overview:
-    """Reads only; works while the cluster is down."""
+    """Reads only; works while the cluster is down. Nothing here reads more when more jobs wait."""
 
     def __init__(
         self, telemetry: TelemetryStore, observed: ObservedStore, nodes: NodeStore, clock: Callable[[], float]
@@ -32,36 +46,65 @@ class Overview:
 
     async def cluster(self) -> Document:
         """See ``cluster_document``, with ``events``: what was decided of late, newest first."""
-        stored, jobs = await self._telemetry.cluster(), await self._observed.live_jobs()
-        document = cluster_document(stored, jobs, self._clock(), await self._nodes.node_marks())
+        stored = await self._telemetry.cluster()
+        seen = None if stored is None else stored.view.autoscaling
+        work = Work(
+            jobs=await self._observed.live_jobs(MAX_DEMAND),
+            num_queued=await self._observed.num_queued(),
+            names=await self._names(() if seen is None else seen.wanted_by),
+        )
+        document = cluster_document(stored, work, self._clock(), await self._nodes.node_marks())
         events = await self._nodes.cluster_events(MAX_EVENTS)
         return {**document, "events": [_event(event) for event in events]}
 
+    async def health(self) -> Document:
+        """See ``health_document``; reads one row, as every page asks for it."""
+        return health_document(await self._telemetry.cluster(), self._clock())
 
-def cluster_document(
-    stored: StoredCluster | None, jobs: Sequence[JobRow], now_s: float, marks: Mapping[str, NodeMark] = {}
-) -> Document:
-    """``{is_up, is_stale, error, observed_at, ray, resources, nodes, demand, autoscaling}``.
+    async def machines(self) -> Sequence[NodeView]:
+        """The living nodes as they were seen last; none while the cluster is away."""
+        stored = await self._telemetry.cluster()
+        if stored is None or not health_document(stored, self._clock())["is_up"]:
+            return ()
+        return [node for node in stored.view.nodes if node.is_alive]
 
-    A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, workers}``, a
-    worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``.
-    ``demand`` is what jobs want and do not have: ``[{job_id, name, state, workers, cpus, gpus, since}]``;
-    ``autoscaling`` what the autoscaler does about it, None without one: ``{nodes_coming, failures, is_infeasible,
-    wanted_by, told}``.
-    """
-    view = None if stored is None else stored.view
-    nodes = () if view is None else view.nodes
+    async def _names(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        return await self._observed.names(job_ids) if job_ids else {}
+
+
+def health_document(stored: StoredCluster | None, now_s: float) -> Document:
+    """``{is_up, is_stale, error, observed_at}``: whether the cluster answers, by what was seen of it last."""
     is_stale = stored is None or now_s - stored.observed_at > STALE_S
     return {
-        "is_up": view is not None and view.is_up and not is_stale,
+        "is_up": stored is not None and stored.view.is_up and not is_stale,
         "is_stale": is_stale,
         "error": _error(stored, is_stale=is_stale),
         "observed_at": None if stored is None else rfc3339(stored.observed_at),
+    }
+
+
+def cluster_document(stored: StoredCluster | None, work: Work, now_s: float, marks: Mapping[str, NodeMark]) -> Document:
+    """``health_document`` with ``{ray, resources, nodes, demand, demand_left_out, autoscaling}``.
+
+    A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, workers}``, a
+    worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``.
+    ``demand`` is what jobs want and do not have, longest first: ``[{job_id, name, state, workers, cpus, gpus,
+    since}]`` of MAX_DEMAND jobs; ``demand_left_out`` is how many more there are. ``autoscaling`` is what the
+    autoscaler does about it, None without one: ``{nodes_coming, failures, is_infeasible, wanted_by, told}``.
+    """
+    view = None if stored is None else stored.view
+    nodes = () if view is None else view.nodes
+    demand = [row for job in work.jobs if (row := _demand(job)) is not None]
+    num_unread = work.num_queued - sum(job.state is JobState.QUEUED for job in work.jobs)
+    return {
+        **health_document(stored, now_s),
         "ray": {"address": view.address if view else "", "version": view.ray_version if view else ""},
         "resources": _resources(nodes),
-        "nodes": [_node(node, marks.get(node.node_id), jobs) for node in nodes],
-        "demand": [row for job in jobs if (row := _demand(job)) is not None],
-        "autoscaling": _autoscaling(view, jobs),
+        "nodes": [_node(node, marks.get(node.node_id), work.jobs) for node in nodes],
+        "demand": demand[:MAX_DEMAND],
+        # The count was read after the rows: jobs may have started in between.
+        "demand_left_out": len(demand[MAX_DEMAND:]) + max(0, num_unread),
+        "autoscaling": _autoscaling(view, work.names),
     }
 
 
@@ -112,7 +155,7 @@ def _node(node: NodeView, mark: NodeMark | None, jobs: Sequence[JobRow]) -> Docu
     }
 
 
-def _autoscaling(view: ClusterView | None, jobs: Sequence[JobRow]) -> Document | None:
+def _autoscaling(view: ClusterView | None, names: Mapping[str, str]) -> Document | None:
     seen = None if view is None else view.autoscaling
     if seen is None:
         return None
@@ -121,7 +164,7 @@ def _autoscaling(view: ClusterView | None, jobs: Sequence[JobRow]) -> Document |
         "failures": list(seen.failures),
         "is_infeasible": seen.is_infeasible,
         "wanted_by": list(seen.wanted_by),
-        "told": sentences(seen, {job.id: job.name for job in jobs}),
+        "told": sentences(seen, names),
     }
 
 

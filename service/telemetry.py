@@ -28,9 +28,11 @@ MIN_STRETCHES = 64
 MANY_KEYS = 5
 """What "all keys" counts as: most of them peak together."""
 MAX_TIMELINE_ROWS = 10_000
+MAX_NEWEST_CHANGES = 400
+MAX_NEWEST_CHECKPOINTS = 100
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
-MAX_NAMED_JOBS = 20
+MAX_NAMED_JOBS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,14 @@ class LogQuery:
     offset: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewestTimeline:
+    """The newest rows of a timeline, oldest first, of ``num_rows`` that there are."""
+
+    rows: Sequence[Document]
+    num_rows: int
+
+
 class Telemetry:
     """Reads only; works while the cluster is down."""
 
@@ -96,9 +106,17 @@ class Telemetry:
         return await asyncio.to_thread(_document, points, there, query.keys)
 
     async def timeline(self, job_id: str, after: int = 0) -> list[Document]:
-        """Rows after ``after``, oldest first. Raises NotFoundError."""
+        """Rows after ``after``, oldest first; an answer has a limit: ask until there are none. Raises NotFoundError."""
         await self._jobs.get(job_id)
         return [timeline_document(row) for row in await self._store.timeline(job_id, after, MAX_TIMELINE_ROWS)]
+
+    async def newest_timeline(self, job_id: str) -> NewestTimeline:
+        """What a page shows, however long the timeline is. Raises NotFoundError."""
+        await self._jobs.get(job_id)
+        found = await self._store.timeline_newest(job_id, MAX_NEWEST_CHANGES, MAX_NEWEST_CHECKPOINTS)
+        return NewestTimeline(
+            rows=[timeline_document(row) for row in reversed(found)], num_rows=found[0].seq if found else 0
+        )
 
     async def logs(self, job_id: str, query: LogQuery) -> LogText:
         """Log text and where to go on. Raises NotFoundError, BadRequestError."""
@@ -118,9 +136,12 @@ class Telemetry:
         """``{summary, details, remedy}``. Raises NotFoundError."""
         job = await self._jobs.get(job_id)
         before: Sequence[JobRow] = ()
+        num_before = 0
         if job.state is JobState.QUEUED:
-            before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
-        around = Circumstances(before=before, cluster=await self._store.cluster(), now_s=self._clock())
+            before, num_before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
+        around = Circumstances(
+            before=before, num_before=num_before, cluster=await self._store.cluster(), now_s=self._clock()
+        )
         return explanation_document(explain(job, around))
 
     async def rank_spans(self, job_id: str) -> list[AttemptSpan]:

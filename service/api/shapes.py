@@ -348,6 +348,7 @@ class Cluster(Shape):
     resources: dict[str, Amount]
     nodes: list[Node]
     demand: list[Demand]
+    demand_left_out: int
     autoscaling: Autoscaling | None
     events: list[ClusterEvent]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from rich.markup import escape
@@ -21,6 +22,8 @@ from service.client import Client, UnreachableError
 
 ASK_EVERY_S = 1.0
 AWAY_LIMIT_S = 120.0
+NUM_AWAITED = 100
+"""So many of the newest rows may still get their cost."""
 ENDED = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 
 
@@ -61,19 +64,31 @@ class JobView:
         self._job_id = job_id
         self._away_since_s: float | None = None
         self._state = ""
-        self._told: set[int] = set()
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._untold: set[int] = set()
         self.job: dict[str, Any] = {}
-        self.rows: list[dict[str, Any]] = []
 
     @property
     def name(self) -> str:
         return str(self.job.get("name", self._job_id))
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its timeline, oldest first."""
+        return list(self._rows.values())
+
     def ask(self) -> None:
-        """Fetch the job and its timeline; keeps what it had while the service is away for less than the limit."""
+        """Fetch the job and the news of its timeline.
+
+        Keeps what it had while the service is away for less than the limit.
+        """
         try:
             self.job = self._client.job(self._job_id)
-            self.rows = self._client.timeline(self._job_id)
+            for row in self._client.timeline(self._job_id, self._known_to()):
+                seq = int(row["seq"])
+                if seq not in self._rows:
+                    self._untold.add(seq)
+                self._rows[seq] = row
             self._away_since_s = None
         except UnreachableError:
             now_s = time.monotonic()
@@ -83,6 +98,12 @@ class JobView:
             if now_s - self._away_since_s > AWAY_LIMIT_S:
                 raise
 
+    def _known_to(self) -> int:
+        """Up to which row nothing can be new; the newest ones may still be without their cost."""
+        newest = list(islice(reversed(self._rows), NUM_AWAITED))
+        awaited = [seq for seq in newest if self._rows[seq].get("cost_s") is None]
+        return min(awaited) - 1 if awaited else max(newest, default=0)
+
     def news(self) -> list[str]:
         """Sentences about what happened since the last time, as rich's markup."""
         lines = []
@@ -90,13 +111,14 @@ class JobView:
             self._state = str(self.job.get("state"))
             why = words.reason(self.job.get("reason"))
             lines.append(f"[bold]{words.state(self._state)}[/bold]{f': {escape(why)}' if why else ''}")
-        for row in self.rows:
-            seq = int(row["seq"])
+        for seq in sorted(self._untold):
+            row = self._rows[seq]
             # A row is sent before its cost is known, and again with it: tell it once it is complete.
-            if seq in self._told or row["kind"] == "checkpoint" or _is_open(row):
+            if _is_open(row):
                 continue
-            self._told.add(seq)
-            lines.append(f"  {escape(words.timeline(row))}")
+            self._untold.remove(seq)
+            if row["kind"] != "checkpoint":
+                lines.append(f"  {escape(words.timeline(row))}")
         return lines
 
 

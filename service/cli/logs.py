@@ -12,7 +12,7 @@ from rich.markup import escape
 from service.cli.follow import ENDED
 from service.cli.options import Form
 from service.cli.output import console, print_json
-from service.client import Client, LogPart
+from service.client import Client, Json, LogPart
 
 ASK_EVERY_S = 1.0
 
@@ -31,9 +31,35 @@ def print_logs(
 ) -> None:
     """Print a job's logs; followed ones until the job has ended and its last line is there."""
     job = client.find_job(reference)
+    if selection.is_followed:
+        _follow(client, job, selection, form, sleep)
+    elif selection.tail is not None:
+        _print(client.logs(job["id"], rank=selection.rank, tail=selection.tail), job["id"], selection, form)
+    else:
+        _print_whole(client, job["id"], selection, form)
+
+
+def _print_whole(client: Client, job_id: str, selection: Selection, form: Form) -> None:
+    """The log up to where it ends now: an answer has about a megabyte of it."""
+    end = client.logs(job_id, tail=0).next_offset
+    part = LogPart("", 0)
+    texts = []
+    while part.next_offset < end:
+        part = client.logs(job_id, rank=selection.rank, offset=part.next_offset)
+        if not part.text:
+            break
+        if form is Form.TEXT:
+            _print(part, job_id, selection, form)
+        else:
+            texts.append(part.text)
+    if form is not Form.TEXT:
+        _print(LogPart("".join(texts), part.next_offset), job_id, selection, form)
+
+
+def _follow(client: Client, job: Json, selection: Selection, form: Form, sleep: Callable[[float], None]) -> None:
     part = client.logs(job["id"], rank=selection.rank, tail=selection.tail)
     _print(part, job["id"], selection, form)
-    while selection.is_followed:
+    while True:
         # The state is asked before the log: what was written before the end is then printed in any case.
         has_ended = client.job(job["id"])["state"] in ENDED
         part = client.logs(job["id"], rank=selection.rank, offset=part.next_offset)

@@ -17,6 +17,7 @@ from service.cli.output import console, facts, print_json, show, table
 from service.client import Client
 from service.records import Duty
 
+MAX_SENTENCES = 500
 DEFAULT_KEYS = ("loss", "lr", "workers", "samples_per_s")
 
 
@@ -79,8 +80,12 @@ def show_timeline(client: Client, reference: str, form: Form) -> None:
     """What changed while the job ran, as sentences."""
     job = client.find_job(reference)
     rows = client.timeline(job["id"])
-    sentences = [_told(run) for run in _runs_of_checkpoints(rows)]
-    show(form, {"timeline": rows}, table(("time", "step", "what"), sentences))
+    runs = _runs_of_checkpoints(rows)
+    parts: list[Any] = [table(("time", "step", "what"), (_told(run) for run in runs[-MAX_SENTENCES:]))]
+    if len(runs) > MAX_SENTENCES:
+        num_earlier = sum(len(run) for run in runs[:-MAX_SENTENCES])
+        parts.insert(0, f"[dim]{words.plural(num_earlier, 'earlier row')} left out; -o json gives all[/dim]")
+    show(form, {"timeline": rows}, Group(*parts))
 
 
 def _runs_of_checkpoints(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -145,6 +150,8 @@ def show_cluster(client: Client, form: Form) -> None:
         parts.append(f"[yellow]{escape(str(found['error']))}[/yellow]")
     for row in found["demand"]:
         parts.append(f"{escape(row['name'])} waits for {words.plural(row['workers'], 'worker')}")
+    if found["demand_left_out"]:
+        parts.append(f"and {words.plural(found['demand_left_out'], 'more job')}")
     parts += [escape(line) for line in (found.get("autoscaling") or {}).get("told", ())]
     show(form, found, Group(*parts))
 

@@ -100,7 +100,7 @@ class Actions:
             "back": f"/jobs/{job['id']}",
             "jobs": [],
         }
-        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.health())})
 
     async def scale(self, job_id: str, request: Request) -> Response:
         """Ask for a size, or leave it to the service."""
@@ -115,7 +115,7 @@ class Actions:
         if not is_live(request):
             return _go(f"/jobs/{job_id}#size", request)
         job = await self._source.job(job_id)
-        size = size_view(job, await self._source.telemetry.timeline(job_id))
+        size = size_view(job, (await self._source.telemetry.newest_timeline(job_id)).rows)
         context: dict[str, Any] = {"job": job, "size": size, "problem": told(error) if error else None}
         return part("job/size.html", context, status_of(error) if error else 200, **{"HX-Trigger": _CHANGED})
 
@@ -149,7 +149,7 @@ class Actions:
             "back": back,
             "jobs": jobs,
         }
-        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+        return html("confirm.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.health())})
 
 
 def _wanted_size(form: Form) -> int | str:

@@ -14,9 +14,9 @@ NUM_HUES = 6
 _RESOURCES = (("cpus", "CPUs"), ("gpus", "GPUs"), ("memory_bytes", "memory"))
 
 
-def banner(cluster: Document) -> Mapping[str, Any]:
+def banner(health: Document) -> Mapping[str, Any]:
     """Whether Ray is away, for the line above every page."""
-    return {"is_down": not cluster["is_up"], "seen_at": cluster["observed_at"], "error": cluster["error"]}
+    return {"is_down": not health["is_up"], "seen_at": health["observed_at"], "error": health["error"]}
 
 
 def cluster_view(cluster: Document) -> dict[str, Any]:
@@ -32,6 +32,7 @@ def cluster_view(cluster: Document) -> dict[str, Any]:
         else "The cluster has not been seen yet.",
         "autoscaling": list((cluster.get("autoscaling") or {}).get("told") or ()),
         "demand": [_demand(d) for d in cluster.get("demand") or ()],
+        "demand_left_out": int(cluster.get("demand_left_out") or 0),
         "events": list(cluster.get("events") or ()),
     }
 

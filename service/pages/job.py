@@ -24,7 +24,6 @@ TABS: Mapping[str, str] = {
     "spec": "Spec",
 }
 NUM_NEWEST = 5
-MAX_TIMELINE_ROWS = 400
 
 
 def summary_view(job: Document) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def timeline_view(rows: Sequence[Document]) -> list[dict[str, Any]]:
 
     Those are the newest ones, without the checkpoints that another row has followed.
     """
-    newest = list(reversed(rows))[:MAX_TIMELINE_ROWS]
+    newest = list(reversed(rows))
     told = [row for i, row in enumerate(newest) if row["kind"] != "checkpoint" or i == 0][:NUM_NEWEST]
     shown = {row["seq"] for row in told}
     return [

@@ -64,7 +64,7 @@ class JobPages:
             "page": "jobs",
             "tab": tab,
             "tabs": views.TABS.items(),
-            "ray": banner(await self._source.overview.cluster()),
+            "ray": banner(await self._source.overview.health()),
             **await self._summary(job, request),
             **await self.actions(job, request),
             **await self._tabs[tab](job, request),
@@ -98,7 +98,7 @@ class JobPages:
             return {"job": job, "explain": None, "remedies": []}
         told = await self._source.telemetry.explain(job["id"])
         holders: list[Document] = []
-        if job["state"] == "QUEUED" and could_fit(job, await self._source.overview.cluster()):
+        if job["state"] == "QUEUED" and could_fit(job, await self._source.overview.machines()):
             listed, _ = await self._source.listed(ListQuery(states=("RUNNING",), page_size=NUM_LOOKED_AT))
             holders = sorted(filter(may_hold, listed), key=lambda other: -int(other["workers"]["current"]))
         return {"job": job, "explain": told, "remedies": remedies_view(job, holders)}
@@ -109,19 +109,21 @@ class JobPages:
 
     async def size(self, job: Document, request: Request) -> dict[str, Any]:
         """The context of the scale control."""
-        return {"job": job, "size": views.size_view(job, await self._source.telemetry.timeline(job["id"]))}
+        found = await self._source.telemetry.newest_timeline(job["id"])
+        return {"job": job, "size": views.size_view(job, found.rows)}
 
     async def _happened(self, job: Document, request: Request) -> dict[str, Any]:
-        rows = await self._source.telemetry.timeline(job["id"])
-        return {"job": job, "timeline": views.timeline_view(rows)}
+        found = await self._source.telemetry.newest_timeline(job["id"])
+        return {"job": job, "timeline": views.timeline_view(found.rows), "num_entries": found.num_rows}
 
     async def _overview(self, job: Document, request: Request) -> dict[str, Any]:
-        rows = await self._source.telemetry.timeline(job["id"])
+        found = await self._source.telemetry.newest_timeline(job["id"])
         keys = [f"eval.{name}" for name in eval_values(job)]
         return {
             **await self._explain(job, request),
-            "timeline": views.timeline_view(rows),
-            "size": views.size_view(job, rows),
+            "timeline": views.timeline_view(found.rows),
+            "num_entries": found.num_rows,
+            "size": views.size_view(job, found.rows),
             "chart": views.chart_view(job, keys, _axis(request)),
         }
 

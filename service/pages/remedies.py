@@ -7,6 +7,7 @@ from typing import Any
 
 from service import words
 from service.documents import Document
+from service.records import NodeView
 from service.states import JobState, Move, Verb, command
 
 NUM_HOLDERS = 3
@@ -68,13 +69,14 @@ def _make_room(holder: Document, back: str) -> dict[str, Any]:
     return _button(word, f"/jobs/{holder['id']}/actions/pause", ("back", back))
 
 
-def could_fit(job: Document, cluster: Document) -> bool:
-    """Whether its least number of workers would have room on the cluster if nothing else ran there."""
+def could_fit(job: Document, nodes: Sequence[NodeView]) -> bool:
+    """Whether its least number of workers would have room on these nodes if nothing else ran there."""
     resources = job["spec"]["resources"]
     need = {kind: resources[kind] for kind in ("cpus", "gpus", "memory_bytes") if resources.get(kind)}
-    alive = [node["total"] for node in cluster["nodes"] if node.get("is_alive", True)]
-    room = sum(min((int(total.get(kind, 0) // amount) for kind, amount in need.items()), default=0) for total in alive)
-    return bool(cluster["is_up"]) and room >= job["workers"]["min"]
+    room = sum(
+        min((int(node.total.get(kind, 0) // amount) for kind, amount in need.items()), default=0) for node in nodes
+    )
+    return room >= int(job["workers"]["min"])
 
 
 def may_hold(job: Document) -> bool:

@@ -62,16 +62,17 @@ class Lists:
         )
         listed = await self._source.listed(filters.query())
         context = list_view(filters, listed, await self._source.count_by_state(), await self._sparks.of(listed[0]))
-        return html("jobs.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.cluster())})
+        return html("jobs.html", {**context, "page": "jobs", "ray": banner(await self._source.overview.health())})
 
     async def compare(self, request: Request) -> HTMLResponse:
         """Two to six jobs side by side."""
-        ids = [i for i in request.query_params.get("jobs", "").split(",") if i][:MAX_COMPARED]
+        asked = list(dict.fromkeys(i for i in request.query_params.get("jobs", "").split(",") if i))
+        ids = asked[:MAX_COMPARED]
         context: dict[str, Any] = {
             "page": "compare",
-            "ray": banner(await self._source.overview.cluster()),
+            "ray": banner(await self._source.overview.health()),
             "jobs": [],
-            "problem": "One job is selected; comparing takes two or more." if len(ids) == 1 else None,
+            "problem": _compare_problem(len(asked)),
         }
         if len(ids) < 2:
             return html("compare.html", context)
@@ -93,7 +94,15 @@ class Lists:
 
     async def ray(self) -> HTMLResponse:
         """The line above every page that tells when Ray is away."""
-        return part("parts/ray.html", {"ray": banner(await self._source.overview.cluster())})
+        return part("parts/ray.html", {"ray": banner(await self._source.overview.health())})
+
+
+def _compare_problem(num_asked: int) -> str | None:
+    if num_asked == 1:
+        return "One job is selected; comparing takes two or more."
+    if num_asked > MAX_COMPARED:
+        return f"{num_asked} jobs are selected; the page compares the first {MAX_COMPARED} and leaves out the others."
+    return None
 
 
 async def _home(request: Request) -> Response:

@@ -97,5 +97,5 @@ class SchedulePages:
         return await self._html("confirm.html", context)
 
     async def _html(self, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-        seen = banner(await self._source.overview.cluster())
+        seen = banner(await self._source.overview.health())
         return html(template, {"page": "schedules", "ray": seen, **context}, status)

@@ -113,14 +113,15 @@ class JobStore:
         found = {JobState(state): int(number) for state, number in rows}
         return {state: found.get(state, 0) for state in JobState}
 
-    async def queue_before(self, job: JobRow, limit: int) -> list[JobRow]:
-        """QUEUED jobs that have waited longer, the first in line first."""
+    async def queue_before(self, job: JobRow, limit: int) -> tuple[list[JobRow], int]:
+        """The first ``limit`` QUEUED jobs that have waited longer, the first in line first, and how many there are."""
         earlier = (jobs.c.queued_at < job.queued_at) | ((jobs.c.queued_at == job.queued_at) & (jobs.c.id < job.id))
-        statement = select(jobs).where(jobs.c.state == JobState.QUEUED, earlier)
+        chosen = (jobs.c.state == JobState.QUEUED, earlier)
+        first = select(jobs).where(*chosen).order_by(jobs.c.queued_at, jobs.c.id).limit(limit)
 
-        def work(conn: Connection) -> list[JobRow]:
-            rows = conn.execute(statement.order_by(jobs.c.queued_at, jobs.c.id).limit(limit))
-            return [job_of(row) for row in rows]
+        def work(conn: Connection) -> tuple[list[JobRow], int]:
+            number = int(conn.execute(select(func.count()).select_from(jobs).where(*chosen)).scalar_one())
+            return [job_of(row) for row in conn.execute(first)], number
 
         return await self._database.read(work)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, select, update
+from sqlalchemy import Connection, Select, delete, func, select, update
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, JobState
@@ -44,6 +44,16 @@ class ObservedStore:
             return [job_of(row) for statement in (queued, others) for row in conn.execute(statement)]
 
         return sorted(await self._database.read(work), key=lambda job: (job.queued_at, job.id))
+
+    async def num_queued(self) -> int:
+        """How many jobs wait."""
+        statement = select(func.count()).select_from(jobs).where(jobs.c.state == JobState.QUEUED)
+        return await self._database.read(lambda conn: int(conn.execute(statement).scalar_one()))
+
+    async def names(self, job_ids: Collection[str]) -> Mapping[str, str]:
+        """The names of these jobs by id; those that are gone are left out."""
+        statement = select(jobs.c.id, jobs.c.name).where(jobs.c.id.in_(job_ids))
+        return await self._database.read(lambda conn: {row.id: row.name for row in conn.execute(statement)})
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Row, Select, Table, func, select
+from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, select
 
 from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
@@ -21,10 +21,12 @@ from service.store.schema import installation, jobs, log_chunks, log_workers, po
 from service.store.stretches import joined, pieces_of
 from service.store.visible import in_parts, visible_parts
 from service.stretches import Part, Stretch
+from workers.plan import TimelineKind
 
 MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
 MAX_JOBS_A_BATCH = 200
+MAX_TIMELINE_LOOKED_AT = 20_000
 MAX_ROUNDS_A_SELECT = 500
 
 _PointRow: TypeAlias = Row[Any, Any, Any, Any, Any]
@@ -102,36 +104,80 @@ class TelemetryStore:
 
         return await self._database.read(work)
 
+    async def timeline_newest(self, job_id: str, max_changes: int, max_checkpoints: int) -> list[TimelineEntry]:
+        """The newest rows, newest first; checkpoints, of which there are many, take no place of other rows.
+
+        Looked for among the newest MAX_TIMELINE_LOOKED_AT; the first one's ``seq`` tells how many there are.
+        """
+        of_job = timeline.c.job_id == job_id
+        newest = select(func.max(timeline.c.seq)).where(of_job)
+        is_checkpoint = timeline.c.kind == TimelineKind.CHECKPOINT
+
+        def work(conn: Connection) -> list[TimelineEntry]:
+            first = (conn.execute(newest).scalar_one() or 0) - MAX_TIMELINE_LOOKED_AT
+            rows = select(timeline).where(of_job, timeline.c.seq > first).order_by(timeline.c.seq.desc())
+            statements = (
+                rows.where(~is_checkpoint).limit(max_changes),
+                rows.where(is_checkpoint).limit(max_checkpoints),
+            )
+            return [timeline_of(row) for statement in statements for row in conn.execute(statement)]
+
+        return sorted(await self._database.read(work), key=lambda entry: -entry.seq)
+
     async def logs(self, job_id: str, rank: int | None, offset: int, max_bytes: int) -> list[LogPiece]:
-        """Pieces that end after position ``offset``, until they exceed ``max_bytes``."""
+        """Pieces that end after position ``offset``, up to the one with which they reach ``max_bytes``."""
         begin = select(func.coalesce(func.max(log_chunks.c.position), 0)).where(
             log_chunks.c.job_id == job_id, log_chunks.c.position <= offset
         )
         chosen = [*_of_rank(job_id, rank), log_chunks.c.position >= begin.scalar_subquery()]
+        chosen.append(log_chunks.c.position + log_chunks.c.size_bytes > offset)
         found: list[LogPiece] = []
-        num_bytes = 0
-        while num_bytes < max_bytes:
+        while (room := max_bytes - sum(len(piece.data) for piece in found)) > 0:
             later = [] if not found else [log_chunks.c.position > found[-1].position]
-            statement = select(log_chunks).where(*chosen, *later).order_by(log_chunks.c.position)
-            batch = await self._log_pieces(statement.limit(MAX_LOG_CHUNKS_A_BATCH))
+            batch = await self._bounded_pieces([*chosen, *later], log_chunks.c.position.asc(), room)
             found += batch
-            num_bytes += sum(len(piece.data) for piece in batch)
             if len(batch) < MAX_LOG_CHUNKS_A_BATCH:
                 break
-        return [piece for piece in found if piece.end > offset]
+        return found
 
     async def log_tail(self, job_id: str, rank: int | None, min_lines: int, max_bytes: int) -> list[LogPiece]:
-        """The last pieces in order, with at least ``min_lines`` lines where there are so many within ``max_bytes``."""
+        """The last pieces in order, with at least ``min_lines`` lines where there are so many within ``max_bytes``.
+
+        The earliest of them may go beyond ``max_bytes``.
+        """
         found: list[LogPiece] = []
-        while sum(piece.data.count(b"\n") for piece in found) <= min_lines:
+        num_lines, room = 0, max_bytes
+        while num_lines <= min_lines and room > 0:
             earlier = [] if not found else [log_chunks.c.position < found[-1].position]
-            statement = select(log_chunks).where(*_of_rank(job_id, rank), *earlier)
-            statement = statement.order_by(log_chunks.c.position.desc()).limit(MAX_LOG_CHUNKS_A_BATCH)
-            batch = await self._log_pieces(statement)
+            batch = await self._bounded_pieces([*_of_rank(job_id, rank), *earlier], log_chunks.c.position.desc(), room)
             found += batch
-            if len(batch) < MAX_LOG_CHUNKS_A_BATCH or sum(len(piece.data) for piece in found) > max_bytes:
+            num_lines += sum(piece.data.count(b"\n") for piece in batch)
+            room -= sum(len(piece.data) for piece in batch)
+            if len(batch) < MAX_LOG_CHUNKS_A_BATCH:
                 break
         return found[::-1]
+
+    async def _bounded_pieces(
+        self, chosen: Sequence[Any], order: UnaryExpression[int], max_bytes: int
+    ) -> list[LogPiece]:
+        """Pieces in order up to the one that reaches ``max_bytes``; others are measured, and not read."""
+        position = log_chunks.c.position
+        measured = select(position, log_chunks.c.size_bytes).where(*chosen).order_by(order)
+
+        def work(conn: Connection) -> list[LogPiece]:
+            wanted: list[int] = []
+            num_bytes = 0
+            for at, size_bytes in conn.execute(measured.limit(MAX_LOG_CHUNKS_A_BATCH)):
+                wanted.append(at)
+                num_bytes += size_bytes
+                if num_bytes >= max_bytes:
+                    break
+            if not wanted:
+                return []
+            inside = position.between(min(wanted), max(wanted))
+            return [log_of(row) for row in conn.execute(select(log_chunks).where(*chosen, inside).order_by(order))]
+
+        return await self._database.read(work)
 
     async def _log_pieces(self, statement: Select[Any]) -> list[LogPiece]:
         return await self._database.read(lambda conn: [log_of(row) for row in conn.execute(statement)])

@@ -36,3 +36,9 @@ def bad_steps(conn: Connection, statements: Sequence[Sent]) -> list[str]:
     whole = tuple(f"SCAN {name}" for name in metadata.tables)
     steps = [row.detail for plan in plans for row in plan]
     return [step for step in steps if "TEMP B-TREE" in step or (step.startswith(whole) and "COVERING" not in step)]
+
+
+def num_rows(conn: Connection, statements: Sequence[Sent]) -> int:
+    """How many rows their queries give; they are asked once more."""
+    queries = [each for each in statements if each[0].startswith("SELECT")]
+    return sum(len(conn.exec_driver_sql(text, values).all()) for text, values in queries)

@@ -238,6 +238,14 @@ async def test_jobs_are_compared_by_what_differs(client: httpx2.AsyncClient, ser
     assert_problem(await client.get(f"{API}/compare", params={"jobs": "job_x"}), 404, "NOT_FOUND")
 
 
+async def test_the_compare_page_says_which_jobs_it_leaves_out(client: httpx2.AsyncClient, services: Services) -> None:
+    ids = [(await services.store.jobs.submit(spec(name=f"one-{n}"))).job.id for n in range(8)]
+    assert "are selected" not in (await client.get("/compare", params={"jobs": ",".join(ids[:6])})).text
+    page = (await client.get("/compare", params={"jobs": ",".join([*ids, ids[0]])})).text
+    assert "8 jobs are selected; the page compares the first 6 and leaves out the others." in page
+    assert [f'<a href="/jobs/{job_id}">' in page for job_id in ids] == [True] * 6 + [False] * 2
+
+
 async def test_the_cluster_is_shown_with_what_runs_and_what_is_wanted(
     client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int, clock: Clock
 ) -> None:

@@ -181,7 +181,7 @@ async def test_a_missing_secret_fails_the_job_and_says_where_to_set_it(scene: Sc
     job = await scene.submit(env={"KEY": {"secret": "NO_SUCH_SECRET_HERE"}})
     row = await scene.until_state(job, JobState.FAILED)
     assert row.reason is Reason.USER_ERROR
-    told = explain(row, Circumstances(before=(), cluster=None, now_s=0.0))
+    told = explain(row, Circumstances(before=(), num_before=0, cluster=None, now_s=0.0))
     assert "env.KEY asks for the secret 'NO_SUCH_SECRET_HERE'" in told.summary
     assert "where `concertina serve` is started" in told.summary
     assert told.remedy == MISSING

@@ -8,6 +8,7 @@ import pytest
 
 from service.pages.remedies import could_fit, may_hold, remedies_view
 from service.pages.render import with_code
+from service.records import NodeView
 
 
 def job(**values: Any) -> dict[str, Any]:
@@ -69,11 +70,11 @@ def test_a_job_that_runs_with_less_than_its_number_may_be_content() -> None:
 
 
 def test_nobody_is_paused_for_a_job_that_could_not_fit_even_then() -> None:
-    nodes = [{"is_alive": True, "total": {"cpus": 3.5, "gpus": 0}}, {"is_alive": False, "total": {"cpus": 64.0}}]
+    node = NodeView(node_id="n1", name="a", is_alive=True, total={"cpus": 3.5, "gpus": 0.0}, free={})
     needy = job(workers={"min": 4, "max": 4, "current": 0, "desired": 4})
-    assert could_fit(job(), {"is_up": True, "nodes": nodes})
-    assert not could_fit(job(), {"is_up": False, "nodes": nodes})
-    assert not could_fit(needy, {"is_up": True, "nodes": nodes})
+    assert could_fit(job(), [node])
+    assert not could_fit(job(), [])
+    assert not could_fit(needy, [node])
 
 
 def test_code_in_a_sentence_is_marked_and_nothing_else_is_markup() -> None:
