@@ -159,6 +159,7 @@ class Process:
             fence=self._fence,
             storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
+            place_s=self._settings.place_s,
             max_demand_workers=self._settings.max_demand_workers,
             spares_per_node=self._settings.spares_per_node,
         )
