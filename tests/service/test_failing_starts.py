@@ -130,7 +130,7 @@ async def test_controllers_that_were_heard_of_are_succeeded_at_once_each_time(he
     workers = set(held.cluster.workers[last_key(held)])
     for term in (1, 2, 3):
         await held.cluster.lose_controller(f"controller/{job.id}/1/{term}")
-        await held.until(job, lambda row: row.term == term + 1)  # noqa: B023
+        await held.until(job, lambda row, before=term: row.term == before + 1)
         await running(held, job)
         await looks(held, job)
     assert set(held.cluster.workers[last_key(held)]) == workers
