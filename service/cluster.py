@@ -42,6 +42,7 @@ CONNECT_S = 60.0
 CALL_S = 10.0
 PROBE_S = 2.0
 PREPARE_S = 30.0
+MAX_CAUSE_CHARS = 300
 SEE_S = 30.0
 
 T = TypeVar("T")
@@ -230,7 +231,7 @@ class Cluster:
             raise ControllerFaultError(f"{name} failed: {error.cause}") from error
         except RayError as error:
             self._controllers.pop(name, None)
-            raise ControllerLostError(f"{name} is gone: {type(error).__name__}") from None
+            raise ControllerLostError(f"{name} is gone: {cause_of_death(error)}") from None
 
     async def _blocking(self, call: Callable[[], T], bound_s: float = CALL_S) -> T:
         """Run a call that may block in the one thread for such calls; a stuck one makes those after it fail too."""
@@ -240,6 +241,13 @@ class Cluster:
                 return await future
         except (TimeoutError, RayError) as error:
             raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
+
+
+def cause_of_death(error: RayError) -> str:
+    """The one line of Ray's many that tells why an actor is dead, for its job's owner."""
+    lines = str(error).strip().splitlines()
+    told = next((line for line in lines if line.startswith("The actor is dead because")), lines[-1] if lines else "")
+    return f"{type(error).__name__}: {told[:MAX_CAUSE_CHARS]}".rstrip(".: ")
 
 
 def _node(node: Mapping[str, Any], free: Mapping[str, float], deadline_ms: int | None) -> NodeView:

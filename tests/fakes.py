@@ -26,12 +26,14 @@ class FakeCluster:
     """A cluster in memory: the real controllers over workers that take no time.
 
     ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
-    lose what they like, or let all diverge at the round ``fails_at``.
+    lose what they like, or let all diverge at the round ``fails_at``. While ``refusal`` is set no controller
+    gets as far as being prepared.
     """
 
     def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
         self.num_cpus, self.total = num_cpus, total
         self.fails_at: int | None = None
+        self.refusal: ControllerLostError | ControllerFaultError | None = None
         self.is_up = True
         self.is_node_up = True
         self.machines: tuple[str, ...] = ("n",)
@@ -72,11 +74,15 @@ class FakeCluster:
     async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
         self._check()
         self.launches.append((key, term, launch))
+        if isinstance(self.refusal, ControllerLostError):
+            raise self.refusal
         name = controller_name(key, term)
         if name not in self.controllers:
             self.controllers[name] = JobController(
                 key, term, "ns", make_fleet=lambda given: self._fleet(key, term, given)
             )
+        if self.refusal is not None:
+            raise self.refusal
         await self.controllers[name].prepare(term, launch)
 
     async def direct(

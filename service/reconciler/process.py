@@ -162,7 +162,9 @@ class Process:
     async def _lead(self, record: RayRecord) -> Exit:
         installation_id = await self._store.installation_id()
         provide(self._settings.storage_url, self._settings.storage_options)
-        await asyncio.to_thread(mark_storage, self._settings.storage_url, installation_id)
+        marking = asyncio.create_task(self._mark_storage(installation_id))
+        for marked in (await asyncio.wait([marking], timeout=FAULT_S))[0]:
+            marked.result()
         cluster = self._make_cluster(record.address, installation_id)
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
         office = Office(
@@ -172,6 +174,7 @@ class Process:
             fence=self._fence,
             storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
+            place_s=self._settings.place_s,
             max_demand_workers=self._settings.max_demand_workers,
             spares_per_node=self._settings.spares_per_node,
         )
@@ -190,7 +193,18 @@ class Process:
             await reconciler.end()
             return Exit.DONE
         finally:
+            marking.cancel()
             await cluster.close()
+
+    async def _mark_storage(self, installation_id: str) -> None:
+        """Until it is done: storage that is away is no reason not to look after what runs."""
+        while True:
+            try:
+                await asyncio.to_thread(mark_storage, self._settings.storage_url, installation_id)
+                return
+            except OSError as error:
+                log.warning("storage cannot be written", error=str(error))
+            await asyncio.sleep(REFUSED_S)
 
     async def _until_storage_is_seen(self, cluster: ClusterPort, sight: StorageSight, record: RayRecord) -> None:
         """Nothing is started on machines that would not see the storage; whoever changes the cluster ends the wait."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import structlog
@@ -19,12 +21,14 @@ from service.ports import (
 )
 from service.queue import wanted_workers
 from service.reconciler.launching import Launching
+from service.reconciler.starting import Backoff, Starts, storage_away
 from service.reconciler.verdicts import Step, effective_goal, lost, moves
 from service.records import Explanation, JobRow, Transition
 from service.states import PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
 from workers.assignment import JobKey
 from workers.checkpoints import list_checkpoints
+from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
 from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, RunGoal, RunPhase
@@ -38,7 +42,8 @@ class Office:
     """What a leader works with; ``fence`` goes with every write.
 
     ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
-    ``spares_per_node``: so many processes wait on a node with room.
+    ``spares_per_node``: so many processes wait on a node with room. ``place_s``: how long it is tried to start
+    a controller that gives no snapshot. ``monotonic_s`` is the clock of all pauses between tries.
     """
 
     store: ReconcilerStore
@@ -47,8 +52,10 @@ class Office:
     fence: int
     storage: str
     liveness_s: float
+    place_s: float
     max_demand_workers: int
     spares_per_node: int
+    monotonic_s: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +73,9 @@ class Pursuit:
         self._office = office
         self._key = JobKey(job_id=job.id, attempt=job.attempt)
         self._acked: Acknowledged | None = None
+        self._starts = Starts()
+        self._storage = Backoff()
+        self._is_unstarted = self._is_lost = self._is_unlisted = False
         self.snapshot: JobSnapshot | None = None
         self.offer = Offer()
 
@@ -81,7 +91,9 @@ class Pursuit:
 
     def is_brisk(self, job: JobRow) -> bool:
         """Whether something is about to happen, so that it pays to look again soon."""
-        snapshot = self.snapshot
+        snapshot, now_s = self.snapshot, self._office.monotonic_s()
+        if self._starts.is_paused(now_s) or not self._storage.is_due(now_s):
+            return False
         if snapshot is None or job.state in (JobState.PAUSING, JobState.CANCELLING):
             return True
         is_last_round = snapshot.total_samples is not None and snapshot.cursor >= snapshot.total_samples
@@ -96,6 +108,9 @@ class Pursuit:
 
         Raises ClusterLostError, FencedOutError, StaleRowError (a command came in between: look again).
         """
+        if self._is_lost or self._is_unstarted:
+            await (self.lose(job) if self._is_lost else self._start(job))
+            return
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
         direction = replace(direction_of(job, self.offer, is_leaving=is_leaving), avoid=avoid)
@@ -109,49 +124,130 @@ class Pursuit:
             await self._give_up(job, replace(failure_of(error), reason=Reason.CONTROLLER_ERROR))
         else:
             if snapshot is None:
-                await self._start(job)
+                await self._start(job, "it was never told what to do")
             else:
                 await self._take(job, snapshot)
 
     async def lose(self, job: JobRow) -> None:
-        """Nothing of the job is left on the cluster: move it to where it can go on from its checkpoint."""
-        await self.register_checkpoints()
-        await self._move(job, lost(job.state))
+        """Nothing of the job is left on the cluster: move it to where it can go on from its checkpoint.
 
-    async def register_checkpoints(self) -> None:
-        """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked."""
-        storage = open_storage(checkpoints_place(self._office.storage, self._key.job_id))
-        found = await asyncio.to_thread(list_checkpoints, storage)
-        await self._office.store.register_checkpoints(self._key.job_id, found, self._office.fence)
+        While storage cannot be read a job that is to go on stays where it is, and ``step`` tries again.
+        """
+        self._is_lost = True
+        if await self.register_checkpoints(job) or job.goal is not RunGoal.RUN:
+            await self._move(job, lost(job.state))
 
-    async def _start(self, job: JobRow) -> None:
+    async def register_checkpoints(self, job: JobRow) -> bool:
+        """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked.
+
+        False where storage cannot be read: its owner is told, and ``step`` tries again.
+        """
+        office, job_id = self._office, self._key.job_id
+        if not self._storage.is_due(office.monotonic_s()):
+            return False
         try:
-            launch = await self._office.launching.launch(job)
-        except JobError as error:
-            # What the spec names is not there: the words are for its owner, the lines of our own code are not.
-            await self._give_up(job, replace(failure_of(error), traceback=""), MISSING)
+            storage = open_storage(checkpoints_place(office.storage, job_id))
+            found = await asyncio.to_thread(list_checkpoints, storage)
+        except OSError as error:
+            self._is_unlisted = True
+            await self._wait_for_storage(job, error)
+            return False
+        self._storage, self._is_unlisted = Backoff(), False
+        await office.store.register_checkpoints(job_id, found, office.fence)
+        return True
+
+    async def _start(self, job: JobRow, seen: str = "") -> None:
+        """Start the controller of the row's term; ``seen`` is how it was found."""
+        if not await self._may_start(job, seen):
             return
-        try:
-            await self._office.cluster.start_controller(self._key, job.term, launch)
-        except (ControllerLostError, ControllerSilentError) as error:
-            log.warning("controller did not start", job=job.id, term=job.term, error=str(error))
+        launch = await self._launch(job)
+        self._is_unstarted = launch is None
+        if launch is not None:
+            await self._put_in_office(job, launch)
 
-    async def _succeed(self, job: JobRow, why: str, *, past: str | None) -> None:
+    async def _succeed(self, job: JobRow, seen: str, *, past: str | None) -> None:
         """Put a controller of a new term in office; it adopts the workers. The old one is ended after."""
         if not (self._office.cluster.has_node() and await self._office.cluster.is_reachable()):
-            raise ClusterLostError(why)
-        log.warning("new controller", job=job.id, attempt=job.attempt, term=job.term + 1, why=why)
+            raise ClusterLostError(seen)
+        if not await self._may_start(job, seen):
+            return
+        # Resolved first, so that no term is spent while storage is away.
+        launch = await self._launch(replace(job, term=job.term + 1))
+        if launch is None:
+            return
+        log.warning("new controller", job=job.id, attempt=job.attempt, term=job.term + 1, why=seen)
         job = await self._office.store.new_term(job, self._office.fence)
-        await self._start(job)
+        await self._put_in_office(job, launch)
         if past is not None:
             await self._office.cluster.kill([past])
         self._acked = None
 
+    async def _may_start(self, job: JobRow, seen: str) -> bool:
+        """Whether to start a controller now.
+
+        What was tried in vain is told. What was tried so for too long, or is not wanted any more, is ended.
+        """
+        now_s = self._office.monotonic_s()
+        was_heard_of = self.snapshot is not None or bool(job.observed)
+        num_vain = self._starts.backoff.num_failed
+        if job.goal is not RunGoal.RUN and not was_heard_of and num_vain + self._storage.num_failed > 0:
+            # There is nothing to save, and nobody whom a controller would have to stop.
+            await self._move(job, lost(job.state))
+            await self._remove(job)
+            return False
+        if num_vain > 0:
+            self._starts = starts = self._starts.found(seen)
+            told = starts.explanation()
+            if starts.is_hopeless(now_s, self._office.place_s, has_workers=was_heard_of):
+                await self._give_up(job, starts.failure(), told.remedy)
+                return False
+            await self._tell(job, told)
+        return self._starts.backoff.is_due(now_s) and self._storage.is_due(now_s)
+
+    async def _launch(self, job: JobRow) -> Launch | None:
+        """What a controller must know; None where the attempt has ended for it, or storage is waited for.
+
+        A controller looks for checkpoints first of all, so none is started that would find no storage.
+        """
+        if not await self.register_checkpoints(job):
+            return None
+        try:
+            return await self._office.launching.launch(job)
+        except JobError as error:
+            # What the spec names is not there: the words are for its owner, the lines of our own code are not.
+            await self._give_up(job, replace(failure_of(error), traceback=""), MISSING)
+            return None
+        except OSError as error:
+            await self._wait_for_storage(job, error)
+            return None
+
+    async def _put_in_office(self, job: JobRow, launch: Launch) -> None:
+        began_s, wrong = self._office.monotonic_s(), ""
+        try:
+            await self._office.cluster.start_controller(self._key, job.term, launch)
+        except (ControllerLostError, ControllerSilentError, ControllerFaultError) as error:
+            wrong = str(error)
+            log.warning("controller did not start", job=job.id, term=job.term, error=wrong)
+        self._starts = self._starts.after(began_s, self._office.monotonic_s(), wrong)
+
+    async def _wait_for_storage(self, job: JobRow, error: OSError) -> None:
+        self._storage = self._storage.failed(self._office.monotonic_s())
+        self._starts = Starts()  # a time without storage is not held against controllers
+        log.warning("storage cannot be read", job=job.id, attempt=job.attempt, error=str(error))
+        await self._tell(job, storage_away(self._office.storage, error))
+
+    async def _tell(self, job: JobRow, told: Explanation | None) -> None:
+        await self._office.store.set_explanations([(job, told)], self._office.fence)
+
     async def _take(self, job: JobRow, snapshot: JobSnapshot) -> None:
-        self.snapshot = snapshot
+        self.snapshot, self._starts = snapshot, Starts()
         self._acked = await self._office.store.fold(snapshot, self._office.fence)
-        if snapshot.outcome is not None:
-            await self.register_checkpoints()
+        if snapshot.outcome is not None or self._is_unlisted:
+            is_listed = await self.register_checkpoints(job)
+            if not is_listed and snapshot.outcome is not None and job.goal is RunGoal.RUN:
+                return
+        if not self._is_unlisted:
+            await self._tell(job, None)  # what stood in its way stands there no longer
         job = await self._move(job, moves(job.state, snapshot))
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
@@ -162,6 +258,9 @@ class Pursuit:
         to = JobState.CANCELLED if job.state is JobState.CANCELLING else JobState.FAILED
         told = Explanation(summary=f"It failed: {failure.message}", remedy=remedy) if to is JobState.FAILED else None
         await self._move(job, (Step(to, Transition(reason=reason, explanation=told, failure=failure)),))
+        await self._remove(job)
+
+    async def _remove(self, job: JobRow) -> None:
         with contextlib.suppress(ControllerLostError, ControllerFaultError):
             # It takes its workers with it, where it still can.
             await self._office.cluster.end_controller(self._key, job.term)

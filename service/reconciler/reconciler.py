@@ -66,7 +66,7 @@ class Reconciler:
         alive = {(key.job_id, key.attempt) for key in found}
         for job in await self._placed():
             pursuit = self._pursuits[job.id] = Pursuit(self._office, job)
-            await pursuit.register_checkpoints()
+            await pursuit.register_checkpoints(job)
             # Of an attempt that nobody has heard of only the intent is there: it is carried out now.
             is_intent = job.state is JobState.STARTING and not job.observed
             if (job.id, job.attempt) not in alive and not is_intent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ class Scene:
     fence: int
     cluster: FakeCluster = field(default_factory=FakeCluster)
     sight: StorageSight | None = None
+    monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self.reconciler = self._reconciler()
@@ -47,8 +49,10 @@ class Scene:
             fence=self.fence,
             storage=self.settings.storage_url,
             liveness_s=1.0,
+            place_s=self.settings.place_s,
             max_demand_workers=4,
             spares_per_node=1,
+            monotonic_s=self.monotonic_s,
         )
         return Reconciler(office, scratch, self.sight)
 

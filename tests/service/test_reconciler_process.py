@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.folders import MARK
 from service.reconciler.process import Exit, Process
 from service.records import JobRow
 from service.schedule_spec import parse_schedule_spec
@@ -202,3 +203,19 @@ async def test_schedules_fire_while_there_is_no_ray_and_the_job_runs_once_there_
     assert job.state is JobState.QUEUED
     scene.cluster.is_up = True
     await scene.until(job, lambda row: row.state is JobState.RUNNING)
+
+
+async def test_a_process_that_starts_while_storage_is_away_works_and_marks_it_when_it_is_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.reconciler.process.REFUSED_S", 0.01)
+    place = Path(scene.settings.storage_url)
+    place.touch()  # where the folder was there is none to be read
+    _, run = scene.start()
+    job = (await scene.store.jobs.submit(spec())).job
+    row = await scene.until(job, lambda row: row.explanation is not None)
+    assert row.explanation is not None
+    assert "cannot be read" in row.explanation.summary
+    place.unlink()
+    await scene.until(job, lambda row: row.state is JobState.RUNNING and (place / MARK).is_file())
+    assert not run.done()
