@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import httpx2
 import pytest
 
@@ -64,19 +66,39 @@ async def test_a_note_is_told_once_and_old_events_go(store: Store) -> None:
     assert found[0].text == f"Note {MAX_EVENTS + 4}."
 
 
-async def test_losses_are_told_with_their_nodes(store: Store) -> None:
+async def test_losses_are_told_once_a_row_and_node_whether_or_not_anybody_survived(store: Store) -> None:
     fence = await leader(store)
     job = await placed(store, fence)
 
-    def lost(key: str, time: float, *nodes: str) -> TimelineRow:
-        gone = [{"worker_id": "1.0", "rank": 0, "node_id": name} for name in nodes]
-        kind = TimelineKind.WORKER_LOST
-        return TimelineRow(key=key, kind=kind, time=time, step=1, actor="", reason="", before={"lost": gone})
+    def lost(
+        time: float, *nodes: str, kind: TimelineKind = TimelineKind.WORKER_LOST, spared: Sequence[str] = ()
+    ) -> TimelineRow:
+        gone = [{"worker_id": f"1.{rank}", "rank": rank, "node_id": name} for rank, name in enumerate(nodes)]
+        before = {"lost": gone, "spared": spared}
+        return TimelineRow(key=f"{kind}{time}", kind=kind, time=time, step=1, actor="", reason="", before=before)
 
     resize = TimelineRow(key="r", kind=TimelineKind.RESIZE, time=30.0, step=1, actor="", reason="")
-    rows = (lost("early", 10.0, "a"), lost("two", 20.0, "a", "b"), lost("unknown", 25.0, ""), resize)
+    passed = TimelineRow(key="p", kind=TimelineKind.RESTORE, time=31.0, step=1, actor="", reason="")
+    rows = (
+        lost(10.0, "a"),
+        lost(20.0, "a", "b", "a", spared=["b"]),
+        lost(25.0, ""),
+        lost(26.0, "a", spared=["a"]),
+        lost(40.0, "b", kind=TimelineKind.RESTORE),
+        lost(50.0, "b", kind=TimelineKind.START),
+        resize,
+        passed,
+    )
     await store.reconciler.fold(snapshot(job, timeline=rows), fence)
-    assert [(loss.node_id, loss.time) for loss in await store.reconciler.losses(15.0)] == [("a", 20.0), ("b", 20.0)]
+    found = await store.reconciler.losses(15.0)
+    assert {loss.job_id for loss in found} == {job.id}
+    assert [(loss.node_id, loss.time, loss.spared_elsewhere) for loss in found] == [
+        ("a", 20.0, True),
+        ("b", 20.0, False),
+        ("a", 26.0, False),
+        ("b", 40.0, False),
+        ("b", 50.0, False),
+    ]
 
 
 async def test_a_node_is_drained_and_used_again_by_id_prefix_or_name(
@@ -147,7 +169,10 @@ async def test_a_drained_node_takes_no_new_job(endless: Scene) -> None:
     await endless.until_state(job, JobState.RUNNING)
 
 
-async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_last_one_kept(endless: Scene) -> None:
+async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_last_one_kept(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.avoidance.INCIDENT_S", 0.0)
     job = await both_places(endless)
 
     async def lose_on(machine: str) -> None:
