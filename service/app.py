@@ -10,7 +10,7 @@ import structlog
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 
-from service.api import bundles, jobs, login, nodes, stream, system, telemetry
+from service.api import bundles, jobs, login, nodes, schedules, stream, system, telemetry
 from service.api.gate import API_PREFIX, Gate
 from service.api.problems import install_handlers
 from service.api.requests import known_parameters_only
@@ -64,8 +64,8 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     )
     app.add_middleware(Gate, services=use)
     api = APIRouter(prefix=API_PREFIX, dependencies=[Depends(known_parameters_only)])
-    for router in (bundles.router, jobs.router, telemetry.router, stream.router, system.router, nodes.router):
-        api.include_router(router)
+    for part in (bundles, jobs, telemetry, schedules, stream, system, nodes):
+        api.include_router(part.router)
     app.include_router(api)
     app.include_router(system.outside)
     app.include_router(login.router)

@@ -69,12 +69,12 @@ class RefusedError(ClientError):
         super().__init__(self.detail)
 
 
-class NoSuchJobError(ClientError):
-    """No job is meant by what was given."""
+class NotThereError(ClientError):
+    """Nothing is meant by what was given."""
 
 
-class AmbiguousJobError(ClientError):
-    """More than one job is meant by what was given."""
+class AmbiguousError(ClientError):
+    """More than one thing is meant by what was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +130,12 @@ class Client:
 
     def jobs(self, state: str | None = None, label: str | None = None, search: str | None = None) -> Iterator[Json]:
         """All jobs, newest first, fetched page by page; ``search`` is part of a name or the beginning of an id."""
-        params = _given({"page_size": PAGE_SIZE, "state": state, "label": label, "search": search})
-        while True:
-            page = self.get("/jobs", **params)
-            yield from page["jobs"]
-            if not page.get("next_page_token"):
-                return
-            params["page_token"] = page["next_page_token"]
+        return self._pages("/jobs", "jobs", state=state, label=label, search=search)
 
     def find_job(self, reference: str) -> Json:
         """The job with that id, the newest with that name, or the one whose id begins so.
 
-        Raises NoSuchJobError, AmbiguousJobError.
+        Raises NotThereError, AmbiguousError.
         """
         if re.fullmatch(r"[\w-]+", reference, flags=re.ASCII):
             try:
@@ -159,8 +153,8 @@ class Client:
             return by_prefix[0]
         if by_prefix:
             ids = ", ".join(f"{j['id']} ({j['name']})" for j in by_prefix[:5])
-            raise AmbiguousJobError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
-        raise NoSuchJobError(f"there is no job {reference!r}; `concertina jobs` lists them")
+            raise AmbiguousError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
+        raise NotThereError(f"there is no job {reference!r}; `concertina jobs` lists them")
 
     def job(self, job_id: str) -> Json:
         """One job by its whole id."""
@@ -213,7 +207,59 @@ class Client:
             part.unlink(missing_ok=True)
         return target.stat().st_size
 
+    # Schedules
+
+    def schedules(self, search: str | None = None) -> Iterator[Json]:
+        """All schedules, newest first, fetched page by page; ``search`` is part of a name or beginning of an id."""
+        return self._pages("/schedules", "schedules", search=search)
+
+    def schedule_runs(self, schedule_id: str) -> Iterator[Json]:
+        """What became of nominal times, the latest first, fetched page by page."""
+        return self._pages(f"/schedules/{schedule_id}/runs", "runs")
+
+    def find_schedule(self, reference: str) -> Json:
+        """The schedule with that name, or the one whose id is or begins so.
+
+        Raises NotThereError, AmbiguousError.
+        """
+        found = list(self.schedules(search=reference))
+        named = [each for each in found if reference in (each["name"], each["id"])]
+        chosen = named or [each for each in found if str(each["id"]).startswith(reference)]
+        if len(chosen) == 1:
+            return chosen[0]
+        if chosen:
+            ids = ", ".join(f"{each['id']} ({each['name']})" for each in chosen[:5])
+            raise AmbiguousError(f"{reference!r} begins {len(chosen)} ids: {ids}; give more of it")
+        raise NotThereError(f"there is no schedule {reference!r}; `concertina schedule list` lists them")
+
+    def create_schedule(self, spec: Json) -> Json:
+        """Make a schedule."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._json("POST", "/schedules", json=spec, headers=headers, is_repeatable=True)
+
+    def replace_schedule(self, schedule_id: str, spec: Json) -> Json:
+        """Exchange the whole spec."""
+        return self._json("PUT", f"/schedules/{schedule_id}", json=spec)
+
+    def command_schedule(self, schedule_id: str, verb: str) -> Json:
+        """``pause``, ``resume`` or ``trigger``; the last answers with a run."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if verb == "trigger" else {}
+        return self._json("POST", f"/schedules/{schedule_id}/{verb}", headers=headers, is_repeatable=True)
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Remove a schedule with its history."""
+        self._json("DELETE", f"/schedules/{schedule_id}")
+
     # Anything
+
+    def _pages(self, path: str, name: str, **params: Any) -> Iterator[Json]:
+        asked = _given({"page_size": PAGE_SIZE, **params})
+        while True:
+            page = self.get(path, **asked)
+            yield from page[name]
+            if not page.get("next_page_token"):
+                return
+            asked["page_token"] = page["next_page_token"]
 
     def get(self, path: str, **params: Any) -> Json:
         """GET a path under ``/api/v1``; parameters that are None are left out."""

@@ -35,6 +35,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.BUDGET_EXCEEDED: "Raise the budget and retry.",
     Reason.CANCELLED_BY_USER: "Retry to go on from the last checkpoint.",
     Reason.CANCELLED_BY_SWEEP: "Its sweep needed it no longer.",
+    Reason.CANCELLED_BY_SCHEDULE: "The next run of its schedule took its place; overlap: skip would let it end.",
     Reason.CONTROLLER_ERROR: "This is a fault of the service: keep the log, report it, and retry.",
 }
 
@@ -185,7 +186,9 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     told = [f"{pending} more are being started."] if pending else [*_free(around), *_lack(job, around)]
     stored = job.explanation.details if job.explanation else ()
     details = (*stored, *([detail] if detail else ()), *told)
-    remedy = None if pending else "Nothing to do: it grows when resources are free; or wish for fewer workers."
+    remedy = (
+        None if pending else "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
+    )
     return Explanation(summary=summary, details=details, remedy=remedy)
 
 

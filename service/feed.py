@@ -19,7 +19,9 @@ from service.errors import BadRequestError, NotFoundError, TooManyError
 from service.ids import JOB_ID
 from service.nudge import NudgeListener
 from service.overview import Overview
+from service.schedule_documents import schedule_document
 from service.shared_answers import SharedAnswers
+from service.store.schedules import ScheduleStore
 from service.store.telemetry import TelemetryStore
 
 HEARTBEAT_S = 15.0
@@ -28,12 +30,13 @@ MAX_SHARED_BYTES = 8 * 2**20
 BYTES_AN_EVENT = 200
 """Roughly, besides its data."""
 HEARTBEAT = b": still here\n\n"
+WHOLE = ("jobs", "schedules", "cluster")
 KINDS = ("job", "metrics", "logs")
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``jobs``, ``cluster``, or ``job``, ``metrics``, ``logs`` of one job."""
+    """``jobs``, ``schedules``, ``cluster``, or ``job``, ``metrics``, ``logs`` of one job."""
 
     kind: str
     job_id: str = ""
@@ -52,11 +55,11 @@ def read_topics(texts: Sequence[str]) -> tuple[Topic, ...]:
     topics: dict[Topic, None] = {}
     for text in texts:
         kind, _, job_id = text.partition(":")
-        if (kind in ("jobs", "cluster") and not job_id) or (kind in KINDS and JOB_ID.fullmatch(job_id)):
+        if (kind in WHOLE and not job_id) or (kind in KINDS and JOB_ID.fullmatch(job_id)):
             topics[Topic(kind, job_id)] = None
         else:
             raise BadRequestError(
-                f"topic {text[:80]!r} is unknown; give jobs, cluster, job:ID, metrics:ID or logs:ID with whole ids"
+                f"topic {text[:80]!r} is unknown; give {', '.join(WHOLE)}, job:ID, metrics:ID or logs:ID with whole ids"
             )
     if not 1 <= len(topics) <= MAX_TOPICS:
         raise BadRequestError(f"{len(topics)} topics are given; give 1 to {MAX_TOPICS}, such as topic=jobs")
@@ -66,8 +69,16 @@ def read_topics(texts: Sequence[str]) -> tuple[Topic, ...]:
 class Feed:
     """Looks at the database for all streams of this process; ``run`` it as a task while the process serves."""
 
-    def __init__(self, store: TelemetryStore, overview: Overview, prices: Prices, max_streams: int) -> None:
+    def __init__(
+        self,
+        store: TelemetryStore,
+        schedules: ScheduleStore,
+        overview: Overview,
+        prices: Prices,
+        max_streams: int,
+    ) -> None:
         self._store = store
+        self._schedules = schedules
         self._overview = overview
         self._prices = prices
         self._max_streams = max_streams
@@ -161,6 +172,9 @@ class Feed:
             case "jobs":
                 jobs = await self._store.jobs_changed(after, upto)
                 return [_encoded(job.changed, "job", job_document(job, self._prices)) for job in jobs]
+            case "schedules":
+                rows = await self._schedules.changed(after, upto)
+                return [_encoded(row.changed, "schedule", schedule_document(row)) for row in rows]
             case "job":
                 return await self._of_job(job_id, after, upto)
             case "metrics":

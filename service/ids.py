@@ -12,6 +12,7 @@ _LENGTH = 26
 _RANDOM_BITS = 80
 
 JOB_ID = re.compile(rf"job_[{_ALPHABET}]{{{_LENGTH}}}")
+SCHEDULE_ID = re.compile(rf"sched_[{_ALPHABET}]{{{_LENGTH}}}")
 
 
 class IdSource:
@@ -23,12 +24,19 @@ class IdSource:
 
     def job_id(self, now_s: float) -> str:
         """``job_`` and 26 characters: 48 bits of milliseconds, then 80 random bits."""
+        return f"job_{self._next(now_s)}"
+
+    def schedule_id(self, now_s: float) -> str:
+        """``sched_`` and 26 characters, as of a job."""
+        return f"sched_{self._next(now_s)}"
+
+    def _next(self, now_s: float) -> str:
         value = (int(now_s * 1000) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
         with self._lock:
             if value >> _RANDOM_BITS <= self._last >> _RANDOM_BITS:
                 value = self._last + 1 + secrets.randbits(32)
             self._last = value
-        return "job_" + "".join(_ALPHABET[(value >> shift) & 31] for shift in range(5 * (_LENGTH - 1), -1, -5))
+        return "".join(_ALPHABET[(value >> shift) & 31] for shift in range(5 * (_LENGTH - 1), -1, -5))
 
 
 def bundle_id(sha256: str) -> str:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from service.documents import Document, event_document
-from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError, PreconditionError
+from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
 from service.folders import bundle_key, job_place
+from service.idempotency import read_key, refused_key
 from service.ids import JOB_ID
 from service.page_tokens import PageTokens
+from service.preconditions import check_match
 from service.records import JobFilter, JobRow, Scale
 from service.scaling import read_scale
 from service.states import Already, Illegal, JobState, Verb, command
-from service.store.jobs import (
-    IdempotencyKey,
-    JobStore,
-    KeyReusedError,
-    KeySpentError,
-    Submitted,
-    UnknownBundleError,
-    UnknownJobError,
-)
+from service.store.jobs import JobStore, Submitted, UnknownBundleError, UnknownJobError
+from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError, TransitionError
 from workers.errors import FieldProblem, SpecError
 from workers.spec import JobSpec, parse_job_spec
@@ -34,7 +28,6 @@ from workers.storage import open_storage
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
-MAX_KEY_CHARS = 255
 MAX_EVENTS = 10_000
 MAX_TRIES = 8
 """Of a change that another writer got ahead of; each try decides anew on the fresh row."""
@@ -75,19 +68,14 @@ class Jobs:
         Raises BadRequestError for a malformed key, InvalidError for a bad spec or a key used for
         another document, ConflictError when the key's job was deleted.
         """
-        checked = None if key is None else _idempotency(key, document)
+        checked = read_key(key, "POST /jobs", document)
         spec = _parsed(document)
         try:
             submitted = await self._store.submit(spec, checked)
         except (UnknownBundleError, UnknownJobError) as error:
-            raise InvalidError("the spec is refused", [_unknown(error)]) from None
-        except KeyReusedError:
-            raise InvalidError(
-                f"Idempotency-Key {key!r} was used with another body; repeat that body, or take a new key",
-                code="IDEMPOTENCY_KEY_REUSED",
-            ) from None
-        except KeySpentError as error:
-            raise ConflictError(f"Idempotency-Key {key!r} made {error}, which was deleted; take a new key") from None
+            raise InvalidError("the spec is refused", [unknown_reference(error)]) from None
+        except (KeyReusedError, KeySpentError) as error:
+            raise refused_key(str(key), error) from None
         if submitted.is_new:
             self._wake()
         return submitted
@@ -98,7 +86,7 @@ class Jobs:
         try:
             await self._store.check_references(spec)
         except (UnknownBundleError, UnknownJobError) as error:
-            raise InvalidError("the spec is refused", [_unknown(error)]) from None
+            raise InvalidError("the spec is refused", [unknown_reference(error)]) from None
         resolved: Document = json.loads(spec.model_dump_json())
         return resolved
 
@@ -179,7 +167,7 @@ class Jobs:
     async def _change(self, job_id: str, if_match: str | None, decide: Callable[[JobRow], Awaitable[JobRow]]) -> JobRow:
         for _ in range(MAX_TRIES):
             job = await self.get(job_id)
-            check_match(job, if_match)
+            check_match(job.etag, if_match)
             try:
                 changed = await decide(job)
             except (StaleRowError, TransitionError):
@@ -190,19 +178,6 @@ class Jobs:
         raise ConflictError(f"{job_id} kept changing meanwhile; try again")
 
 
-def check_match(job: JobRow, if_match: str | None) -> None:
-    """Compare ``If-Match`` with the version of the job's state and intent; progress does not count.
-
-    Raises PreconditionError.
-    """
-    if if_match is None or if_match.strip() == "*":
-        return
-    known = job.etag.strip('"').partition(".")[0]
-    given = {tag.strip().removeprefix("W/").strip('"').partition(".")[0] for tag in if_match.split(",")}
-    if known not in given:
-        raise PreconditionError(f"If-Match {if_match[:80]} is not the job's version {job.etag}; read the job again")
-
-
 def _parsed(document: object) -> JobSpec:
     try:
         return parse_job_spec(document)
@@ -210,19 +185,12 @@ def _parsed(document: object) -> JobSpec:
         raise InvalidError("the spec is refused", error.problems, code=error.code) from None
 
 
-def _unknown(error: UnknownBundleError | UnknownJobError) -> FieldProblem:
+def unknown_reference(error: UnknownBundleError | UnknownJobError) -> FieldProblem:
+    """What is wrong with a spec that names something that is not there."""
     name = str(error)[:80]
     if isinstance(error, UnknownBundleError):
         return FieldProblem("/bundle", f"there is no bundle {name!r}; upload it with POST /api/v1/bundles first")
     return FieldProblem("/init_from/job", f"there is no job {name!r}; give a job's whole id")
-
-
-def _idempotency(key: str, document: object) -> IdempotencyKey:
-    if not 1 <= len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
-        raise BadRequestError(f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters")
-    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()
-    return IdempotencyKey(principal="admin", scope="POST /jobs", key=key, body_sha256=digest)
 
 
 def _filter(query: ListQuery) -> JobFilter:

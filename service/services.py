@@ -20,6 +20,7 @@ from service.nudge import API, RECONCILER, NudgeListener, nudge
 from service.overview import Overview
 from service.page_tokens import PageTokens
 from service.records import JobRow
+from service.schedules import Schedules
 from service.settings import Settings
 from service.store.opening import Store, open_store
 from service.telemetry import Telemetry
@@ -39,6 +40,7 @@ class Services:
     prices: Prices
     access: Access
     jobs: Jobs
+    schedules: Schedules
     bundles: Bundles
     files: Files
     telemetry: Telemetry
@@ -77,11 +79,12 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         prices=prices,
         access=Access(store.access, clock),
         jobs=jobs,
+        schedules=Schedules(store.schedules, storage, page_tokens, clock, wake),
         bundles=Bundles(store.bundles, open_storage(storage), uploads_folder(settings.home), settings.max_bundle_bytes),
         files=Files(jobs, store.observed, storage),
         telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
         overview=overview,
         nodes=Nodes(store.nodes, store.telemetry, clock, wake),
-        feed=Feed(store.telemetry, overview, prices, settings.max_streams),
+        feed=Feed(store.telemetry, store.schedules, overview, prices, settings.max_streams),
         instruments=Instruments(),
     )

@@ -34,6 +34,7 @@ REASON_WORDS: Mapping[str, str] = {
     "BUDGET_EXCEEDED": "its budget is used up",
     "CANCELLED_BY_USER": "a person cancelled it",
     "CANCELLED_BY_SWEEP": "its sweep cancelled it",
+    "CANCELLED_BY_SCHEDULE": "its schedule cancelled it for the next run",
     "CONTROLLER_ERROR": "the service itself failed",
 }
 

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 
 from service.api.problems import MEDIA_TYPE
 from service.api.shapes import ProblemShape
+from service.schedule_spec import ScheduleSpec
 from service.version import service_version
 from workers.spec import JobSpec
 
@@ -44,6 +45,7 @@ def body_of(
 
 
 SPEC_BODY = body_of({"$ref": f"{_REF}JobSpec"})
+SCHEDULE_BODY = body_of({"$ref": f"{_REF}ScheduleSpec"})
 REASON_BODY = body_of(
     {
         "type": "object",
@@ -92,7 +94,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title="Concertina", version=service_version(), routes=app.routes)
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    for model in (JobSpec, ProblemShape):
+    for model in (JobSpec, ScheduleSpec, ProblemShape):
         built = model.model_json_schema(ref_template=f"{_REF}{{model}}", mode="validation")
         for name, part in built.pop("$defs", {}).items():
             schemas.setdefault(name, part)

@@ -7,7 +7,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.records import Duty
+from service.schedule_records import Outcome, ScheduleState
+from service.schedule_spec import ScheduleSpec
 from service.states import JobState
+from service.targets import Kind
 from workers.errors import Reason
 from workers.plan import TimelineKind
 from workers.spec import JobSpec
@@ -90,6 +93,53 @@ class JobList(Shape):
 
     jobs: list[Job]
     next_page_token: str | None
+
+
+class Schedule(Shape):
+    """A schedule; ``next_time`` is the nominal one."""
+
+    id: str
+    name: str
+    state: ScheduleState
+    reason: str | None
+    spec: ScheduleSpec
+    next_time: str | None
+    failures_in_a_row: int
+    created_at: str
+    etag: str
+
+
+class ScheduleList(Shape):
+    """One page, newest first."""
+
+    schedules: list[Schedule]
+    next_page_token: str | None
+
+
+class ScheduleRun(Shape):
+    """What became of one nominal time; ``child_state`` is null where the child is not there (any more)."""
+
+    nominal_time: str
+    fired_at: str
+    outcome: Outcome
+    kind: Kind
+    child_id: str | None
+    child_state: str | None
+    reason: str | None
+
+
+class ScheduleRuns(Shape):
+    """One page, the latest nominal time first."""
+
+    runs: list[ScheduleRun]
+    next_page_token: str | None
+
+
+class UpcomingTimes(Shape):
+    """``notices`` tell in words what changes of the clocks do to them."""
+
+    times: list[str]
+    notices: list[str]
 
 
 class Bundle(Shape):

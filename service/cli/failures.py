@@ -6,7 +6,7 @@ from rich.markup import escape
 
 from service.cli.documents import DocumentError
 from service.cli.output import complain
-from service.client import AmbiguousJobError, NoSuchJobError, RefusedError, UnreachableError
+from service.client import AmbiguousError, NotThereError, RefusedError, UnreachableError
 from service.packing import PackingError
 from service.settings import SettingsError
 from service.supervise.home import HomeError
@@ -15,7 +15,7 @@ from service.supervise.ports import PortTakenError
 
 FAILED, USAGE, NOT_AUTHORISED, NOT_FOUND, SERVER_ERROR, INTERRUPTED = 1, 2, 3, 4, 5, 130
 _USAGE_ERRORS = (
-    AmbiguousJobError,
+    AmbiguousError,
     DocumentError,
     PackingError,
     SettingsError,
@@ -47,7 +47,7 @@ def describe(error: Exception) -> int | None:
 def _exit_code(error: Exception) -> int | None:
     if isinstance(error, CommandError):
         return error.exit_code
-    if isinstance(error, NoSuchJobError):
+    if isinstance(error, NotThereError):
         return NOT_FOUND
     if isinstance(error, UnreachableError):
         return SERVER_ERROR

@@ -25,10 +25,10 @@ def submit_file(client: Client, file: Path, settings: list[str], *, follow: bool
 
     Raises DocumentError, PackingError and what the client raises.
     """
-    spec = apply_settings(read_job_file(file), settings)
+    spec = apply_settings(read_spec_file(file, "job", "name: ..., entrypoint: ..."), settings)
     folder = code_folder(spec, file)
     if folder is not None:
-        _send_code(client, spec, folder)
+        send_code(client, spec, folder)
     job = client.submit(spec)
     if not follow:
         if form is Form.JSON:
@@ -40,16 +40,16 @@ def submit_file(client: Client, file: Path, settings: list[str], *, follow: bool
     return follow_job(client, job["id"], form)
 
 
-def read_job_file(file: Path) -> dict[str, Any]:
-    """The mapping in a job file. Raises DocumentError."""
+def read_spec_file(file: Path, kind: str, example: str) -> dict[str, Any]:
+    """The mapping in a file (``-`` reads stdin) with the spec of such a kind of thing. Raises DocumentError."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        raise DocumentError(f"the job file {str(file)!r} cannot be read: {why}") from None
+        raise DocumentError(f"the {kind} file {str(file)!r} cannot be read: {why}") from None
     document = parse(text, file.name)
     if not isinstance(document, dict):
-        raise DocumentError(f"{file.name}: a job spec is a mapping (name: ..., entrypoint: ...), not {document!r:.60}")
+        raise DocumentError(f"{file.name}: a {kind} spec is a mapping ({example}), not {document!r:.60}")
     return document
 
 
@@ -67,7 +67,8 @@ def code_folder(spec: dict[str, Any], file: Path) -> Path | None:
     return (Path.cwd() if str(file) == "-" else file.resolve().parent) / Path(code).expanduser()
 
 
-def _send_code(client: Client, spec: dict[str, Any], folder: Path) -> None:
+def send_code(client: Client, spec: dict[str, Any], folder: Path) -> None:
+    """Upload a folder and name it in the job spec; nothing is sent for one that would be refused."""
     bundle = pack(folder)
     spec["bundle"] = bundle_id(bundle.sha256)
     takes_requirements = spec.get("dependencies") is None and bool(bundle.dependencies)

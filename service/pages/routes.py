@@ -17,6 +17,7 @@ from service.pages.jobs import Filters, eval_values, list_view, main_metric
 from service.pages.nodes import NodePages
 from service.pages.refusals import status_of, title_of, told
 from service.pages.render import html, part, problem_page
+from service.pages.schedule_pages import SchedulePages
 from service.pages.source import PageSource
 from service.pages.sparks import Sparks
 from service.pages.tabs import differences_view
@@ -104,7 +105,7 @@ def build_pages(services: Services) -> APIRouter:
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
     source = PageSource.of(services)
     lists, job = Lists(source), JobPages(source)
-    actions, nodes = Actions(source, job), NodePages(source)
+    actions, nodes, schedules = Actions(source, job), NodePages(source), SchedulePages(source)
     router.add_api_route("/", _home, methods=["GET"])
     router.add_api_route("/jobs", lists.jobs, methods=["GET"])
     router.add_api_route("/jobs/bulk", actions.bulk, methods=["POST"])
@@ -114,6 +115,9 @@ def build_pages(services: Services) -> APIRouter:
     router.add_api_route("/jobs/{job_id}/actions/{verb}", actions.command, methods=["POST"])
     router.add_api_route("/jobs/{job_id}/scale", actions.scale, methods=["POST"])
     router.add_api_route("/compare", lists.compare, methods=["GET"])
+    router.add_api_route("/schedules", schedules.listed, methods=["GET"])
+    router.add_api_route("/schedules/{schedule_id}", schedules.page, methods=["GET"])
+    router.add_api_route("/schedules/{schedule_id}/actions/{verb}", schedules.act, methods=["POST"])
     router.add_api_route("/cluster", nodes.page, methods=["GET"])
     router.add_api_route("/cluster/nodes/{node}/{verb}", nodes.say, methods=["POST"])
     router.add_api_route("/parts/ray", lists.ray, methods=["GET"])

@@ -13,6 +13,7 @@ from service.logs import LogText
 from service.nodes import Nodes
 from service.overview import Overview
 from service.records import JobRow
+from service.schedules import Schedules
 from service.services import Services
 from service.states import JobState, Verb
 from service.telemetry import LogQuery, MetricsQuery, Telemetry
@@ -23,6 +24,7 @@ class PageSource:
     """The use cases; what they raise goes through to the page's route."""
 
     jobs: Jobs
+    schedules: Schedules
     telemetry: Telemetry
     files: Files
     overview: Overview
@@ -34,6 +36,7 @@ class PageSource:
         """The use cases that pages need, of all there are."""
         return cls(
             jobs=services.jobs,
+            schedules=services.schedules,
             telemetry=services.telemetry,
             files=services.files,
             overview=services.overview,

@@ -16,6 +16,7 @@ import structlog
 from service.cluster import Cluster
 from service.nudge import RECONCILER, NudgeListener
 from service.ports import ClusterAwayError, ClusterLostError, ClusterPort
+from service.reconciler.firing import Schedules
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
 from service.reconciler.reconciler import BRISK_S, Reconciler
@@ -53,8 +54,15 @@ class Exit(IntEnum):
 class Process:
     """Runs until it is told to stop, the lease is lost, or Ray is: a driver without its head must leave."""
 
-    def __init__(self, settings: Settings, store: ReconcilerStore, make_cluster: MakeCluster = Cluster) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: ReconcilerStore,
+        make_cluster: MakeCluster = Cluster,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._settings, self._store, self._make_cluster = settings, store, make_cluster
+        self._clock = clock
         self._home = Home(settings.home)
         self._listener = NudgeListener(settings.home, RECONCILER)
         self._stop = asyncio.Event()
@@ -68,7 +76,12 @@ class Process:
         if not await self._take_lease():
             return Exit.DONE
         self._listener.open()
-        tasks = (asyncio.create_task(self._beat()), asyncio.create_task(self._store.watch_wishes(self._listener.wake)))
+        schedules = Schedules(self._store, self._fence, self._settings.poll_s, self._clock, self._listener.wake)
+        tasks = (
+            asyncio.create_task(self._beat()),
+            asyncio.create_task(self._store.watch_wishes(self._listener.wake)),
+            asyncio.create_task(schedules.run()),
+        )
         try:
             return await self._work()
         except FencedOutError as error:

@@ -13,14 +13,14 @@ from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
 from service.states import JobState, Move
 from service.store.database import Database, Write
 from service.store.job_lists import page_of
+from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.moves import add_event, fetch_job, move, update_guarded
 from service.store.port import StaleRowError, StoreError
 from service.store.rows import event_of, job_of
-from service.store.schema import bundles, events, idempotency_keys, job_labels, jobs
+from service.store.schema import bundles, events, job_labels, jobs, schedules
 from workers.spec import JobSpec
 from workers.status import RunGoal
 
-KEY_LIFETIME_S = 24 * 3600.0
 BUNDLE_GRACE_S = 3600.0
 """A bundle that no job names is kept this long after its last upload: its job may be on the way."""
 
@@ -47,24 +47,6 @@ class UnknownBundleError(StoreError):
 
 class UnknownJobError(StoreError):
     """The spec starts from a job that is not there."""
-
-
-class KeyReusedError(StoreError):
-    """The idempotency key was used with another body."""
-
-
-class KeySpentError(StoreError):
-    """The job that the idempotency key stands for was deleted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdempotencyKey:
-    """Makes a repeated submission find the first one's job; ``body_sha256`` is of the body as received."""
-
-    principal: str
-    scope: str
-    key: str
-    body_sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +80,11 @@ class JobStore:
         def work(write: Write) -> Submitted:
             if key is not None and (earlier := _earlier(write, key)) is not None:
                 return Submitted(earlier, is_new=False)
-            _check_references(write.conn, spec)
+            check_references(write.conn, spec)
             job_id = self._ids.job_id(write.now_s)
-            job = _insert(write, job_id, spec)
+            job = insert_job(write, job_id, spec)
             if key is not None:
-                write.conn.execute(
-                    insert(idempotency_keys).values(
-                        principal=key.principal,
-                        scope=key.scope,
-                        key=key.key,
-                        body_sha256=key.body_sha256,
-                        job_id=job_id,
-                        created_at=write.now_s,
-                    )
-                )
+                spend(write, key, job_id)
             return Submitted(job, is_new=True)
 
         return await self._database.write(work)
@@ -120,7 +93,7 @@ class JobStore:
         """Raises UnknownBundleError, UnknownJobError, as ``submit`` would now."""
 
         def work(conn: Connection) -> None:
-            _check_references(conn, spec)
+            check_references(conn, spec)
 
         await self._database.read(work)
 
@@ -190,7 +163,7 @@ class JobStore:
             row = gone.one_or_none()
             if row is None:
                 raise StaleRowError(f"{job.id} has changed; read it again")
-            return Deleted(None if row.bundle_id is None else _drop_bundle(write, row.bundle_id))
+            return Deleted(None if row.bundle_id is None else drop_bundle(write, row.bundle_id))
 
         return await self._database.write(work)
 
@@ -202,8 +175,8 @@ class JobStore:
         )
 
 
-def _check_references(conn: Connection, spec: JobSpec) -> None:
-    """The bundle last: whoever uploads one asks before whether all else is right."""
+def check_references(conn: Connection, spec: JobSpec) -> None:
+    """Raises UnknownBundleError, UnknownJobError. The bundle last: whoever uploads one asks before about all else."""
     if spec.init_from is not None and fetch_job(conn, spec.init_from.job) is None:
         raise UnknownJobError(spec.init_from.job)
     if spec.bundle is not None:
@@ -213,25 +186,17 @@ def _check_references(conn: Connection, spec: JobSpec) -> None:
 
 
 def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
-    table = idempotency_keys
-    write.conn.execute(delete(table).where(table.c.created_at < write.now_s - KEY_LIFETIME_S))
-    found = write.conn.execute(
-        select(table.c.body_sha256, table.c.job_id).where(
-            table.c.principal == key.principal, table.c.scope == key.scope, table.c.key == key.key
-        )
-    )
-    row = found.one_or_none()
-    if row is None:
+    job_id = made_before(write, key)
+    if job_id is None:
         return None
-    if row.body_sha256 != key.body_sha256:
-        raise KeyReusedError(key.key)
-    job = fetch_job(write.conn, row.job_id)
+    job = fetch_job(write.conn, job_id)
     if job is None:
-        raise KeySpentError(row.job_id)
+        raise KeySpentError(job_id)
     return job
 
 
-def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
+def insert_job(write: Write, job_id: str, spec: JobSpec) -> JobRow:
+    """A job that is QUEUED from now on; what its spec names was found to be there."""
     columns = {
         **_NEW_JOB,
         "id": job_id,
@@ -253,11 +218,13 @@ def _insert(write: Write, job_id: str, spec: JobSpec) -> JobRow:
     return job
 
 
-def _drop_bundle(write: Write, bundle_id: str) -> str | None:
+def drop_bundle(write: Write, bundle_id: str) -> str | None:
+    """Forget a bundle that nothing names any more; the SHA-256 of its file, which the caller removes."""
     in_use = select(literal(1)).where(jobs.c.bundle_id == bundle_id).exists()
+    to_be_used = select(literal(1)).where(schedules.c.bundle_id == bundle_id).exists()
     gone = write.conn.execute(
         delete(bundles)
-        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, ~in_use)
+        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, ~in_use, ~to_be_used)
         .returning(bundles.c.sha256)
     )
     return gone.scalar_one_or_none()

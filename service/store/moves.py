@@ -30,6 +30,8 @@ def move(write: Write, job: JobRow, to: JobState, reason: Reason | None, values:
     """
     if not is_allowed(job.state, to):
         raise TransitionError(f"{job.id} is {job.state}; the table of states has no move from there to {to}")
+    if (job.state, to) == (JobState.CANCELLING, JobState.CANCELLED):
+        reason = job.reason or reason  # whoever tells of the end does not know who asked for it
     columns = {**_times(job, to, write.now_s), **values, "state": to, "reason": reason}
     moved = update_guarded(write, job, columns)
     add_event(write, moved, job.state)

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from service.store.access import AccessStore
 from service.store.bundles import BundleStore
 from service.store.database import Database
+from service.store.firing import FiringStore
 from service.store.jobs import JobStore
 from service.store.leases import LeaseStore
 from service.store.nodes import NodeStore
 from service.store.observed import ObservedStore
 from service.store.port import ReconcilerStore
+from service.store.schedules import ScheduleStore
 from service.store.telemetry import TelemetryStore
 
 
-class Reconciling(LeaseStore, ObservedStore, NodeStore):
+class Reconciling(LeaseStore, ObservedStore, NodeStore, FiringStore):
     """``ReconcilerStore`` on SQL."""
+
+    def __init__(self, database: Database) -> None:
+        LeaseStore.__init__(self, database)
+        FiringStore.__init__(self, database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,7 @@ class Store:
     leases: LeaseStore
     observed: ObservedStore
     nodes: NodeStore
+    schedules: ScheduleStore
     reconciler: ReconcilerStore
 
     async def close(self) -> None:
@@ -53,5 +60,6 @@ def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
         leases=reconciling,
         observed=reconciling,
         nodes=reconciling,
+        schedules=ScheduleStore(database),
         reconciler=reconciling,
     )

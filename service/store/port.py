@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, NodeMark, Transition
+from service.schedule_records import DueSchedules, Firing, ScheduleRow
 from service.states import JobState
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
 
@@ -169,5 +170,17 @@ class ReconcilerStore(Protocol):
     async def losses(self, since: float) -> list[Loss]:
         """What jobs lost after ``since`` (Unix seconds), oldest first: one for all that a row of the timeline
         names on a node.
+        """
+        ...
+
+    async def due_schedules(self, now_s: float) -> DueSchedules:
+        """Schedules of which something is to be decided at ``now_s``, the longest due first; a bounded number."""
+        ...
+
+    async def fire(self, schedule: ScheduleRow, firing: Firing, fence: int) -> None:
+        """Write what was decided about a schedule and start its children, in one transaction.
+
+        A nominal time that has a run already is passed over, so that it never has two children. Raises
+        StaleRowError when anybody wrote the schedule since it was read, FencedOutError.
         """
         ...

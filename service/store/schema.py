@@ -152,7 +152,7 @@ idempotency_keys = Table(
     Column("scope", String(64), primary_key=True),
     Column("key", String(255), primary_key=True),
     Column("body_sha256", String(64), nullable=False),
-    Column("job_id", String(32), nullable=False),  # kept when the job is deleted: the key stays spent
+    Column("made_id", String(32), nullable=False),  # kept when what it made is deleted: the key stays spent
     Column("created_at", Double, nullable=False, index=True),
 )
 
@@ -301,3 +301,37 @@ ranks = Table(
     Column("memory_bytes", BigInteger, nullable=False),
     Column("gpu_utilisation", Double),
 )
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("time_zone", String(64), nullable=False),
+    Column("bundle_id", String(48), ForeignKey("bundles.id"), index=True),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+    Column("version", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False, index=True),
+    Column("next_nominal", Double),
+    Column("next_at", Double, index=True),
+    Column("num_failures", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+Index("ix_schedules_name", schedules.c.name, unique=True)
+
+schedule_runs = Table(
+    "schedule_runs",
+    metadata,
+    Column("schedule_id", String(32), ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
+    Column("nominal_at", Double, primary_key=True, autoincrement=False),
+    Column("outcome", String(16), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("child_id", String(32)),  # kept when the child is deleted
+    Column("reason", Text),
+    Column("fired_at", Double, nullable=False),
+    Column("is_open", Boolean, nullable=False),  # waits to start, or its child has not been seen to end
+)
+Index("ix_schedule_runs_child_id", schedule_runs.c.child_id, unique=True)
+Index("ix_schedule_runs_is_open_schedule_id", schedule_runs.c.is_open, schedule_runs.c.schedule_id)

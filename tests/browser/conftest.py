@@ -13,6 +13,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 from service.records import JobRow
+from service.schedule_records import ScheduleRow
+from tests.browser.scheduled import SCHEDULED_S, fill_schedule
 from tests.browser.site import Site
 from tests.browser.stock import fill
 from tests.conftest import CHROMIUM_NAMES
@@ -43,10 +45,11 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Filled:
-    """A site with the sample's jobs, by name."""
+    """A site with the sample's jobs, by name, and its schedule."""
 
     site: Site
     jobs: dict[str, JobRow]
+    schedule: ScheduleRow
 
     def page(self, name: str, query: str = "") -> str:
         """The address of a job's page."""
@@ -57,7 +60,8 @@ class Filled:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """A filled home folder, to be copied."""
     site = Site(tmp_path_factory.mktemp("prepared"))
-    return Filled(site, site.write(fill, time.time() - HISTORY_S))
+    jobs = site.write(fill, time.time() - HISTORY_S)
+    return Filled(site, jobs, site.write(fill_schedule, time.time() - SCHEDULED_S))
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +89,7 @@ def _served(prepared: Filled, home: Path) -> Iterator[Filled]:
     shutil.copytree(prepared.site.home, home, dirs_exist_ok=True)
     site = Site(home, prepared.site.fence)
     site.start()
-    yield Filled(site, prepared.jobs)
+    yield Filled(site, prepared.jobs, prepared.schedule)
     site.stop()
 
 

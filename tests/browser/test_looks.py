@@ -30,6 +30,8 @@ def addresses(filled: Filled) -> list[str]:
         "/compare",
         f"/compare?jobs={two}",
         "/cluster",
+        "/schedules",
+        f"/schedules/{filled.schedule.id}",
         "/jobs/job_00000000000000000000000000",
     ]
 

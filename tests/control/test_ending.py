@@ -8,9 +8,10 @@ import pytest
 
 from tests.control.desk import FAILURE, Desk
 from workers.control.decisions import StopWorker
+from workers.control.ending import MAX_SAVES
 from workers.errors import Failure, Reason
 from workers.plan import CheckpointSource, Goal
-from workers.status import Acknowledged, Phase, RunGoal, StopCause
+from workers.status import Acknowledged, Outcome, Phase, RunGoal, StopCause
 
 DIVERGED = Failure(reason=Reason.DIVERGED, type="DivergedError", message="not finite", round=6)
 
@@ -94,3 +95,45 @@ def test_a_state_that_was_only_restored_has_no_record_to_wait_for(goal: RunGoal)
         desk.say(worker, Phase.SAVED, plan=desk.plan, stop=None)
         desk.turn()
     assert desk.of(StopWorker) == [StopWorker(worker)]
+
+
+def play_saves_that_fail(desk: Desk, worker: str, num_turns: int = 300) -> int:
+    """Each save that is asked for fails; how many were asked for until the attempt ended."""
+    broken = replace(FAILURE, message="no space left")
+    asked = 0
+    for _ in range(num_turns):
+        offer = desk.state.offers.get(worker)
+        if offer is not None and offer.goal is Goal.SAVE_AND_STOP and desk.statuses[worker].plan != offer:
+            asked += 1
+            desk.say(worker, Phase.STOPPED, plan=offer, pending=None)
+            desk.stop(worker, StopCause.USER, broken)
+        desk.turn(after_s=1.0)
+        if StopWorker(worker) in desk.actions:
+            desk.turn(lost={worker: "it ended"})
+            break
+    return asked
+
+
+@pytest.mark.parametrize(("goal", "outcome"), [(RunGoal.PAUSE, Outcome.PAUSED), (RunGoal.RUN, Outcome.FAILED)])
+def test_a_state_that_cannot_be_saved_ends_with_that_said(goal: RunGoal, outcome: Outcome) -> None:
+    desk = Desk(max_failures=0)
+    (worker,) = desk.started(1)
+    desk.acked = Acknowledged(rounds=(1, 5))
+    desk.direction = replace(desk.direction, goal=goal, actor="user")
+    if goal is RunGoal.RUN:
+        desk.stop(worker, StopCause.USER, FAILURE)
+    assert play_saves_that_fail(desk, worker) in (MAX_SAVES, MAX_SAVES + 1)
+    assert desk.state.outcome is outcome
+    assert f"could not be saved in {MAX_SAVES} tries (no space left)" in desk.state.detail
+
+
+def test_a_failure_that_still_saves_can_be_cancelled() -> None:
+    desk = Desk(max_failures=0)
+    (worker,) = desk.started(1)
+    desk.stop(worker, StopCause.USER, FAILURE)
+    desk.turn()
+    desk.turn()
+    assert desk.plan.goal is Goal.SAVE_AND_STOP
+    desk.direction = replace(desk.direction, goal=RunGoal.CANCEL, actor="user")
+    desk.turn()
+    assert StopWorker(worker) in desk.actions

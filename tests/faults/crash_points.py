@@ -24,13 +24,14 @@ class When(StrEnum):
 class CrashPoint:
     """``nth`` counts calls of the method from 1, those that had their effect for AFTER.
 
-    With ``error`` the call raises it instead of ending the process.
+    With ``error`` the call raises it instead of ending the process. ``part`` is the one of the API's store.
     """
 
     method: str
     when: When
     nth: int = 1
     error: Exception | None = None
+    part: str = "jobs"
 
     def __str__(self) -> str:
         return f"{self.method}-{self.when}-{self.nth}"

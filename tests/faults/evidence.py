@@ -94,7 +94,8 @@ class Job:
 class Evidence:
     """Everything of one service: ``keys`` maps idempotency keys to jobs, ``folders`` are those of jobs in storage.
 
-    ``installation`` is its id, Ray's namespace; ``fence`` counts the leader's leases.
+    ``installation`` is its id, Ray's namespace; ``fence`` counts the leader's leases. ``scheduled`` are the jobs
+    that runs of schedules name.
     """
 
     installation: str
@@ -102,6 +103,7 @@ class Evidence:
     jobs: Mapping[str, Job]
     keys: Mapping[str, str]
     folders: frozenset[str]
+    scheduled: frozenset[str] = frozenset()
 
 
 def gather(settings: Settings) -> Evidence:
@@ -115,10 +117,13 @@ def gather(settings: Settings) -> Evidence:
         ids = [row["id"] for row in connection.execute("SELECT id FROM jobs ORDER BY id")]
         jobs = {job_id: _job(connection, job_id, root / job_id) for job_id in ids}
         installation, fence = connection.execute("SELECT id, fence FROM installation").fetchone()
-        keys = {row["key"]: row["job_id"] for row in connection.execute("SELECT key, job_id FROM idempotency_keys")}
+        made = connection.execute("SELECT key, made_id FROM idempotency_keys WHERE scope = 'POST /jobs'")
+        keys = {row["key"]: row["made_id"] for row in made}
+        started = connection.execute("SELECT child_id FROM schedule_runs WHERE outcome = 'STARTED'")
+        scheduled = frozenset(row["child_id"] for row in started)
     connection.close()
     folders = frozenset(path.name for path in root.iterdir()) if root.is_dir() else frozenset()
-    return Evidence(installation=installation, fence=fence, jobs=jobs, keys=keys, folders=folders)
+    return Evidence(installation=installation, fence=fence, jobs=jobs, keys=keys, folders=folders, scheduled=scheduled)
 
 
 def _job(connection: sqlite3.Connection, job_id: str, folder: Path) -> Job:

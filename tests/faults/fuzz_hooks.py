@@ -25,4 +25,22 @@ def map_body(context: Any, body: Any) -> Any:
         sane = {"name": "fuzzed", "entrypoint": RECIPES[len(str(body)) % 2], "bundle": None, "init_from": None}
         kept = {k: v for k, v in body.items() if k not in {"steps", "epochs", "samples", "env", "dependencies"}}
         return {**kept, **sane, "steps": 5} if len(str(body)) % 3 else body
+    if context.operation.path.startswith("/api/v1/schedules") and isinstance(body, dict) and "cron" in body:
+        return _scheduled(body) if len(str(body)) % 3 else body
     return body
+
+
+def _scheduled(body: dict[str, Any]) -> dict[str, Any]:
+    """Each part is made sane, or not, by a chance of its own, so that every part is reached by many cases."""
+    size = len(str(body))
+    job = {"entrypoint": RECIPES[0], "steps": 5}
+    sane = {
+        "name": f"fuzzed-{size % 50}",
+        "cron": ("* * * * *", "30 2 * * 1-5", "0 0 29 2 *", "*/20 0-3 1,15 * SUN")[size % 4],
+        "time_zone": ("UTC", "Australia/Lord_Howe", "America/Havana")[size % 3],
+        "target": {"job": job},
+        "start": None,
+        "end": None,
+    }
+    own = {name for n, name in enumerate(sane) if size % 7 == n}
+    return body | {name: value for name, value in sane.items() if name not in own}

@@ -49,8 +49,8 @@ def _of_job(case: Case, job: Job) -> Iterator[Finding]:
 
 
 def _kept(case: Case) -> Iterator[Finding]:
-    """Every accepted job is there, or was deleted; one key made one job."""
-    jobs, keys = case.evidence.jobs, case.evidence.keys
+    """Every accepted job is there, or was deleted; one key, or one nominal time, made one job."""
+    jobs, keys, scheduled = case.evidence.jobs, case.evidence.keys, case.evidence.scheduled
     for key, job_id in case.accepted.items():
         if job_id not in jobs and job_id not in case.deleted:
             yield Finding(Kind.LOST, job_id, f"accepted under key {key!r}, it is not in the database")
@@ -60,8 +60,10 @@ def _kept(case: Case) -> Iterator[Finding]:
         if count > 1:
             yield Finding(Kind.TWICE_MADE, job_id, f"{count} keys stand for it")
     if case.accepted:
-        for job_id in sorted(set(jobs) - set(keys.values())):
-            yield Finding(Kind.TWICE_MADE, job_id, "no key stands for it")
+        for job_id in sorted(set(jobs) - set(keys.values()) - scheduled):
+            yield Finding(Kind.TWICE_MADE, job_id, "no key and no nominal time stands for it")
+    for job_id in sorted(scheduled - set(jobs) - set(case.deleted)):
+        yield Finding(Kind.LOST, job_id, "a schedule started it, it is not in the database")
 
 
 def _left(case: Case) -> Iterator[Finding]:

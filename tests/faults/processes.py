@@ -25,7 +25,6 @@ from service.ports import ClusterPort
 from service.reconciler import orphans, reconciler
 from service.reconciler.process import MakeCluster, Process
 from service.settings import Settings, load_settings
-from service.store.jobs import JobStore
 from service.store.opening import Store, open_store
 from service.store.port import ReconcilerStore
 from service.supervise import api_process
@@ -74,7 +73,8 @@ def _run_api(environment: Mapping[str, str], log: str, point: CrashPoint | None,
 def _armed_store(point: CrashPoint) -> Callable[..., Store]:
     def opened(*arguments: Any) -> Store:
         store = open_store(*arguments)
-        return replace(store, jobs=cast(JobStore, Armed(store.jobs, point)))
+        armed: Any = {point.part: Armed(getattr(store, point.part), point)}
+        return replace(store, **armed)
 
     return opened
 

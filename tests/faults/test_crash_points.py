@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from service.ports import ClusterLostError, ClusterPort
+from service.schedule_spec import parse_schedule_spec
 from service.services import Services, build_services
 from service.settings import Settings
 from service.states import ENDED_STATES, JobState, Verb
+from service.store.opening import open_store
 from service.store.port import DatabaseAwayError, ReconcilerStore
+from service.times import rfc3339
 from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
@@ -47,6 +50,7 @@ class Scene:
     installation: Installation
     services: Services
     accepted: dict[str, str] = field(default_factory=dict)
+    schedules: list[str] = field(default_factory=list)
     is_tending: bool = False
 
     async def submit(self, **changes: Any) -> str:
@@ -91,8 +95,10 @@ class Scene:
         self.is_tending = True
 
         async def is_over() -> bool:
-            states = [await self.state(job_id) for job_id in self.accepted.values()]
-            return set(states) <= ENDED_STATES and not await self.installation.cluster.names()
+            counts = await self.services.jobs.count_by_state()
+            is_still = all(state in ENDED_STATES for state, count in counts.items() if count)
+            is_decided = not (await self.services.schedules.page(state="ACTIVE")).schedules
+            return is_still and is_decided and not await self.installation.cluster.names()
 
         await self.until("the end of all jobs and actors", is_over)
         case = Case(
@@ -101,6 +107,9 @@ class Scene:
             accepted=self.accepted,
         )
         assert_nothing_found(judge(case))
+        for schedule_id in self.schedules:
+            runs = (await self.services.schedules.runs(schedule_id)).runs
+            assert [run.outcome for run in runs] == ["STARTED", "STARTED"]
 
 
 @pytest.fixture
@@ -164,6 +173,24 @@ async def leave_in_order(scene: Scene) -> None:
     scene.installation.terminate(RECONCILER)
 
 
+async def come_due(scene: Scene) -> None:
+    """A schedule whose two times have just passed, and no more of them come."""
+    before_s, now_s = time.time() - 120, time.time()
+    job = {**noted_spec(1), "steps": 12}
+    document = {
+        "name": f"due-{now_s * 1000:.0f}",
+        "cron": "* * * * *",
+        "time_zone": "UTC",
+        "target": {"job": job},
+        "overlap": "allow",
+        "end": rfc3339(now_s),
+    }
+    past = open_store(scene.installation.settings.database_url, lambda: before_s)
+    schedule = (await past.schedules.create(*parse_schedule_spec(document, before_s))).schedule
+    await past.close()
+    scene.schedules.append(schedule.id)
+
+
 STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "new_term": lose_a_controller,
     "kill": leave_an_orphan,
@@ -173,6 +200,7 @@ STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "checkpoints": start_from_another,
     "release_lease": leave_in_order,
     "close": leave_in_order,
+    "fire": come_due,
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 from service.cli.database import back_up_to, move, upgrade_database
 from service.cli.failures import CommandError
 from service.records import JobRow
-from service.store.jobs import IdempotencyKey
+from service.store.keys import IdempotencyKey
 from service.store.opening import Store, open_store
 from service.supervise.lock import DatabaseServedError, database_lock
 from tests.service.given import checkpoint, leader, log, placed, record, row, snapshot, spec

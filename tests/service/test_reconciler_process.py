@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,13 +10,16 @@ import pytest
 
 from service.reconciler.process import Exit, Process
 from service.records import JobRow
+from service.schedule_spec import parse_schedule_spec
 from service.settings import Settings
 from service.states import JobState
 from service.store.opening import Store, open_store
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
+from service.times import rfc3339
 from tests.fakes import FakeCluster
 from tests.service.given import spec
+from tests.service.scheduled import schedule_document
 from workers.errors import Reason
 
 pytestmark = pytest.mark.anyio
@@ -181,3 +185,20 @@ async def test_a_second_process_takes_over_and_the_first_one_leaves(scene: Scene
     assert await asyncio.wait_for(first, 30) is Exit.FENCED_OUT
     row = await scene.until(job, lambda row: True)
     assert (row.state, row.attempt, row.term) == (JobState.RUNNING, 1, 1)
+
+
+async def test_schedules_fire_while_there_is_no_ray_and_the_job_runs_once_there_is(scene: Scene) -> None:
+    scene.cluster.is_up = False
+    now_s = time.time()
+    past = open_store(scene.settings.database_url, lambda: now_s - 90)
+    document = schedule_document(cron="* * * * *", end=rfc3339(now_s))
+    schedule = (await past.schedules.create(*parse_schedule_spec(document, now_s - 90))).schedule
+    await past.close()
+    scene.start()
+    while not (runs := await scene.store.schedules.runs(schedule.id, 10)):
+        await asyncio.sleep(0.01)
+    job = await scene.store.reconciler.job(str(runs[-1].child_id))
+    assert job is not None
+    assert job.state is JobState.QUEUED
+    scene.cluster.is_up = True
+    await scene.until(job, lambda row: row.state is JobState.RUNNING)

@@ -8,15 +8,8 @@ import pytest
 
 from service.records import JobFilter, JobRow, Scale, Transition
 from service.states import JobState, Move, Verb, command
-from service.store.jobs import (
-    BUNDLE_GRACE_S,
-    KEY_LIFETIME_S,
-    IdempotencyKey,
-    KeyReusedError,
-    KeySpentError,
-    UnknownBundleError,
-    UnknownJobError,
-)
+from service.store.jobs import BUNDLE_GRACE_S, UnknownBundleError, UnknownJobError
+from service.store.keys import KEY_LIFETIME_S, IdempotencyKey, KeyReusedError, KeySpentError
 from service.store.opening import Store, open_store
 from service.store.port import StaleRowError
 from tests.service.given import Clock, leader, placed, spec

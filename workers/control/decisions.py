@@ -79,13 +79,18 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the attempt is going to end; ``must_save`` until its state is in storage."""
+    """How the attempt is going to end; ``must_save`` until its state is in storage, or has been tried often enough.
+
+    ``num_saves`` counts the tries by one worker alone, ``save_at_s`` is when the last one began.
+    """
 
     outcome: Outcome
     reason: Reason | None = None
     failure: Failure | None = None
     detail: str = ""
     must_save: bool = False
+    num_saves: int = 0
+    save_at_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,8 @@ class ControllerState:
     it was when the latest plan was first seen in force everywhere; ``reached`` is the wanted size that it last met,
     ``sizing`` what is known of sizes. ``counted_generation`` is the last one whose failure of user code was counted.
     ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
-    since then.
+    since samples were trained on for the first time: ``best_cursor`` is how many that were. ``num_start_failures``
+    counts workers in a row that never became ready (``starts``) at the size ``filled_to``.
     """
 
     key: JobKey
@@ -127,6 +133,10 @@ class ControllerState:
     num_formed: int = 0
     num_launches: int = 0
     num_start_failures: int = 0
+    start_failed_s: float = 0.0
+    start_failure: Failure | None = None
+    filled_to: int = 0
+    best_cursor: int = 0
     num_failures: int = 0
     counted_generation: int = 0
     failure: Failure | None = None
@@ -149,8 +159,13 @@ class ControllerState:
 
     @property
     def detail(self) -> str:
-        """The ending in words, or why the group is down."""
-        return self.ending.detail if self.ending else self.why_broken
+        """The ending in words, why starts fail, or why the group is down."""
+        if self.ending is not None:
+            return self.ending.detail
+        if self.num_start_failures and self.start_failure is not None:
+            number = self.num_start_failures
+            return f"{number} starts of workers in a row failed: {self.start_failure.message}; it is tried again"
+        return self.why_broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

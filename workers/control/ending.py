@@ -13,6 +13,10 @@ from workers.status import Outcome, Phase, RunGoal, TimelineRow, WorkerStatus
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
+MAX_SAVES = 5
+SAVE_PAUSE_S = 0.5
+"""After a save that failed; twice as long each time."""
+
 _FATAL = frozenset({Reason.DIVERGED, Reason.OUT_OF_MEMORY})
 
 
@@ -56,7 +60,7 @@ def is_complete(state: ControllerState) -> bool:
 
 def _wish(state: ControllerState, inputs: Inputs) -> Ending | None:
     goal, now = inputs.direction.goal, state.ending
-    may_cancel = now is None or now.outcome in (Outcome.PAUSED, Outcome.REQUEUED)
+    may_cancel = now is None or now.must_save or now.outcome in (Outcome.PAUSED, Outcome.REQUEUED)
     if goal is RunGoal.CANCEL and may_cancel:
         return Ending(outcome=Outcome.CANCELLED, reason=Reason.CANCELLED_BY_USER, detail=inputs.direction.reason)
     if goal is RunGoal.PAUSE and now is None:
@@ -133,7 +137,20 @@ def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> 
     if not state.is_broken and membership.not_halted(state, state.plan):
         # Its plan may be on the way to some members, who would wait in the rendezvous for those that heard of the end.
         return replace(state, is_broken=True, why_broken="ending while a group was being formed"), ()
+    if end.num_saves >= MAX_SAVES:
+        return _save_no_more(state, end), ()
+    if end.num_saves and now_s - end.save_at_s < SAVE_PAUSE_S * 2.0**end.num_saves:
+        return state, ()
+    state = replace(state, ending=replace(end, num_saves=end.num_saves + 1, save_at_s=now_s))
     return _issue_save(state, inputs, end, is_agreed=False)
+
+
+def _save_no_more(state: ControllerState, end: Ending) -> ControllerState:
+    """The state in memory is lost then, and it is said: only what was saved before is left."""
+    why = next((s.stop.failure.message for s in membership.statuses(state) if s.stop and s.stop.failure), "")
+    told = f"the last steps could not be saved in {end.num_saves} tries" + (f" ({why})" if why else "")
+    detail = f"{end.detail}; {told}" if end.detail else told
+    return replace(state, ending=replace(end, must_save=False, detail=detail))
 
 
 def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agreed: bool) -> Turned:

@@ -51,6 +51,7 @@ def _refusing(facts: WorkerFacts, now_s: float, *, is_refusing: bool) -> WorkerF
 def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
     """Take over what statuses and the store tell beyond a worker: rounds, plans, the final checkpoint."""
     furthest = max(state.furthest, _stored(state, inputs))
+    best_cursor = max((s.cursor or 0 for s in statuses(state)), default=0)
     plan, failures, final, restored = state.plan, state.num_failures, state.final_checkpoint, state.restored
     for status in statuses(state):
         if status.lineage is not None and status.round is not None:
@@ -73,7 +74,8 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
         restored=restored,
         nodes={**state.nodes, **nodes},
         num_formed=0 if progressed else state.num_formed,
-        num_launches=0 if progressed else state.num_launches,
+        num_launches=0 if best_cursor > state.best_cursor else state.num_launches,
+        best_cursor=max(best_cursor, state.best_cursor),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.control import membership, planning, resize
+from workers.control import membership, planning, resize, starts
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, KillWorker, StopWorker
 from workers.errors import Failure, Reason
 from workers.plan import Cause, CheckpointSource, Switch, TimelineKind
@@ -18,7 +18,7 @@ MAX_FORMED = 3
 """Generations that may fail without a commit before only the source goes on."""
 
 MAX_LAUNCHES = 5
-"""Starts without a survivor that may fail without a commit before the attempt fails."""
+"""Starts without a survivor, none of which gets further than any before, until the attempt fails."""
 
 
 def regroup(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
@@ -94,16 +94,19 @@ def drop_failed(state: ControllerState, inputs: Inputs, now_s: float) -> Turned 
     ]
     if not failed or state.ending is not None:
         return None
-    workers, departed = dict(state.workers), dict(state.departed)
+    workers, departed, notes = dict(state.workers), dict(state.departed), []
     for status in failed:
         workers[status.worker_id] = replace(workers[status.worker_id], stopping_since_s=now_s)
         departed[status.worker_id] = status.failure.message if status.failure else "failed"
         generation = state.plan.generation if state.plan else 0
-        if status.round is None:
-            state = replace(state, num_start_failures=state.num_start_failures + 1)
+        if status.round is None and status.failure is not None:
+            failure = replace(status.failure, worker_id=status.worker_id)
+            state, note = starts.count(state, inputs, failure, now_s)
+            notes.append(note)
         elif status.failure is not None and generation > state.counted_generation:
             state = _failed_once(replace(state, counted_generation=generation), status.failure)
-    return replace(state, workers=workers, departed=departed), tuple(StopWorker(s.worker_id) for s in failed)
+    stops = tuple(StopWorker(status.worker_id) for status in failed)
+    return replace(state, workers=workers, departed=departed), (*stops, *notes)
 
 
 def _keep_only(state: ControllerState, keeper: str, now_s: float) -> Turned:
@@ -134,6 +137,8 @@ def launch(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
         return None
     if state.num_launches > MAX_LAUNCHES:
         return _give_up(state)
+    if (end := starts.given_up(state)) is not None:
+        return replace(state, ending=end), ()
     found, want = membership.ready(state)[: resize.wanted(state, inputs)], resize.wanted(state, inputs)
     enough = len(found) >= state.spec.workers.min
     if enough and state.ready_since_s is None:
@@ -158,6 +163,8 @@ def _await_workers(state: ControllerState, inputs: Inputs, now_s: float) -> Turn
     if num_placed >= state.spec.workers.min:
         since_s = now_s
     elif now_s - since_s > bound_s:
+        if (end := starts.given_up(state, is_late=True)) is not None:
+            return replace(state, ending=end), ()
         detail = f"{num_placed} of at least {state.spec.workers.min} workers found a place within {bound_s:.0f} s"
         return replace(state, ending=Ending(outcome=Outcome.REQUEUED, reason=Reason.NO_CAPACITY, detail=detail)), ()
     return resize.fill(replace(state, short_since_s=since_s), resize.wanted(state, inputs), now_s)
@@ -165,7 +172,7 @@ def _await_workers(state: ControllerState, inputs: Inputs, now_s: float) -> Turn
 
 def _give_up(state: ControllerState) -> Turned:
     lost = "; ".join(sorted(set(state.departed.values()))) or "no worker told why"
-    detail = f"all workers were lost {state.num_launches} times without a step between ({lost})"
+    detail = f"all workers were lost {state.num_launches} times without getting further ({lost})"
     failure = state.failure or Failure(reason=Reason.USER_ERROR, type="WorkersLost", message=detail)
     end = Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=detail)
     return replace(state, ending=end), ()

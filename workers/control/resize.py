@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.control import membership, planning, sizing
+from workers.control import membership, planning, sizing, starts
 from workers.control.decisions import Action, ControllerState, Inputs, StartWorker, StopWorker, WorkerFacts
 from workers.plan import Cause, Goal, Switch, TimelineKind
 from workers.status import Phase, StopCause, WorkerStatus
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
-
-MAX_START_FAILURES = 3
-"""Newcomers that may fail to start before no more are asked for."""
 
 
 def wanted(state: ControllerState, inputs: Inputs) -> int:
@@ -23,8 +20,9 @@ def wanted(state: ControllerState, inputs: Inputs) -> int:
 
 
 def fill(state: ControllerState, want: int, now_s: float) -> Turned:
-    """Start as many workers as are missing to ``want``."""
-    if state.num_start_failures >= MAX_START_FAILURES and membership.holders(state):
+    """Start as many workers as are missing to ``want``, where starts do not fail again and again."""
+    state = starts.for_a_new_size(state, want)
+    if not starts.may_start(state, now_s):
         return state, ()
     alive = set(membership.usable(state)) | set(membership.coming(state))
     leaving = {i for i, s in membership.usable(state).items() if s.stop and s.stop.cause is StopCause.REMOVED}
@@ -47,7 +45,7 @@ def settle(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
         return state, ()
     if state.settled_at is None:
         reached = plan.num_members if plan.num_members == wanted(state, inputs) else state.reached
-        state = replace(state, settled_at=state.furthest, has_trained=True, reached=reached)
+        state = replace(state, settled_at=state.furthest, has_trained=True, reached=reached, num_start_failures=0)
         return state, ()
     if state.furthest <= state.settled_at:
         return None
@@ -86,7 +84,7 @@ def resize(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     if surplus > 0:
         return stop(state, sorted(outsiders, reverse=True)[:surplus], now_s)
     filled, actions = fill(state, want, now_s)
-    return (filled, actions) if actions else None
+    return (filled, actions) if actions or filled is not state else None
 
 
 def _change(state: ControllerState, inputs: Inputs, members: tuple[str, ...]) -> Turned:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, sizing
+from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, sizing, starts
 from workers.control.decisions import (
     Action,
     AskHead,
@@ -44,11 +44,11 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     """
     if state.outcome is not None:
         return state, ()
-    state = membership.observe(state, inputs, now_s)
+    state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
     state, kills = _kill(state, inputs.head_seen_s, now_s)
     state = ending.noted(state, inputs)
     state, notes = _size(state, inputs, now_s)
-    actions: tuple[Action, ...] = (*kills, *notes)
+    actions: tuple[Action, ...] = (*told, *kills, *notes)
     for rule in _RULES:
         turned = rule(state, inputs, now_s)
         if turned is not None:
@@ -126,8 +126,8 @@ def _take_down(state: ControllerState, inputs: Inputs, now_s: float) -> Turned |
     if late := membership.not_halted(state, plan):
         halts: tuple[Action, ...] = tuple(HaltWorker(i, plan.id) for i in late)
         # Replacements start meanwhile: a survivor may be deep in a long step of the user's code.
-        filled, starts = (state, ()) if state.ending else resize.fill(state, resize.wanted(state, inputs), now_s)
-        return filled, (SupersedeGroup(plan.generation), *halts, *starts)
+        filled, begun = (state, ()) if state.ending else resize.fill(state, resize.wanted(state, inputs), now_s)
+        return filled, (SupersedeGroup(plan.generation), *halts, *begun)
     return ending.carry_out(state, inputs, now_s) or regroup.regroup(state, inputs, now_s)
 
 

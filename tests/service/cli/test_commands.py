@@ -15,7 +15,7 @@ import pytest
 
 from service.cli.follow import follow_job
 from service.cli.options import Form
-from service.client import AmbiguousJobError, Client, RefusedError, UnreachableError
+from service.client import AmbiguousError, Client, RefusedError, UnreachableError
 from tests.service.cli.calls import ROOT, SPEC, Api, Run
 from tests.waiting import LIMIT_S
 
@@ -112,7 +112,7 @@ def test_of_two_jobs_with_one_name_the_newest_is_meant(api: Api) -> None:
         client.submit({**SPEC, "name": "twin"})
         newest = client.submit({**SPEC, "name": "twin"})
         assert client.find_job("twin")["id"] == newest["id"]
-        with pytest.raises(AmbiguousJobError, match=r"begins \d+ ids"):
+        with pytest.raises(AmbiguousError, match=r"begins \d+ ids"):
             client.find_job(newest["id"][:4])
 
 

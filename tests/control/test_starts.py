@@ -1,0 +1,132 @@
+"""Workers that never become ready: told, tried again later and later, and no attempt goes on so for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control.desk import FAILURE, Desk, checkpoint
+from workers.control import starts
+from workers.control.decisions import StartWorker, StopWorker
+from workers.errors import Reason
+from workers.plan import TimelineKind
+from workers.status import Outcome, Phase, RunPhase, TimelineRow
+
+HOUR_S = 3600
+
+
+def fail(desk: Desk, worker_id: str) -> list[TimelineRow]:
+    """Its code cannot be built, and it is let go; what is told of it."""
+    desk.say(worker_id, Phase.FAILED, build=None, failure=replace(FAILURE, round=None))
+    desk.turn()
+    assert StopWorker(worker_id) in desk.actions
+    told = desk.notes()
+    desk.turn(lost={worker_id: "it ended"})
+    return told
+
+
+def newcomer(desk: Desk, within_s: int) -> str | None:
+    """The next worker that is started while the others train on, if one is within that time."""
+    for _ in range(within_s):
+        if found := begun(desk):
+            return found[0]
+        desk.turn(after_s=1.0)
+    return None
+
+
+def begun(desk: Desk) -> list[str]:
+    return [action.worker_id for action in desk.actions if isinstance(action, StartWorker)]
+
+
+def growing() -> Desk:
+    desk = Desk(low=1, high=3)
+    desk.started(1)
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    return desk
+
+
+def test_newcomers_that_fail_are_told_and_tried_again_much_later() -> None:
+    desk = growing()
+    told = []
+    for _ in range(starts.PATIENCE):
+        worker = newcomer(desk, 10)
+        assert worker is not None
+        told += fail(desk, worker)
+    assert [row.kind for row in told] == [TimelineKind.FAILURE] * starts.PATIENCE
+    assert "the next is tried in 60 s" in told[-1].reason
+    assert newcomer(desk, 50) is None
+    assert newcomer(desk, 20) is not None
+    assert desk.state.phase is RunPhase.RUNNING
+
+
+def test_another_wish_is_tried_at_once() -> None:
+    desk = growing()
+    for _ in range(starts.PATIENCE):
+        fail(desk, str(newcomer(desk, 10)))
+    desk.direction = replace(desk.direction, num_workers=3)
+    assert newcomer(desk, 5) is not None
+
+
+def test_a_newcomer_that_trains_ends_the_count() -> None:
+    desk = growing()
+    fail(desk, str(newcomer(desk, 10)))
+    second = str(newcomer(desk, 10))
+    desk.say(second, Phase.READY)
+    desk.turn()
+    desk.train("1.1", second, round=6)
+    desk.turn()
+    desk.turn()
+    assert desk.state.num_start_failures == 0
+
+
+def test_workers_that_die_before_a_word_beside_those_that_train_are_not_started_without_end() -> None:
+    desk = growing()
+    num_started = 0
+    for _ in range(HOUR_S):
+        found = begun(desk)
+        num_started += len(found)
+        desk.turn(after_s=1.0, lost=dict.fromkeys(found, "its process died"))
+    assert starts.PATIENCE < num_started < 12
+    assert desk.state.phase is RunPhase.RUNNING
+
+
+def test_a_job_whose_code_can_no_longer_be_built_fails_with_that_after_all_workers_are_lost() -> None:
+    desk = Desk()
+    (worker,) = desk.started(1)
+    desk.latest = checkpoint(5)
+    desk.turn(lost={worker: "its node died"})
+    for _ in range(starts.MAX_TRIES):
+        fail(desk, str(newcomer(desk, 60)))
+    desk.turn()
+    desk.turn()
+    assert desk.state.outcome is Outcome.FAILED
+    assert desk.state.reason is Reason.USER_ERROR
+    assert "bad sample" in desk.state.detail
+
+
+def test_a_start_in_which_every_process_dies_ends_with_why_they_died() -> None:
+    desk = Desk(want=1)
+    for _ in range(HOUR_S):
+        why = "its process was ended because its node ran out of memory"
+        desk.turn(after_s=1.0, lost=dict.fromkeys(begun(desk), why))
+    assert desk.state.outcome is Outcome.FAILED
+    assert desk.state.reason is Reason.OUT_OF_MEMORY
+    assert "ran out of memory before it was ready" in desk.state.detail
+
+
+def test_a_job_that_never_gets_further_than_where_all_its_workers_die_fails() -> None:
+    desk = Desk(want=1)
+    (worker,) = desk.started(1)
+    desk.latest = checkpoint(4)
+    for _ in range(20):
+        desk.turn(lost={worker: "its process died"})
+        if desk.state.outcome is not None:
+            break
+        worker = str(newcomer(desk, 60))
+        desk.say(worker, Phase.READY)
+        desk.turn()
+        desk.train(worker, round=5)
+        desk.turn()
+        desk.turn()
+    assert desk.state.outcome is Outcome.FAILED
+    assert "without getting further" in desk.state.detail

@@ -1,0 +1,35 @@
+"""Limits of a sweep: each ends it with words, and what is no evidence does not."""
+
+from __future__ import annotations
+
+from tuning.limits import limit_reached
+from tuning.spec_parts import SweepLimits
+from tuning.trial import Trial, TrialState
+
+
+def ended(*values: float | None, state: TrialState = TrialState.COMPLETE) -> list[Trial]:
+    return [Trial(number=n, params={}, state=state, value=value) for n, value in enumerate(values)]
+
+
+def test_time_and_money_end_a_sweep() -> None:
+    limits = SweepLimits(time_s=60, cost=3.0)
+    assert limit_reached(limits, [], "max", 59.9, 2.9) is None
+    assert limit_reached(limits, [], "max", 60.0, 0.0) == "limits.time_s=60 is reached after 60 s"
+    assert limit_reached(limits, [], "max", 1.0, 3.5) == "limits.cost=3 is reached with 3.50"
+    assert limit_reached(limits, [], "max", 1.0, None) is None
+
+
+def test_trials_without_improvement_end_a_sweep() -> None:
+    limits = SweepLimits(trials_without_improvement=2)
+    assert limit_reached(limits, ended(0.1, 0.5, 0.4), "max", 0.0, None) is None
+    told = limit_reached(limits, ended(0.1, 0.5, 0.4, 0.5), "max", 0.0, None)
+    assert told is not None
+    assert told.endswith("none of the last 2 trials was better")
+    assert limit_reached(limits, ended(0.5, 0.4, 0.3), "min", 0.0, None) is None
+
+
+def test_pruned_trials_are_no_improvement_and_failed_ones_say_nothing() -> None:
+    limits, best = SweepLimits(trials_without_improvement=2), ended(0.5)
+    assert limit_reached(limits, best + ended(None, None, state=TrialState.FAILED), "max", 0.0, None) is None
+    assert limit_reached(limits, best + ended(None, None, state=TrialState.PRUNED), "max", 0.0, None)
+    assert limit_reached(limits, ended(None, None, None, state=TrialState.PRUNED), "max", 0.0, None) is None

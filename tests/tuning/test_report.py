@@ -1,0 +1,92 @@
+"""Reports and estimates: what was found, what it cost, what mattered."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tests.tuning.given import accepted
+from tuning.estimate import estimate
+from tuning.report import best_so_far, importance, lr_batch_map
+from tuning.space import space_of
+from tuning.trial import Report, Trial, TrialState
+from tuning.values import Params
+
+
+def trial(
+    number: int, value: float | None, state: TrialState = TrialState.COMPLETE, params: Params | None = None
+) -> Trial:
+    reports = (Report(samples=100, value=value if value is not None else 0.0),)
+    return Trial(number=number, params=params or {}, state=state, value=value, reports=reports, seconds=2.0)
+
+
+def test_the_best_so_far_tells_what_each_improvement_cost() -> None:
+    ended = [trial(1, None, TrialState.PRUNED), trial(0, 0.5), trial(3, 0.4), trial(2, math.nan), trial(4, 0.75)]
+    points = best_so_far(ended, "max")
+    assert [p.best for p in points] == [None, 0.5, 0.5, 0.5, 0.75]
+    assert [(p.number, p.gain, p.cost_s) for p in points if p.is_improvement] == [(0, None, 4.0), (4, 0.25, 6.0)]
+    assert (points[-1].samples, points[-1].worker_s) == (500, 10.0)
+    assert [p.best for p in best_so_far(ended, "min")] == [None, 0.5, 0.4, 0.4, 0.4]
+
+
+def test_what_matters_is_told_from_what_does_not() -> None:
+    chance = random.Random(0)
+    spec = accepted(space={"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.noise": {"uniform": [0, 1]}})
+    points = [{"optimizer.lr": 10 ** chance.uniform(-4, -1), "config.noise": chance.random()} for _ in range(40)]
+    trials = [trial(n, -abs(math.log10(p["optimizer.lr"]) + 2), params=p) for n, p in enumerate(points)]
+    shares = importance(trials, space_of(spec.space), "max")
+    assert shares["optimizer.lr"] > 0.8
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_parameters_with_conditions_do_not_spoil_the_importance_of_the_others() -> None:
+    spec = accepted()
+    chance = random.Random(0)
+    space = space_of(spec.space)
+    trials = [trial(n, chance.random(), params=point) for n, point in enumerate(space.corners())]
+    assert set(importance(trials, space, "max")) == {p.path for p in space.parameters if not p.when}
+
+
+def test_importance_of_too_little_is_empty() -> None:
+    spec = accepted(space={"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}})
+    points = [{"optimizer.lr": 0.001 * (n + 1)} for n in range(9)]
+    space = space_of(spec.space)
+    assert importance([trial(n, 0.5, params=p) for n, p in enumerate(points)], space, "max") == {}
+    assert importance([trial(n, n / 9, params=p) for n, p in enumerate(points[:3])], space, "max") == {}
+
+
+def test_the_map_knows_what_the_job_says_where_only_one_of_the_two_is_searched() -> None:
+    spec = accepted(space={"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}})
+    trials = [trial(0, 0.5, params={"optimizer.lr": 0.01}), trial(1, None, TrialState.RUNNING)]
+    pruned = Trial(
+        number=2, params={"optimizer.lr": 0.1}, state=TrialState.PRUNED, reports=(Report(samples=9, value=0.1),)
+    )
+    points = lr_batch_map(spec, [*trials, pruned])
+    assert [(p.number, p.lr, p.global_batch, p.value) for p in points] == [(0, 0.01, 128, 0.5), (2, 0.1, 128, 0.1)]
+
+
+def test_an_estimate_lies_between_perfect_pruning_and_none() -> None:
+    told = estimate(accepted(pruner={"asha": {"min_samples": 100}}), 2_700)
+    # One in three passes each of 100, 300 and 900: (100 + 200/3 + 600/9 + 1800/27) of 2700.
+    assert (told.num_trials, told.samples_low, told.samples_high) == (32, 32 * 300, 32 * 2_700)
+    assert (told.worker_s_low, told.confirm_samples_high) == (None, 0)
+    assert estimate(accepted(pruner="none"), 2_700).samples_low == 32 * 2_700
+
+
+def test_an_estimate_counts_a_promotion_and_what_each_trial_takes_to_start() -> None:
+    told = estimate(accepted(pruner="none", promote="best", trials=10), 1_000, samples_per_worker_s=100.0, start_s=1.0)
+    assert (told.confirm_samples_low, told.confirm_samples_high) == (4 * 5 * 1_000, 4 * 20 * 1_000)
+    assert (told.worker_s_low, told.worker_s_high) == (10 * 11 + 20 * 11, 10 * 11 + 80 * 11)
+
+
+def test_an_estimate_of_a_small_grid_counts_its_points() -> None:
+    spec = accepted(space={"batch.global_size": {"choice": [32, 64]}}, sampler="grid", pruner="none")
+    assert estimate(spec, 100).num_trials == 2
+
+
+@pytest.mark.parametrize("pruner", ["hyperband", "median", "asha"])
+def test_every_pruner_is_estimated_to_save_something(pruner: str) -> None:
+    told = estimate(accepted(pruner=pruner), 2_700)
+    assert told.samples_low < 0.8 * told.samples_high

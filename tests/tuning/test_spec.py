@@ -1,0 +1,229 @@
+"""The sweep spec: defaults, every refusal with its pointer, and no trial that is refused later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tuning.given import BASE, JOB, accepted, refused
+from tuning.parsing import parse_sweep_spec, wanted_configuration
+from tuning.space import space_of
+from tuning.spec import SweepSpec, trial_name, trial_spec
+from tuning.spec_problems import Known
+from workers.errors import SpecError
+from workers.spec import JobSpec
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    spec = accepted()
+    assert (spec.mode, spec.sampler, spec.pruner, spec.population) == ("max", "tpe", "asha", None)
+    assert (spec.trials, spec.parallel, spec.seed, spec.warm_start, spec.promote) == (32, 4, 0, [], None)
+    assert (spec.limits.time_s, spec.limits.cost, spec.limits.trials_without_improvement) == (None, None, None)
+
+
+def test_a_spec_survives_its_own_json() -> None:
+    spec = accepted(pruner={"asha": {"min_samples": 1000}}, limits={"time_s": 60})
+    assert parse_sweep_spec(spec.model_dump(mode="json")) == spec
+    assert spec.model_dump(mode="json")["space"]["config.hidden"] == {"int": [32, 512], "log": True}
+
+
+def test_the_job_is_told_with_its_defaults_and_without_what_is_searched() -> None:
+    job = accepted().job
+    assert (job["epochs"], job["eval_every_steps"], job["seed"]) == (15, 100, 0)
+    assert "name" not in job
+    assert "lr" not in job["optimizer"]  # type: ignore[operator]
+    assert "global_size" not in job["batch"]  # type: ignore[operator]
+
+
+def test_a_value_beside_the_space_holds_where_the_parameter_is_not_active() -> None:
+    spec = accepted(job={**JOB, "config": {"dropout": 0.25}})
+    point = {"optimizer.lr": 0.1, "batch.global_size": 32, "config.hidden": 40, "config.regularise": False}
+    assert trial_spec(spec, 3, point).config == {"dropout": 0.25, "hidden": 40, "regularise": False}
+
+
+def test_a_trial_is_the_job_with_the_point_in_it() -> None:
+    point = {"optimizer.lr": 0.1, "batch.global_size": 32, "config.hidden": 40, "config.regularise": False}
+    job = trial_spec(accepted(), 3, point)
+    assert (job.name, job.optimizer.lr, job.batch.global_size) == ("digits-lr-3", 0.1, 32)
+    assert (job.epochs, job.workers.max) == (15, 2)
+
+
+@pytest.mark.parametrize(("batch", "every"), [(32, 31), (256, 3), (2048, 1), (4, 100)])
+def test_a_trial_reports_at_the_first_rung_whatever_its_batch(batch: int, every: int) -> None:
+    spec = accepted(space={"batch.global_size": {"choice": [4, 32, 256, 2048]}})
+    assert trial_spec(spec, 0, {"batch.global_size": batch}, first_rung=1_000).eval_every_steps == every
+    assert trial_spec(spec, 0, {"batch.global_size": batch}).eval_every_steps == 100
+
+
+def test_how_often_a_trial_evaluates_is_left_alone_where_it_is_searched_or_not_the_metric() -> None:
+    searched = accepted(space={"eval_every_steps": {"int": [50, 90]}})
+    assert trial_spec(searched, 0, {"eval_every_steps": 70}, first_rung=128).eval_every_steps == 70
+    by_loss = accepted(metric="loss", mode="min", space={"seed": {"int": [1, 2]}})
+    assert trial_spec(by_loss, 0, {"seed": 1}, first_rung=128).eval_every_steps == 100
+
+
+def test_the_name_of_a_trial_is_a_name_of_a_job_however_long_the_sweeps_is() -> None:
+    assert trial_name("a" * 56 + "-" + "b" * 6, 1234) == "a" * 56 + "-b-1234"
+    assert trial_name("a" * 57 + "-" + "b" * 5, 1234) == "a" * 57 + "-1234"
+
+
+def test_a_job_may_come_from_a_configuration() -> None:
+    document = {**BASE, "job": {"from": "best"}}
+    assert wanted_configuration(document) == "best"
+    spec = parse_sweep_spec(document, Known(configuration={**JOB, "name": "best", "seed": 7}))
+    assert spec.job["seed"] == 7
+    assert wanted_configuration(BASE) is wanted_configuration({"job": 3}) is wanted_configuration(None) is None
+
+
+@pytest.mark.parametrize("document", [None, "name: x", 3, [BASE]])
+def test_what_is_not_a_mapping_is_refused(document: object) -> None:
+    with pytest.raises(SpecError, match="a sweep spec is a mapping"):
+        parse_sweep_spec(document)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = refused(name=None, trails=3, space={"optimizer.lr": {"log_uniform": [0]}}, job={"from": "x"}, sampler="tp")
+    assert set(found) == {"/name", "/trails", "/space/optimizer.lr/log_uniform", "/job/from", "/sampler"}
+    found = refused(space={"optimizer.lr": {"log_uniform": [0, 1]}, "x": {"int": [1, 2]}}, metric="acc", trials=3)
+    assert set(found) == {"/space/optimizer.lr/log_uniform", "/space/x", "/metric"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "pointer", "told"),
+    [
+        ({"samplr": "tpe"}, "/samplr", "did you mean 'sampler'?"),
+        ({"sampler": "tps"}, "/sampler", "did you mean 'tpe'?"),
+        ({"pruner": "ahsa"}, "/pruner", "did you mean 'asha'?"),
+        ({"pruner": {"asha": {"reductions": 3}}}, "/pruner/asha/reductions", "did you mean 'reduction'?"),
+        (
+            {"pruner": {"asha": {"reduction": 1}}},
+            "/pruner/asha/reduction",
+            "must be greater than or equal to 2 (seen: 1)",
+        ),
+        ({"pruner": {"asha": {}, "median": {}}}, "/pruner", "given: asha and median"),
+        ({"pruner": {}}, "/pruner", "given: none of them"),
+        ({"trials": 0}, "/trials", "must be greater than or equal to 1 (seen: 0)"),
+        ({"trials": "32"}, "/trials", "a number is written without quotes"),
+        ({"name": "My_Sweep"}, "/name", "must be a DNS-1123 label"),
+        ({"promote": "a b"}, "/promote", "the name of a configuration"),
+        ({"metric": "accuracy"}, "/metric", "write 'eval.accuracy' for what `evaluate`"),
+        ({"metric": "gpu_utilisation"}, "/metric", "is measured on GPUs only (seen: resources.gpus=0)"),
+        ({"metric": "loss"}, "/mode", "say mode: min (or max)"),
+        ({"metric": "compute_s"}, "/mode", "say mode: min (or max)"),
+        ({"job": 3}, "/job", "must be a job spec without name, or {from: NAME}"),
+        ({"job": {"from": "x"}}, "/job/from", "there is no configuration 'x'"),
+        ({"job": {"from": "x", "epochs": 3}}, "/job", "stands alone; take out 'epochs'"),
+        ({"job": {**JOB, "name": "x"}}, "/job/name", "leave the job's name out"),
+        ({"job": {**JOB, "epoch": 3}}, "/job/epoch", "did you mean 'epochs'?"),
+        ({"job": {**JOB, "epochs": None}}, "/job/steps", "exactly one of steps, epochs and samples"),
+        ({"job": {"entrypoint": JOB["entrypoint"], "steps": 9}}, "/job/steps", "needs epochs or samples"),
+        ({"job": {**JOB, "batch": {"micro_size": 64}}}, "/job/batch/micro_size", "64 is above batch.global_size=32"),
+        ({"limits": {"cost": 3}}, "/limits/cost", "the settings have no prices; set price_cpu_hour, or use time_s"),
+        ({"limits": {"time": 3}}, "/limits/time", "did you mean 'time_s'?"),
+        ({"warm_start": ["a", "a"]}, "/warm_start/1", "'a' is listed twice; keep one"),
+        ({"sampler": "cmaes"}, "/space/batch.global_size", "cmaes knows numbers without choices"),
+        ({"sampler": "cmaes"}, "/space/config.dropout", "cmaes knows numbers without conditions"),
+        ({"sampler": "grid"}, "/space/optimizer.lr", "give a step, or list a choice"),
+        ({"population": "pbt", "pruner": "asha"}, "/pruner", "leave the pruner out, or write pruner: none"),
+        ({"population": "pbt"}, "/space/config.hidden", "can search optimizer.lr and batch.global_size only"),
+        ({"population": "pbt"}, "/parallel", "parallel=4 is below trials=32; raise it"),
+        ({"population": "pb2", "trials": 3}, "/trials", "needs at least 4 trials (seen: 3)"),
+        ({"population": "pb2"}, "/space/batch.global_size", "write int or uniform bounds, or use pbt"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_to_give(changed: dict[str, Any], pointer: str, told: str) -> None:
+    assert told in refused(**changed)[pointer]
+
+
+def test_a_field_of_the_job_that_only_some_points_contradict_is_told_with_such_a_point() -> None:
+    job = {**JOB, "batch": {"micro_size": 64}}
+    assert refused(job=job)["/job/batch/micro_size"].startswith("with optimizer.lr=0.0001, batch.global_size=32: 64 is")
+    assert refused(job={**JOB, "compil": 3})["/job/compil"].startswith("unknown key 'compil'; did you mean")
+
+
+def test_what_is_not_built_yet_is_refused_as_such() -> None:
+    assert "use grad_norm" in refused(code="NOT_AVAILABLE", metric="noise_scale")["/metric"]
+    space = {"compile": {"choice": [False, True]}}
+    assert refused(code="NOT_AVAILABLE", space=space)["/space/compile"].startswith(
+        "with compile=True: true is not built"
+    )
+
+
+def test_a_sampler_whose_package_is_missing_is_refused_when_the_sweep_is_made() -> None:
+    space = {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.width": {"int": [8, 64]}}
+    bare, full = Known(is_installed=lambda package: False), Known(is_installed=lambda package: True)
+    assert "which the service lacks; use tpe" in refused(bare, space=space, sampler="cmaes")["/sampler"]
+    assert accepted(full, space=space, sampler="cmaes").sampler == "cmaes"
+
+
+def test_money_can_be_limited_where_there_are_prices() -> None:
+    assert accepted(Known(has_prices=True), limits={"cost": 3}).limits.cost == 3
+
+
+def test_a_population_needs_no_word_about_the_pruner() -> None:
+    space = {k: BASE["space"][k] for k in ("optimizer.lr", "batch.global_size")}
+    assert accepted(population="pbt", space=space, trials=4).pruner == "none"
+
+
+@pytest.mark.parametrize("metric", ["samples_per_s", "eval.accuracy", "user.reward"])
+def test_more_is_better_where_nothing_says_otherwise(metric: str) -> None:
+    assert accepted(metric=metric).mode == "max"
+
+
+def test_a_very_deep_document_is_an_error_and_no_crash() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert refused(job={**JOB, "config": {"a": deep}})
+    assert refused(space={"optimizer.lr": {"choice": deep}})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from([10**400, -(10**400)]) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+PATHS = st.sampled_from(
+    ["optimizer.lr", "batch", "workers.max", "config.x", "env.A", "labels.a", "communication.scheme"]
+)
+KINDS = st.sampled_from(["uniform", "log_uniform", "int", "choice", "step", "log", "when"])
+ODD = st.one_of(JSON, st.lists(st.one_of(st.integers(), st.floats(), JSON), min_size=2, max_size=2))
+SPACES = st.dictionaries(PATHS | st.text(max_size=5), JSON | st.dictionaries(KINDS, ODD, max_size=2), max_size=3)
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(sorted(SweepSpec.model_fields)) | st.text(max_size=5), JSON, max_size=3),
+    st.none() | SPACES,
+    st.none() | st.dictionaries(st.sampled_from(sorted(JobSpec.model_fields)), JSON, max_size=3),
+)
+def test_any_document_is_either_a_spec_or_told_problems(
+    document: dict[str, Any], space: dict[str, Any] | None, job: dict[str, Any] | None
+) -> None:
+    whole = {**BASE, **document}
+    whole |= {} if space is None else {"space": space}
+    whole |= {} if job is None else {"job": {**JOB, **job}}
+    try:
+        parse_sweep_spec(whole)
+    except SpecError as error:
+        told = error.problems
+    else:
+        return
+    assert all(p.detail and (p.pointer == "" or p.pointer.startswith("/")) for p in told)
+
+
+def test_every_point_of_the_base_is_a_job() -> None:
+    spec = accepted()
+    for number, point in enumerate(space_of(spec.space).corners()):
+        assert trial_spec(spec, number, point).optimizer.lr > 0
+
+
+def test_reading_a_spec_loads_nothing_heavy() -> None:
+    code = "import sys, tuning.parsing, tuning.pruning; print({'torch', 'ray', 'numpy', 'optuna'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "set()"

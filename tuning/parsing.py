@@ -1,0 +1,122 @@
+"""Reading a sweep spec: every refusal at once, each with its pointer. Pure.
+
+``parse_sweep_spec`` is the one way in. It refuses as ``parse_job_spec`` does, and builds the job of every
+corner of the space, so that no trial is refused later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from tuning.spec import SweepSpec
+from tuning.spec_problems import Known, rule_problems
+from tuning.trial_jobs import job_problems, resolved_job
+from workers.errors import FieldProblem, SpecError
+from workers.problems import Place, problems_of
+from workers.spec import parse_job_spec
+
+_LABEL = "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters"
+_TOLD: dict[Place, str] = {
+    ("name",): _LABEL,
+    ("promote",): f"{_LABEL}; the name of a configuration",
+    ("job",): "must be a job spec without name, or {from: NAME} of a configuration",
+    (
+        "space",
+    ): "must be a mapping of paths in the job spec to distributions, as in optimizer.lr: {log_uniform: [1e-4, 1e-1]}",
+    ("space", "*"): "must be a distribution: {uniform: [low, high]}, {log_uniform: ...}, {int: ...} or {choice: [...]}",
+}
+
+_LESS_IS_BETTER = ("loss", "error", "perplexity", "seconds", "_s")
+_MORE_IS_BETTER = "_per_s"
+
+
+def wanted_configuration(document: object) -> str | None:
+    """The name of the configuration that a sweep's job is taken from, for the caller to look up."""
+    job = document.get("job") if isinstance(document, Mapping) else None
+    name = job.get("from") if isinstance(job, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
+    """Read a sweep spec from parsed YAML or JSON; the result holds the configuration's job, not its name.
+
+    Raises SpecError with every problem found; its code is NOT_AVAILABLE where all that is wrong is that
+    values are not built yet.
+    """
+    known = known or Known()
+    if not isinstance(document, Mapping):
+        seen = type(document).__name__
+        raise SpecError(
+            [FieldProblem("", f"a sweep spec is a mapping, this is a {seen}; give name, job, space, metric")]
+        )
+    filled, problems = _filled(document, known)
+    try:
+        spec = SweepSpec.model_validate(filled)
+    except ValidationError as error:
+        raise SpecError([*problems, *problems_of(error, filled, SweepSpec, _TOLD, hidden="env")]) from None
+    problems += rule_problems(spec, known)
+    missing: list[FieldProblem] = []
+    if not any(p.pointer.startswith(("/space", "/job")) for p in problems):
+        wrong, missing = job_problems(spec)
+        problems += wrong
+    problems, missing = _metric_problems(spec, problems, missing)
+    if problems:
+        raise SpecError(problems)
+    if missing:
+        raise SpecError(missing, code="NOT_AVAILABLE")
+    return spec.model_copy(update={"job": resolved_job(spec)})
+
+
+def _filled(document: Mapping[Any, Any], known: Known) -> tuple[dict[Any, Any], list[FieldProblem]]:
+    """The document with its job spelled out, and with the defaults that hang on other fields."""
+    filled, problems = dict(document), []
+    job, metric = filled.get("job"), filled.get("metric")
+    if isinstance(job, Mapping) and "from" in job:
+        problems = _from_problems(job, known)
+        filled["job"] = {k: v for k, v in (known.configuration or {}).items() if k != "name"}
+    elif isinstance(job, Mapping) and "name" in job:
+        told = "a sweep names its trials itself, after its own name; leave the job's name out"
+        problems = [FieldProblem("/job/name", told)]
+    if filled.get("population") is not None:
+        filled.setdefault("pruner", "none")
+    if "mode" not in filled and isinstance(metric, str) and _is_less_better(metric):
+        told = f"{metric!r:.80} sounds as if less were better, and the default is max; say mode: min (or max)"
+        problems.append(FieldProblem("/mode", told))
+    return filled, problems
+
+
+def _is_less_better(metric: str) -> bool:
+    return metric.endswith(_LESS_IS_BETTER) and not metric.endswith(_MORE_IS_BETTER)
+
+
+def _from_problems(job: Mapping[Any, Any], known: Known) -> list[FieldProblem]:
+    name = job["from"]
+    if len(job) > 1:
+        others = ", ".join(repr(key) for key in job if key != "from")
+        told = f"{{from: NAME}} stands alone; take out {others:.200}, or write the job out without from"
+        return [FieldProblem("/job", told)]
+    if known.configuration is None:
+        told = f"there is no configuration {name!r:.80}; put one at /configurations/NAME, or write the job out"
+        return [FieldProblem("/job/from", told)]
+    return []
+
+
+def _metric_problems(
+    spec: SweepSpec, problems: list[FieldProblem], missing: list[FieldProblem]
+) -> tuple[list[FieldProblem], list[FieldProblem]]:
+    """A metric is what a checkpoint's metric can be, and something that this job measures."""
+    probe = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
+    try:
+        parse_job_spec({**probe, "checkpoint": {"metric": spec.metric}})
+    except SpecError as error:
+        found = [FieldProblem("/metric", p.detail) for p in error.problems]
+        return (problems, [*missing, *found]) if error.code == "NOT_AVAILABLE" else ([*problems, *found], missing)
+    resources = spec.job.get("resources")
+    gpus = resources.get("gpus", 0) if isinstance(resources, Mapping) else 0
+    if spec.metric == "gpu_utilisation" and not gpus and "resources.gpus" not in spec.space:
+        told = "gpu_utilisation is measured on GPUs only (seen: resources.gpus=0); give the job one, or another metric"
+        return [*problems, FieldProblem("/metric", told)], missing
+    return problems, missing

@@ -1,0 +1,86 @@
+"""What is wrong with a search space by itself, whatever the job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from tuning.distributions import Uniform, distribution_of, faults
+from tuning.paths import path_fault
+from tuning.spec_parts import DistributionSpec
+from tuning.values import Scalar, same
+from workers.errors import FieldProblem
+
+MAX_PARAMETERS = 64
+
+Specs = Mapping[str, DistributionSpec]
+
+
+def space_problems(specs: Specs) -> list[FieldProblem]:
+    """Every fault of paths, distributions and conditions, with pointers from ``/space`` on."""
+    if not specs:
+        return [FieldProblem("/space", "nothing is searched; give at least one path, such as optimizer.lr")]
+    if len(specs) > MAX_PARAMETERS:
+        told = f"{len(specs)} parameters are more than a sweep can search ({MAX_PARAMETERS}); leave some out"
+        return [FieldProblem("/space", told)]
+    problems = []
+    for path, spec in specs.items():
+        if fault := path_fault(path) or _overlap(path, specs):
+            problems.append(FieldProblem(place(path), fault))
+        problems += [FieldProblem(place(path, key), detail) for key, detail in faults(spec)]
+    sound = {path: spec for path, spec in specs.items() if not faults(spec)}
+    return problems + _condition_problems(specs, sound)
+
+
+def place(path: str, *keys: str) -> str:
+    """JSON Pointer of a parameter, or of something in it."""
+    parts = ("space", path, *(key for key in keys if key))
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def _overlap(path: str, specs: Specs) -> str:
+    inner = next((other for other in specs if other.startswith(path + ".")), None)
+    return f"{path} and {inner} set the same value; keep one of them" if inner else ""
+
+
+def _condition_problems(specs: Specs, sound: Specs) -> list[FieldProblem]:
+    problems = []
+    for path, spec in specs.items():
+        for above, value in spec.when.items():
+            if fault := _condition_fault(above, value, specs, sound):
+                problems.append(FieldProblem(place(path, "when", above), fault))
+    try:
+        order = tuple(TopologicalSorter({path: tuple(spec.when) for path, spec in specs.items()}).static_order())
+    except CycleError as error:
+        ring: list[str] = error.args[1]
+        told = f"these conditions wait for one another: {' -> '.join(ring)}; take one of them out"
+        return [*problems, FieldProblem(place(ring[0], "when"), told)]
+    return problems + _impossible([path for path in order if path in specs], specs)
+
+
+def _condition_fault(above: str, value: Scalar, specs: Specs, sound: Specs) -> str:
+    if above not in specs:
+        return f"{above:.80} is not searched, so it has one value only; search it too, or take the condition out"
+    if above not in sound:
+        return ""
+    distribution = distribution_of(sound[above])
+    if isinstance(distribution, Uniform) and distribution.count() == 0:
+        return f"{above} is continuous and as good as never {value}; give it a step, or make it a choice"
+    if not distribution.contains(value):
+        return f"{above} cannot be {value!r:.80}; give one of its values, such as {distribution.at(0)!r:.80}"
+    return ""
+
+
+def _impossible(order: list[str], specs: Specs) -> list[FieldProblem]:
+    """Conditions that exclude each other through what they themselves need."""
+    needed: dict[str, dict[str, Scalar]] = {}
+    for path in order:
+        own: dict[str, Scalar] = {}
+        for above, value in specs[path].when.items():
+            for name, wanted in {**needed.get(above, {}), above: value}.items():
+                if name in own and not same(own[name], wanted):
+                    told = f"never met: {name} would be both {own[name]!r:.80} and {wanted!r:.80}; change one of them"
+                    return [FieldProblem(place(path, "when"), told)]
+                own[name] = wanted
+        needed[path] = own
+    return []

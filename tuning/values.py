@@ -1,0 +1,34 @@
+"""The values that a search chooses: scalars of a job spec, and how two of them compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Scalar: TypeAlias = bool | int | float | str | None
+
+Params: TypeAlias = Mapping[str, Scalar]
+"""One point of a search space: path in the job spec -> value, for the parameters that are active there."""
+
+
+PointKey: TypeAlias = tuple[tuple[str, str], ...]
+
+
+def key_of(params: Params) -> PointKey:
+    """Equal for equal points, whatever the order in which they were written."""
+    return tuple(sorted((path, repr(value)) for path, value in params.items()))
+
+
+def same(one: Scalar, other: Scalar) -> bool:
+    """Whether a reader of YAML takes them for one value: 1 is 1.0, and neither is ``true``."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def told(params: Params) -> str:
+    """A point in the middle of a sentence: ``optimizer.lr=0.1, batch.global_size=32``."""
+    return ", ".join(f"{path}={_shown(path, value)}" for path, value in params.items())
+
+
+def _shown(path: str, value: Scalar) -> str:
+    """Values of variables are shown nowhere: somebody may have written a secret there."""
+    return "..." if path.startswith("env.") else f"{value:.80}" if isinstance(value, str) else str(value)
