@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0005"
+REVISION = "0006"
 """The migration that makes these tables."""
 
 metadata = MetaData(
