@@ -24,18 +24,18 @@ def storage_place(value: str) -> str:
     folder = local_folder(value)
     if folder is None:
         if why := unusable(value):
-            raise ValueError(f"storage {value!r} cannot be used: {why}")
+            raise ValueError(f"{value!r} cannot be used: {why}")
         if not value.partition("://")[2].strip("/"):
-            raise ValueError(f"storage {value!r} names no place; write {value.partition('://')[0]}://BUCKET/PATH")
+            raise ValueError(f"{value!r} names no place; write {value.partition('://')[0]}://BUCKET/PATH")
         return value.rstrip("/")
     if "://" in value and urlsplit(value).netloc not in ("", "localhost"):
-        raise ValueError(f"storage {value!r} names a machine; write file:///PATH, or mount it and give its folder")
+        raise ValueError(f"{value!r} names a machine; write file:///PATH, or mount it and give its folder")
     if "://" not in value and (found := _ALMOST_A_URL.fullmatch(value)):
         scheme = found[1] or found[2]
         meant = f"{scheme}://{'/' if scheme == 'file' else ''}{found[3].lstrip('/')}"
-        raise ValueError(f"storage {value!r} is neither a URL nor plainly a folder; write {meant}, or ./{value}")
+        raise ValueError(f"{value!r} is neither a URL nor plainly a folder; write {meant}, or ./{value}")
     if not folder:
-        raise ValueError(f"storage {value!r} names no folder; write its path, or file:///PATH")
+        raise ValueError(f"{value!r} names no folder; write its path, or file:///PATH")
     return os.path.abspath(Path(folder).expanduser())
 
 
@@ -58,10 +58,10 @@ def database_address(value: str) -> str:
 def _sqlite_address(value: str) -> str:
     name = value.removeprefix(SQLITE)
     if name in ("", ":memory:"):
-        raise ValueError(f"database {value!r} names no file that several processes could use; write {SQLITE}/PATH/FILE")
+        raise ValueError(f"{value!r} names no file that several processes could use; write {SQLITE}/PATH/FILE")
     file = Path(os.path.abspath(Path(name).expanduser()))
     if name.endswith("/") or file.is_dir():
-        raise ValueError(f"database {value!r} is a folder; name a file in it: {SQLITE}{file}/concertina.db")
+        raise ValueError(f"{value!r} is a folder; name a file in it: {SQLITE}{file}/concertina.db")
     return f"{SQLITE}{file}"
 
 

@@ -199,6 +199,31 @@ async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_
     assert list(await endless.store.nodes.node_marks()) == ["a"]
 
 
+async def test_a_node_that_kills_jobs_of_one_worker_is_quarantined(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.avoidance.INCIDENT_S", 0.0)
+    endless.cluster.machines = ("a", "b")
+    job = await endless.submit(workers=1)
+
+    async def lose() -> None:
+        await endless.until(job, lambda row: row.num_current == 1 and row.state is JobState.RUNNING)
+        fleet = endless.cluster.fleets[last_key(endless)]
+        [worker] = [i for i, w in fleet.workers.items() if w.node_id == "a"]
+        fleet.lose(worker, "killed")
+        await endless.until(job, lambda row: worker not in str(row.observed))
+
+    for _ in range(MAX_LOSSES):
+        await lose()
+    for _ in range(2000):
+        await endless.reconciler.tick()
+        if marks := await endless.store.nodes.node_marks():
+            break
+    assert [(m.node_id, m.duty, m.actor) for m in marks.values()] == [("a", Duty.QUARANTINED, "service")]
+    kinds = {entry.kind for entry in await endless.store.telemetry.timeline(job.id, 0, 100)}
+    assert TimelineKind.WORKER_LOST not in kinds
+
+
 async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
     endless: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
