@@ -10,11 +10,15 @@ from workers.status import AvoidedNode
 
 MAX_LOSSES = 3
 WINDOW_S = 600.0
+HISTORY_S = 3600.0
+"""How far back a job's losses on other nodes speak for a node: a job that fails wherever it goes is itself at fault."""
+INCIDENT_S = 5.0
+"""What a job loses on a node within this time of the first loss has one cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A node that lost ``num_losses`` workers within ``WINDOW_S``; ``is_last`` means that no other is left to use."""
+    """A node that failed ``num_losses`` times within ``WINDOW_S``; ``is_last`` means that no other is left to use."""
 
     node: NodeView
     num_losses: int
@@ -23,7 +27,7 @@ class Suspect:
     @property
     def reason(self) -> str:
         """Why it is quarantined, in words."""
-        return f"{self.num_losses} workers were lost on it within {WINDOW_S / 60:.0f} minutes"
+        return f"jobs lost workers on it {self.num_losses} times within {WINDOW_S / 60:.0f} minutes"
 
 
 def avoided(nodes: Sequence[NodeView], marks: Mapping[str, NodeMark]) -> tuple[AvoidedNode, ...]:
@@ -51,14 +55,23 @@ def usable(nodes: Iterable[NodeView], avoid: Iterable[AvoidedNode]) -> tuple[Nod
 
 
 def suspects(
-    nodes: Sequence[NodeView], marks: Mapping[str, NodeMark], losses: Sequence[Loss], now: float
+    nodes: Sequence[NodeView], marks: Mapping[str, NodeMark], losses: Sequence[Loss], now: float, num_jobs: int
 ) -> list[Suspect]:
-    """Usable nodes with too many losses of late, worst first; what came before somebody's word on a node is past.
+    """Usable nodes that failed too often of late, worst first; what came before somebody's word on a node is past.
 
-    The last usable node is only told of: quarantine would stop every job.
+    ``losses`` are those of ``HISTORY_S``, oldest first; ``num_jobs`` have workers now. What a single job lost counts
+    only where the node is at fault rather than the job. The last usable node is only told of: quarantine would
+    stop every job.
     """
     left = list(usable(nodes, avoided(nodes, marks)))
-    counts = {node.node_id: _count(node, marks.get(node.node_id), losses, now) for node in left}
+    incidents = _incidents(losses)
+    counts = {}
+    for node in left:
+        mark = marks.get(node.node_id)
+        since = max(now - WINDOW_S, mark.since if mark else 0.0)
+        blaming = [loss for loss in incidents if loss.node_id == node.node_id and loss.time > since]
+        is_blamed = len(left) == 1 or _is_at_fault(blaming, incidents, num_jobs)
+        counts[node.node_id] = len(blaming) if is_blamed else 0
     found = []
     for node in sorted(left, key=lambda n: -counts[n.node_id]):
         if counts[node.node_id] >= MAX_LOSSES:
@@ -67,6 +80,24 @@ def suspects(
     return found
 
 
-def _count(node: NodeView, mark: NodeMark | None, losses: Sequence[Loss], now: float) -> int:
-    since = max(now - WINDOW_S, mark.since if mark else 0.0)
-    return sum(loss.node_id == node.node_id and loss.time > since for loss in losses)
+def _incidents(losses: Sequence[Loss]) -> list[Loss]:
+    """The first of those of one job on one node that have one cause."""
+    begun: dict[tuple[str, str], float] = {}
+    found = []
+    for loss in losses:
+        key = (loss.job_id, loss.node_id)
+        if key not in begun or loss.time - begun[key] > INCIDENT_S:
+            begun[key] = loss.time
+            found.append(loss)
+    return found
+
+
+def _is_at_fault(blaming: Sequence[Loss], incidents: Sequence[Loss], num_jobs: int) -> bool:
+    """Whether these incidents speak against their node: two jobs say so, or one that does well on other nodes."""
+    jobs = {loss.job_id for loss in blaming}
+    if len(jobs) != 1:
+        return len(jobs) > 1
+    (job_id,), node_id = jobs, blaming[0].node_id
+    num_elsewhere = sum(loss.job_id == job_id and loss.node_id != node_id for loss in incidents)
+    is_seen_elsewhere = num_jobs <= 1 or any(loss.spared_elsewhere for loss in blaming)
+    return is_seen_elsewhere and MAX_LOSSES * num_elsewhere < len(blaming)

@@ -269,10 +269,12 @@ class ClusterEvent:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A worker was lost on a node, at this time in Unix seconds."""
+    """A job lost workers on a node, at this time in Unix seconds; with ``spared_elsewhere`` it kept some on others."""
 
+    job_id: str
     node_id: str
     time: float
+    spared_elsewhere: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

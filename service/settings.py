@@ -6,7 +6,6 @@ The only reader of the environment. Checked once, here, and trusted after.
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import ipaddress
 import json
 import os
@@ -14,13 +13,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from service.addresses import SQLITE, database_address, ray_address, storage_place
 from workers.spec_parts import OWN_PREFIXES
-from workers.storage import local_folder, unusable
 
 PREFIX = "CONCERTINA_"
 CONFIG_FILE = "config.toml"
@@ -48,9 +46,9 @@ class Settings(BaseSettings):
         str, Field(description="Address to listen on; other than loopback needs a certificate or behind_proxy.")
     ] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="TCP port to listen on; 0 takes a free one.")] = 8420
-    database: Annotated[str | None, Field(description="URL of the database; null is SQLite in the home directory.")] = (
-        None
-    )
+    database: Annotated[
+        str | None, Field(repr=False, description="URL of the database; null is SQLite in the home directory.")
+    ] = None
     ray_address: Annotated[
         str | None, Field(description="A Ray cluster to attach to; null starts one on this machine.")
     ] = None
@@ -133,18 +131,12 @@ class Settings(BaseSettings):
     @field_validator("storage")
     @classmethod
     def _known_storage(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        folder = local_folder(value)
-        if folder is not None:
-            if urlsplit(value).netloc not in ("", "localhost") and "://" in value:
-                raise ValueError(
-                    f"storage {value!r} names a machine; write file:///PATH, or mount it and give its folder"
-                )
-            return os.path.abspath(Path(folder).expanduser())
-        if why := unusable(value):
-            raise ValueError(f"storage {value!r} cannot be used: {why}")
-        return value.rstrip("/")
+        return None if value is None else storage_place(value)
+
+    @field_validator("ray_address")
+    @classmethod
+    def _known_ray(cls, value: str | None) -> str | None:
+        return None if value is None else ray_address(value)
 
     @field_validator("storage_options", mode="before")
     @classmethod
@@ -159,18 +151,7 @@ class Settings(BaseSettings):
     @field_validator("database")
     @classmethod
     def _known_database(cls, value: str | None) -> str | None:
-        if value is None or value.startswith("sqlite:///"):
-            return value
-        if not value.startswith("postgresql+asyncpg://"):
-            raise ValueError(
-                f"{value.split(':', 1)[0]!r} is no database this service knows; "
-                "use sqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME"
-            )
-        if importlib.util.find_spec("asyncpg") is None:
-            raise ValueError("NOT_AVAILABLE: PostgreSQL needs its driver; pip install 'concertina[postgres]'")
-        if not urlsplit(value).path.strip("/"):
-            raise ValueError("the URL names no database; use postgresql+asyncpg://USER:PASSWORD@HOST/NAME")
-        return value
+        return None if value is None else database_address(value)
 
     @model_validator(mode="after")
     def _closed_to_the_network(self) -> Settings:
@@ -204,13 +185,12 @@ class Settings(BaseSettings):
     @property
     def database_url(self) -> str:
         """The URL of the database, as SQLAlchemy writes it."""
-        return self.database or f"sqlite:///{self.home / 'concertina.db'}"
+        return self.database or f"{SQLITE}{self.home / 'concertina.db'}"
 
     @property
     def database_file(self) -> Path | None:
         """The file of a SQLite database; None for another database."""
-        prefix = "sqlite:///"
-        return Path(self.database_url.removeprefix(prefix)) if self.database_url.startswith(prefix) else None
+        return Path(self.database_url.removeprefix(SQLITE)) if self.database_url.startswith(SQLITE) else None
 
     def as_environment(self) -> dict[str, str]:
         """These settings as variables, for a child process to load the same ones."""
@@ -249,10 +229,15 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
     variables = _from_environment(os.environ if environ is None else environ)
     home = Path(str(given.get("home", variables.get("home", DEFAULT_HOME)))).expanduser()
     from_file = _from_file(home / CONFIG_FILE)
+    origins = {
+        **{name: f"{name} in {home / CONFIG_FILE}" for name in from_file},
+        **{name: f"{PREFIX}{name.upper()}" for name in variables},
+        **{name: name for name in given},
+    }
     try:
         return Settings(**{**from_file, **variables, **given})
     except ValidationError as error:
-        raise SettingsError(_in_words(error)) from None
+        raise SettingsError(_in_words(error, origins)) from None
 
 
 def load_client_settings(url: str | None = None, environ: Mapping[str, str] | None = None) -> ClientSettings:
@@ -325,12 +310,23 @@ def _suggest(name: str) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(Settings.model_fields))}"
 
 
-def _in_words(error: ValidationError) -> str:
+def _in_words(error: ValidationError, origins: Mapping[str, str]) -> str:
+    """A line for each fault: where the setting was given, the value unless it may hold a secret, what to do."""
     lines = []
     for e in error.errors(include_url=False):
-        message = e["msg"].removeprefix("Value error, ")
         place = ".".join(str(p) for p in e["loc"])
+        name = str(e["loc"][0]) if e["loc"] else ""
         if e["type"] == "extra_forbidden":
-            message = f"unknown setting{_suggest(place)}"
-        lines.append(f"{place}: {message}" if place else message)
+            lines.append(f"{place}: unknown setting{_suggest(place)}")
+        elif e["type"] == "value_error":  # raised by a check of ours, which tells value and remedy
+            message = e["msg"].removeprefix("Value error, ")
+            lines.append(f"{origins.get(name, name)}: {message}" if name else message)
+        else:
+            lines.append(_unusable(name, origins.get(name, name), e["msg"], e["input"]))
     return "\n".join(lines)
+
+
+def _unusable(name: str, origin: str, why: str, value: object) -> str:
+    field = Settings.model_fields[name]
+    seen = f"={value!r:.80}" if field.repr else ""
+    return f"{origin}{seen} cannot be used: {why}; correct it or take it away. It means: {field.description}"

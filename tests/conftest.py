@@ -42,10 +42,19 @@ def _without_namespaces() -> str:
     return "" if tried.returncode == 0 else "this machine permits no network namespaces"
 
 
+def _without_mounts() -> str:
+    if os.geteuid() != 0:
+        return "mounting a file system needs root"
+    tried = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/tmp"]
+    done = subprocess.run(tried, check=False, capture_output=True, timeout=20)
+    return "" if done.returncode == 0 else "this machine permits no mounts"
+
+
 LACKS: dict[str, Callable[[], str]] = {
     "cluster": _without_ray,
     "browser": _without_chromium,
     "gpu": _without_gpu,
+    "mount": _without_mounts,
     "network": _without_namespaces,
 }
 

@@ -85,6 +85,12 @@ async def read_json(request: Request) -> object:
     return document
 
 
+async def no_body(request: Request) -> None:
+    """Refuse what the call would ignore: any body but an empty one or ``{}``. Raises what ``read_json`` does."""
+    if await request.body() and await read_json(request) != {}:
+        raise InvalidError("the body is refused", [FieldProblem("", "this call takes none; send no body, or {}")])
+
+
 def _check(value: Any, pointer: str, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise BadRequestError(f"the body is nested deeper than {MAX_DEPTH} levels")

@@ -54,6 +54,7 @@ REASON_BODY = body_of(
     },
     is_required=False,
 )
+EMPTY_BODY = body_of({"type": "object", "maxProperties": 0}, is_required=False)
 SCALE_BODY = body_of(
     {
         "type": "object",

@@ -9,6 +9,7 @@ from service.cli.output import complain
 from service.client import AmbiguousError, NotThereError, RefusedError, UnreachableError
 from service.packing import PackingError
 from service.settings import SettingsError
+from service.store.port import DatabaseAwayError, StoreError
 from service.supervise.home import HomeError
 from service.supervise.lock import AlreadyServedError, DatabaseServedError
 from service.supervise.ports import PortTakenError
@@ -40,7 +41,9 @@ def describe(error: Exception) -> int | None:
         return _refused(error)
     code = _exit_code(error)
     if code is not None:
-        complain(escape(str(error)))
+        is_away = isinstance(error, DatabaseAwayError)
+        remedy = "; see that it is there and can be reached, then try again" if is_away else ""
+        complain(escape(f"{error}{remedy}"))
     return code
 
 
@@ -49,7 +52,7 @@ def _exit_code(error: Exception) -> int | None:
         return error.exit_code
     if isinstance(error, NotThereError):
         return NOT_FOUND
-    if isinstance(error, UnreachableError):
+    if isinstance(error, UnreachableError | StoreError):
         return SERVER_ERROR
     return USAGE if isinstance(error, _USAGE_ERRORS) else None
 

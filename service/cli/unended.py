@@ -9,14 +9,17 @@ from service.store.opening import open_store
 
 
 def num_unended(database_url: str) -> int:
-    """How many jobs have not ended. Not for callers inside an event loop."""
+    """How many jobs have not ended, none where there are no tables yet. Not for callers inside an event loop.
+
+    Raises DatabaseAwayError.
+    """
     return asyncio.run(_count(database_url))
 
 
 async def _count(database_url: str) -> int:
     store = open_store(database_url)
     try:
-        counts = await store.jobs.count_by_state()
+        counts = await store.jobs.count_by_state() if await store.database.has_tables() else {}
     finally:
         await store.close()
     return sum(number for state, number in counts.items() if state not in ENDED_STATES)

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from service import demand, queue, spares
-from service.avoidance import WINDOW_S, avoided, suspects, usable
+from service.avoidance import HISTORY_S, avoided, suspects, usable
 from service.folders import JOBS
 from service.ports import ClusterLostError
 from service.reconciler.orphans import Suspects, orphaned_actors
@@ -84,7 +84,7 @@ class Reconciler:
         placed = [job for job in rows if job.state in PLACED_STATES]
         queued = [job for job in rows if job.state is JobState.QUEUED]
         self._forget_all_but(placed)
-        await self._look(now_s, has_waiting=bool(queued))
+        await self._look(now_s, len(placed), has_waiting=bool(queued))
         if not self.is_leaving:
             await self._place(queued, placed)
         for job in placed:
@@ -140,7 +140,7 @@ class Reconciler:
             if error is not None:
                 log.error("step failed", job=job_id, exc_info=error)
 
-    async def _look(self, now_s: float, *, has_waiting: bool) -> None:
+    async def _look(self, now_s: float, num_jobs: int, *, has_waiting: bool) -> None:
         if has_waiting or now_s - self._viewed_s >= VIEW_S:
             view = self._with_wishes(await self._office.cluster.view())
             self._viewed_s = now_s
@@ -148,7 +148,7 @@ class Reconciler:
                 await self._office.store.put_cluster(view, self._office.fence)
                 self._stored_view_s = now_s
             self._view = view
-            await self._watch_nodes(view)
+            await self._watch_nodes(view, num_jobs)
         self._marks = await self._office.store.node_marks()
         nodes = self._view.nodes if self._view else ()
         self._avoid = avoided(nodes, self._marks)
@@ -167,11 +167,12 @@ class Reconciler:
             return view
         return replace(view, autoscaling=replace(view.autoscaling, wanted_by=tuple(self._teller.demand.missing)))
 
-    async def _watch_nodes(self, view: ClusterView) -> None:
+    async def _watch_nodes(self, view: ClusterView, num_jobs: int) -> None:
         """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
         store, fence, now = self._office.store, self._office.fence, time.time()
         await store.forget_nodes([node.node_id for node in view.nodes if node.is_alive], fence)
-        for suspect in suspects(view.nodes, self._marks, await store.losses(now - WINDOW_S), now):
+        losses = await store.losses(now - HISTORY_S)
+        for suspect in suspects(view.nodes, self._marks, losses, now, num_jobs):
             node, why = suspect.node, suspect.reason
             if suspect.is_last:
                 text = f"Node {node.name} stays in use although {why}: there is no other to use."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection, bindparam, make_url, select, update
+from sqlalchemy import Connection, bindparam, inspect, make_url, select, update
 
 from service.store.port import FencedOutError, StoreError
 from service.store.schema import installation
@@ -76,6 +76,10 @@ class Database:
     async def change(self) -> int:
         """The number of the last committed change."""
         return await self.read(lambda conn: int(conn.execute(select(installation.c.change)).scalar_one()))
+
+    async def has_tables(self) -> bool:
+        """Whether ``service.migrations.upgrade`` has ever made them."""
+        return await self.read(lambda conn: inspect(conn).has_table(installation.name))
 
     async def close(self) -> None:
         """Let what has begun end, and close all connections."""

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from service.records import ClusterEvent, Duty, Loss, NodeMark
 from service.store.database import Database, Write
-from service.store.schema import cluster_events, installation, node_marks, timeline
-from workers.plan import TimelineKind
+from service.store.schema import IS_LOSS, cluster_events, installation, node_marks, timeline
 
 MAX_EVENTS = 500
 
@@ -59,17 +58,14 @@ class NodeStore:
             await self._database.write(lambda write: write.conn.execute(delete(node_marks).where(gone)), fence)
 
     async def losses(self, since: float) -> list[Loss]:
-        """Workers lost after ``since`` (Unix seconds), of all jobs, each with the node that it was on."""
-        chosen = (timeline.c.kind == TimelineKind.WORKER_LOST, timeline.c.time > since)
+        """What jobs lost after ``since`` (Unix seconds), oldest first: one for all that a row of the timeline
+        names on a node.
+        """
+        columns = (timeline.c.job_id, timeline.c.time, timeline.c.before)
+        statement = select(*columns).where(IS_LOSS, timeline.c.time > since).order_by(timeline.c.time)
 
         def work(conn: Connection) -> list[Loss]:
-            rows = conn.execute(select(timeline.c.time, timeline.c.before).where(*chosen)).all()
-            return [
-                Loss(lost["node_id"], time)
-                for time, before in rows
-                for lost in json.loads(before).get("lost", ())
-                if lost["node_id"]
-            ]
+            return [loss for row in conn.execute(statement) for loss in _losses(row.job_id, row.time, row.before)]
 
         return await self._database.read(work)
 
@@ -84,6 +80,16 @@ class NodeStore:
             ]
 
         return await self._database.read(work)
+
+
+def _losses(job_id: str, time: float, before: str) -> list[Loss]:
+    told = json.loads(before)
+    nodes = {lost["node_id"] for lost in told.get("lost", ())} - {""}
+    spared = set(told.get("spared", ()))
+    return [
+        Loss(job_id=job_id, node_id=node_id, time=time, spared_elsewhere=bool(spared - {node_id}))
+        for node_id in sorted(nodes)
+    ]
 
 
 def _marks(conn: Connection) -> dict[str, NodeMark]:

@@ -168,7 +168,9 @@ class ReconcilerStore(Protocol):
         ...
 
     async def losses(self, since: float) -> list[Loss]:
-        """Workers lost after ``since`` (Unix seconds), of all jobs, each with the node that it was on."""
+        """What jobs lost after ``since`` (Unix seconds), oldest first: one for all that a row of the timeline
+        names on a node.
+        """
         ...
 
     async def due_schedules(self, now_s: float) -> DueSchedules:

@@ -18,11 +18,12 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     text,
 )
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0005"
+REVISION = "0006"
 """The migration that makes these tables."""
 
 metadata = MetaData(
@@ -218,11 +219,14 @@ timeline = Table(
     Column("steps_lost", BigInteger),
     Column("changed", BigInteger, nullable=False),
 )
-_IS_LOSS = timeline.c.kind == "worker_lost"
+# Rows that may name lost workers. Written out in the statement, else SQLite would not use the index.
+IS_LOSS = timeline.c.kind.in_(
+    bindparam("kinds", ["worker_lost", "restore", "start", "failure", "batch"], expanding=True, literal_execute=True)
+)
 Index("ix_timeline_job_id_attempt_key", timeline.c.job_id, timeline.c.attempt, timeline.c.key, unique=True)
 Index("ix_timeline_job_id_changed", timeline.c.job_id, timeline.c.changed)
 
-Index("ix_timeline_losses", timeline.c.time, sqlite_where=_IS_LOSS, postgresql_where=_IS_LOSS)
+Index("ix_timeline_losses", timeline.c.time, sqlite_where=IS_LOSS, postgresql_where=IS_LOSS)
 
 log_workers = Table(
     "log_workers",

@@ -65,8 +65,13 @@ def away_told() -> Iterator[None]:
     except Exception as error:
         if not _is_away(error):
             raise
-        why = error.orig if isinstance(error, DBAPIError) else repr(error)
-        raise DatabaseAwayError(f"the database does not answer: {why}") from error
+        raise DatabaseAwayError(f"the database does not answer: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, DBAPIError):
+        return str(error.orig)
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _is_away(error: Exception) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.settings import PREFIX, Settings, SettingsError, load_settings
+from service.settings import PREFIX, Settings, load_settings
 from service.supervise.child import Child, Program
 from service.supervise.home import Home, write_private
 from service.supervise.lock import ServeLock, database_lock
@@ -128,9 +127,7 @@ def _reconciler(home: Home, settings: Settings, environment: Mapping[str, str]) 
 
 
 def _attach(home: Home, address: str, settings: Settings, environment: Mapping[str, str], say: Say) -> None:
-    """Use somebody else's Ray; a head of our own that was left behind ends first. Raises SettingsError."""
-    if not re.fullmatch(r"[^\s:/]+:\d+", address):
-        raise SettingsError(f"ray_address={address!r} is not HOST:PORT of a Ray head, such as 10.0.0.5:6379")
+    """Use somebody else's Ray; a head of our own that was left behind ends first."""
     RayHead(home, settings.num_cpus, environment).stop()
     write_ray_record(home.ray_file, RayRecord(address=address, is_own=False))
     say(Mark.OK, "Ray", f"attached to {address}")

@@ -99,6 +99,7 @@ def test_a_lost_worker_halts_the_others_and_the_survivor_goes_on_at_once() -> No
     assert desk.rows() == [TimelineKind.WORKER_LOST]
     assert "killed by signal 9" in desk.plan.cause.reason
     assert [r.before["lost"] for r in desk.notes()] == [[{"worker_id": "1.2", "rank": 1, "node_id": "n"}]]
+    assert [r.before["spared"] for r in desk.notes()] == [["n"]]
     assert desk.state.phase is RunPhase.RUNNING
 
 
@@ -354,6 +355,7 @@ def test_losing_everybody_starts_a_new_lineage_from_the_newest_checkpoint() -> N
     desk.turn()
     assert desk.plan.lineage == 2
     assert desk.rows() == [TimelineKind.RESTORE]
+    assert [(len(row.before["lost"]), row.before["spared"]) for row in desk.notes()] == [(2, [])]
 
 
 def test_workers_that_die_again_and_again_without_a_step_fail_the_attempt() -> None:

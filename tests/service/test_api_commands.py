@@ -48,6 +48,18 @@ async def test_commands_move_a_job_and_may_be_repeated(client: httpx2.AsyncClien
     assert [e["seq"] for e in (await client.get(f"{path}/events", params={"after": 3})).json()["events"]] == [4, 5]
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry"])
+async def test_a_command_takes_no_body_and_ignores_none(client: httpx2.AsyncClient, verb: str) -> None:
+    job = await submitted(client)
+    path = f"{JOBS}/{job['id']}"
+    for body in ({"from": "start"}, [], "now"):
+        problem = assert_problem(await client.post(f"{path}/{verb}", json=body), 422, "INVALID")
+        assert "send no body" in problem["errors"][0]["detail"]
+    assert_problem(await client.post(f"{path}/{verb}", content=b"{"), 400, "BAD_REQUEST")
+    assert (await client.get(path)).json() == job
+    assert (await client.post(f"{path}/cancel", json={})).json()["state"] == "CANCELLED"
+
+
 async def test_a_running_job_is_paused_and_cancelled_on_its_way(client: httpx2.AsyncClient, services: Services) -> None:
     job_id, _ = await running(client, services)
     assert (await client.post(f"{JOBS}/{job_id}/pause")).json()["state"] == "PAUSING"

@@ -13,8 +13,10 @@ import pytest
 from service.cli.database import back_up_to, move, upgrade_database
 from service.cli.failures import CommandError
 from service.records import JobRow
+from service.store.copying import NotEmptyError
 from service.store.keys import IdempotencyKey
 from service.store.opening import Store, open_store
+from service.supervise.home import Home
 from service.supervise.lock import DatabaseServedError, database_lock
 from tests.service.given import checkpoint, leader, log, placed, record, row, snapshot, spec
 from tests.service.postgres import PostgresServer
@@ -98,7 +100,7 @@ def test_a_backup_of_a_database_in_use_is_whole(home: Path, tmp_path: Path) -> N
 def test_what_cannot_be_backed_up_leaves_nothing(tmp_path: Path) -> None:
     empty = tmp_path / "home"
     empty.mkdir()
-    with pytest.raises(CommandError, match=r"concertina\.db cannot be read"):
+    with pytest.raises(CommandError, match=r"there is no database at .*concertina\.db; start the service once"):
         back_up_to(tmp_path / "backup.db", empty)
     assert list(tmp_path.iterdir()) == [empty]
     assert list(empty.iterdir()) == []
@@ -114,7 +116,7 @@ def test_everything_moves_to_postgres_and_only_to_an_unused_database(home: Path,
     assert within(url, everything) == before
     assert within(url, lambda store: store.jobs.submit(spec(name="waits"), KEY)).is_new is False
     assert within(url, lambda store: store.reconciler.take_lease("new", 1)) is not None
-    with pytest.raises(CommandError, match="give an empty one"):
+    with pytest.raises(NotEmptyError, match="give an empty one"):
         move(url, home)
     assert within(url_of(file), everything) == before
 
@@ -124,5 +126,13 @@ def test_a_database_can_be_made_ahead_of_the_first_start(tmp_path: Path, capsys:
     upgrade_database(home, None)
     assert "the newest" in capsys.readouterr().out
     assert within(url_of(home / "concertina.db"), lambda store: store.database.change()) == 0
+    Home(home).prepare()  # as `serve` does, which takes no folder that is not Concertina's
     with pytest.raises(CommandError, match="is SQLite"):
         move(url_of(tmp_path / "other.db"), home)
+
+
+def test_an_upgrade_elsewhere_makes_no_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    upgrade_database(home, url_of(tmp_path / "other.db"))
+    assert (tmp_path / "other.db").is_file()
+    assert not home.exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import httpx2
 import pytest
 
@@ -65,19 +67,39 @@ async def test_a_note_is_told_once_and_old_events_go(store: Store, monkeypatch: 
     assert found[0].text == f"Note {MAX_EVENTS + 4}."
 
 
-async def test_losses_are_told_with_their_nodes(store: Store) -> None:
+async def test_losses_are_told_once_a_row_and_node_whether_or_not_anybody_survived(store: Store) -> None:
     fence = await leader(store)
     job = await placed(store, fence)
 
-    def lost(key: str, time: float, *nodes: str) -> TimelineRow:
-        gone = [{"worker_id": "1.0", "rank": 0, "node_id": name} for name in nodes]
-        kind = TimelineKind.WORKER_LOST
-        return TimelineRow(key=key, kind=kind, time=time, step=1, actor="", reason="", before={"lost": gone})
+    def lost(
+        time: float, *nodes: str, kind: TimelineKind = TimelineKind.WORKER_LOST, spared: Sequence[str] = ()
+    ) -> TimelineRow:
+        gone = [{"worker_id": f"1.{rank}", "rank": rank, "node_id": name} for rank, name in enumerate(nodes)]
+        before = {"lost": gone, "spared": spared}
+        return TimelineRow(key=f"{kind}{time}", kind=kind, time=time, step=1, actor="", reason="", before=before)
 
     resize = TimelineRow(key="r", kind=TimelineKind.RESIZE, time=30.0, step=1, actor="", reason="")
-    rows = (lost("early", 10.0, "a"), lost("two", 20.0, "a", "b"), lost("unknown", 25.0, ""), resize)
+    passed = TimelineRow(key="p", kind=TimelineKind.RESTORE, time=31.0, step=1, actor="", reason="")
+    rows = (
+        lost(10.0, "a"),
+        lost(20.0, "a", "b", "a", spared=["b"]),
+        lost(25.0, ""),
+        lost(26.0, "a", spared=["a"]),
+        lost(40.0, "b", kind=TimelineKind.RESTORE),
+        lost(50.0, "b", kind=TimelineKind.START),
+        resize,
+        passed,
+    )
     await store.reconciler.fold(snapshot(job, timeline=rows), fence)
-    assert [(loss.node_id, loss.time) for loss in await store.reconciler.losses(15.0)] == [("a", 20.0), ("b", 20.0)]
+    found = await store.reconciler.losses(15.0)
+    assert {loss.job_id for loss in found} == {job.id}
+    assert [(loss.node_id, loss.time, loss.spared_elsewhere) for loss in found] == [
+        ("a", 20.0, True),
+        ("b", 20.0, False),
+        ("a", 26.0, False),
+        ("b", 40.0, False),
+        ("b", 50.0, False),
+    ]
 
 
 async def test_a_node_is_drained_and_used_again_by_id_prefix_or_name(
@@ -148,7 +170,10 @@ async def test_a_drained_node_takes_no_new_job(endless: Scene) -> None:
     await endless.until_state(job, JobState.RUNNING)
 
 
-async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_last_one_kept(endless: Scene) -> None:
+async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_last_one_kept(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.avoidance.INCIDENT_S", 0.0)
     job = await both_places(endless)
 
     async def lose_on(machine: str) -> None:
@@ -173,6 +198,31 @@ async def test_a_node_that_loses_workers_again_and_again_is_quarantined_and_the_
             break
     assert "there is no other to use" in text
     assert list(await endless.store.nodes.node_marks()) == ["a"]
+
+
+async def test_a_node_that_kills_jobs_of_one_worker_is_quarantined(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.avoidance.INCIDENT_S", 0.0)
+    endless.cluster.machines = ("a", "b")
+    job = await endless.submit(workers=1)
+
+    async def lose() -> None:
+        await endless.until(job, lambda row: row.num_current == 1 and row.state is JobState.RUNNING)
+        fleet = endless.cluster.fleets[last_key(endless)]
+        [worker] = [i for i, w in fleet.workers.items() if w.node_id == "a"]
+        fleet.lose(worker, "killed")
+        await endless.until(job, lambda row: worker not in str(row.observed))
+
+    for _ in range(MAX_LOSSES):
+        await lose()
+    for _ in range(2000):
+        await endless.reconciler.tick()
+        if marks := await endless.store.nodes.node_marks():
+            break
+    assert [(m.node_id, m.duty, m.actor) for m in marks.values()] == [("a", Duty.QUARANTINED, "service")]
+    kinds = {entry.kind for entry in await endless.store.telemetry.timeline(job.id, 0, 100)}
+    assert TimelineKind.WORKER_LOST not in kinds
 
 
 async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(

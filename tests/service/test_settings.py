@@ -52,7 +52,28 @@ def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
         ({"storage": "s4://bucket/x"}, {}, "", "fsspec knows no s4://"),
         ({"storage": "wandb://x"}, {}, "", "wandbfs"),
         ({"storage": "file://elsewhere/x"}, {}, "", "names a machine; write file:///PATH"),
+        (
+            {"storage": "s3:/bucket/x"},
+            {},
+            "",
+            "'s3:/bucket/x' is neither a URL nor plainly a folder; write s3://bucket/x",
+        ),
+        ({"storage": "gs:bucket"}, {}, "", "write gs://bucket, or ./gs:bucket"),
+        ({"storage": "s3//bucket/x"}, {}, "", "write s3://bucket/x"),
+        ({"storage": "file:/data"}, {}, "", "write file:///data"),
+        ({"storage": "s3://"}, {}, "", "names no place; write s3://BUCKET/PATH"),
+        ({"storage": ""}, {}, "", "'' names no folder"),
+        ({"database": "sqlite:///"}, {}, "", "'sqlite:///' names no file"),
+        ({"database": "sqlite:////tmp"}, {}, "", "is a folder; name a file in it: sqlite:////tmp/concertina.db"),
         ({"database": "mysql://x"}, {}, "", "'mysql' is no database"),
+        ({"ray_address": "foo"}, {}, "", "ray_address: 'foo' is not HOST:PORT"),
+        ({"ray_address": "foo:0"}, {}, "", "ray_address: 'foo:0' is not HOST:PORT"),
+        ({}, {"CONCERTINA_PORT": "abc"}, "", "CONCERTINA_PORT='abc' cannot be used: Input should be a valid integer"),
+        ({}, {"CONCERTINA_PORT": "abc"}, "", "TCP port to listen on; 0 takes a free one"),
+        ({}, {}, "liveness_s = 0", "config.toml=0 cannot be used: Input should be greater than 0"),
+        ({}, {"CONCERTINA_STORAGE": "gs:x"}, "", "CONCERTINA_STORAGE: 'gs:x' is neither"),
+        ({}, {}, "database = ['secret@']", "database in "),
+        ({}, {"CONCERTINA_STORAGE_OPTIONS": '["secret@"]'}, "", "CONCERTINA_STORAGE_OPTIONS cannot be used"),
         ({"database": "postgresql+asyncpg://u:secret@h"}, {}, "", "names no database"),
         ({"port": 70000}, {}, "", "port"),
         ({"liveness_s": float("inf")}, {}, "", "liveness_s"),
@@ -87,6 +108,8 @@ def test_storage_and_database_are_in_home_or_where_they_are_said_to_be(tmp_path:
     assert elsewhere.storage_folder == Path("/data/my files")
     assert elsewhere.storage_url == "/data/my files"
     assert elsewhere.database_file == Path("/data/a.db")
+    here = load_settings({"home": tmp_path, "storage": "./s3:x", "database": "sqlite:///a.db"}, {})
+    assert (here.storage_folder, here.database_file) == (Path.cwd() / "s3:x", Path.cwd() / "a.db")
     shared = load_settings({"home": tmp_path, "database": "postgresql+asyncpg://u:secret@h/n"}, {})
     assert (shared.database_url, shared.database_file) == ("postgresql+asyncpg://u:secret@h/n", None)
 

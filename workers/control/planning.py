@@ -184,8 +184,9 @@ def _choices(plan: Plan) -> dict[str, object]:
 
 
 def _lost(state: ControllerState) -> dict[str, object]:
-    """The members of the latest plan that are gone: who they were, and where."""
+    """The members of the latest plan that are gone, who they were and where; and the nodes of those that are not."""
     seen = membership.usable(state)
     gone = [m for m in (state.plan.members if state.plan else ()) if m.worker_id not in seen]
     rows = [{"worker_id": m.worker_id, "rank": m.rank, "node_id": state.nodes.get(m.worker_id, "")} for m in gone]
-    return {"lost": rows} if rows else {}
+    spared = {state.nodes.get(m.worker_id, "") for m in (state.plan.members if state.plan else ()) if m not in gone}
+    return {"lost": rows, "spared": sorted(spared - {""})} if rows else {}

@@ -109,3 +109,11 @@ def test_a_machine_that_cannot_run_the_service_is_told_by_the_exit_code(concerti
     marks = {finding["about"]: finding["mark"] for finding in json.loads(done.stdout)["findings"]}
     assert marks["home"] == "fail"
     assert done.returncode == 5
+
+
+def test_what_a_serve_left_that_never_made_its_tables_is_removed(attached: tuple[Home, str], concertina: Run) -> None:
+    place, database_url = attached
+    Path(database_url.removeprefix("sqlite:///")).write_bytes(b"")
+    done = concertina("purge", "--home", str(place.path), "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not place.path.exists()
