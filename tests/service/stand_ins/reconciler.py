@@ -1,18 +1,25 @@
-"""Notes its process id in its folder; on SIGTERM notes that it saved, and ends."""
+"""Notes its process id; on SIGUSR1 its event loop is stuck; on SIGTERM it notes that it saved, and ends."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 
+from service.supervise.pulse import beating
 
-def main() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+async def main() -> None:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, threading.Event().wait)
     Path("reconciler.pid").write_text(str(os.getpid()))
-    signal.sigwait([signal.SIGTERM])
+    async with beating():
+        await stop.wait()
     Path("saved").write_text("yes")
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())
