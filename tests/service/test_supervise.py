@@ -116,7 +116,7 @@ def test_an_api_that_is_stopped_is_replaced_alone(home: Path) -> None:
         served.wait_told("ready")
         first, reconciler = served.api_pid(), served.reconciler_pid()
         os.kill(first, signal.SIGSTOP)
-        served.wait_told(f"warn api process {first} gave no sign of life for 4 s and was killed; started again in")
+        served.wait_told(f"warn api process {first} gave no sign of life for")
         assert served.api_pid() != first
         assert not is_gone(reconciler)
         assert served.stop() == 0
@@ -128,7 +128,7 @@ def test_a_reconciler_that_hangs_is_replaced_alone(home: Path, hangs_by: signal.
         served.wait_told("ready")
         api, first = served.api_pid(), served.reconciler_pid()
         os.kill(first, hangs_by)
-        served.wait_told(f"warn reconciler process {first} gave no sign of life for 4 s and was killed")
+        served.wait_told(f"warn reconciler process {first} gave no sign of life for")
         wait_for("another reconciler", lambda: served.reconciler_pid() != first)
         assert served.api_pid() == api
         assert served.stop() == 0

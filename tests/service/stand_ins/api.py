@@ -27,6 +27,7 @@ async def main() -> None:
     server = HTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
     server.socket = socket.socket(fileno=int(sys.argv[1]))
     async with beating():
+        await asyncio.sleep(0)  # the first sign is given before anybody learns of this process
         await asyncio.to_thread(server.serve_forever)
 
 
