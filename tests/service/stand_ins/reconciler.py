@@ -17,7 +17,8 @@ async def main() -> None:
     loop.add_signal_handler(signal.SIGUSR1, threading.Event().wait)
     async with beating():
         await asyncio.sleep(0)  # the first sign is given before anybody learns of this process
-        Path("reconciler.pid").write_text(str(os.getpid()))
+        Path("noted").write_text(str(os.getpid()))
+        Path("noted").replace("reconciler.pid")  # whole at once: its reader waits only until it is there
         await stop.wait()
     Path("saved").write_text("yes")
 
