@@ -12,6 +12,7 @@ from service.reconciler.process import Exit, Process
 from service.settings import load_settings
 from service.store.opening import open_store
 from service.store.port import DatabaseAwayError
+from service.supervise.pulse import beating
 
 AWAY_S = 1.0
 
@@ -19,12 +20,13 @@ AWAY_S = 1.0
 async def _run() -> Exit:
     configure_log()
     settings = load_settings()
-    await _upgrade(settings.database_url)
-    store = open_store(settings.database_url)
-    try:
-        return await Process(settings, store.reconciler).run()
-    finally:
-        await store.close()
+    async with beating():
+        await _upgrade(settings.database_url)
+        store = open_store(settings.database_url)
+        try:
+            return await Process(settings, store.reconciler).run()
+        finally:
+            await store.close()
 
 
 async def _upgrade(database_url: str) -> None:

@@ -7,14 +7,23 @@ import socket
 import uvicorn
 
 from service.settings import Settings, load_settings
+from service.supervise.pulse import beating
 
 GRACE_S = 3  # open event streams are cut after it when the API is told to end
+
+
+class Server(uvicorn.Server):
+    """One that gives its supervisor signs of life, also while it waits for its database."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        async with beating():
+            await super().serve(sockets)
 
 
 def main(descriptor: int) -> None:
     """Serve until SIGTERM. ``descriptor`` is the inherited listening socket."""
     settings = load_settings()
-    server = uvicorn.Server(_config(settings))
+    server = Server(_config(settings))
     server.run(sockets=[socket.socket(fileno=descriptor)])
 
 

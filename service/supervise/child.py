@@ -1,4 +1,4 @@
-"""A child process that is started again when it ends, after a pause that grows."""
+"""A child process that is started again when it ends or falls silent, after a pause that grows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from service.supervise.vigil import Vigil
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -22,7 +24,10 @@ def pause_before_start_s(num_quick_ends: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What to run: ``module`` as ``__main__``, tied to the life of this process by a pipe."""
+    """What to run: ``module`` as ``__main__``, tied to the life of this process by a pipe.
+
+    It gives signs of life (``pulse.beating``); after ``patience_s`` without any it counts as hung.
+    """
 
     name: str
     module: str
@@ -30,16 +35,21 @@ class Program:
     environment: Mapping[str, str]
     log_file: Path
     cwd: Path
+    patience_s: float
     descriptors: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A child that ended without being told to; it is started again after ``pause_s``."""
+    """A child that ended without being told to; it is started again after ``pause_s``.
+
+    ``silent_s`` tells of one that hung, and was killed for it, how long it gave no sign of life.
+    """
 
     pid: int
     exit_code: int
     pause_s: float
+    silent_s: float | None = None
 
 
 class Child:
@@ -52,6 +62,8 @@ class Child:
         self._program = program
         self._lifeline = lifeline
         self._process: subprocess.Popen[bytes] | None = None
+        self._vigil: Vigil | None = None
+        self._silent_s: float | None = None
         self._started_s = 0.0
         self._start_at_s: float | None = None
         self._num_quick_ends = 0
@@ -72,7 +84,8 @@ class Child:
         """Start the process now; there is none yet."""
         assert self._process is None, f"{self.name} runs already"
         program = self._program
-        lifeline = ("service.supervise.lifeline", str(self._lifeline), program.module)
+        self._vigil = vigil = Vigil(program.patience_s, now_s)
+        lifeline = ("service.supervise.lifeline", str(self._lifeline), str(vigil.writing), program.module)
         # -P: a `service.py` in the folder where `serve` was called must not take the place of ours.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", *lifeline, *program.arguments],
@@ -81,25 +94,42 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=(log := open_log(program.log_file)),
             stderr=subprocess.STDOUT,
-            pass_fds=(self._lifeline, *program.descriptors),
+            pass_fds=(self._lifeline, vigil.writing, *program.descriptors),
             start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order
         )
         os.close(log)
-        self._started_s, self._start_at_s = now_s, None
+        vigil.hand_over()
+        self._started_s, self._start_at_s, self._silent_s = now_s, None, None
 
     def tick(self, now_s: float) -> Ended | None:
-        """Look after the process: notice its end, start it again when its pause is over."""
+        """Look after the process: notice its end, kill it when it hangs, start it again when its pause is over."""
         if self._process is None:
             if self._start_at_s is not None and now_s >= self._start_at_s:
                 self.start(now_s)
             return None
         exit_code = self._process.poll()
         if exit_code is None:
+            self._kill_if_hung(now_s)
             return None
         self._num_quick_ends = 1 if now_s - self._started_s >= STEADY_AFTER_S else self._num_quick_ends + 1
-        ended = Ended(self._process.pid, exit_code, pause_before_start_s(self._num_quick_ends))
-        self._process, self._start_at_s = None, now_s + ended.pause_s
+        pause_s = pause_before_start_s(self._num_quick_ends)
+        ended = Ended(self._process.pid, exit_code, pause_s, self._silent_s)
+        self._forget()
+        self._start_at_s = now_s + pause_s
         return ended
+
+    def _kill_if_hung(self, now_s: float) -> None:
+        assert self._process is not None
+        assert self._vigil is not None
+        if self._silent_s is None and self._vigil.is_silent_too_long(now_s):
+            # Its end is not waited for: one that hangs in the kernel may be long in dying.
+            self._process.kill()
+            self._silent_s = self._vigil.silent_s
+
+    def _forget(self) -> None:
+        assert self._vigil is not None
+        self._vigil.close()
+        self._process, self._vigil = None, None
 
     def terminate(self) -> None:
         """Ask the process to end (SIGTERM), and do not start it again."""
@@ -116,7 +146,7 @@ class Child:
         if self._process is not None:
             self._process.kill()
             self._process.wait(timeout=10)
-            self._process = None
+            self._forget()
 
 
 def open_log(file: Path) -> int:

@@ -1,4 +1,4 @@
-"""Ports of this machine's loopback: which are free, which answer, and the socket that the API listens on."""
+"""Ports of this machine's loopback: which are free, who speaks on them, and the socket that the API listens on."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ def is_free(port: int) -> bool:
     return True
 
 
-def answers(port: int, timeout_s: float = 1.0) -> bool:
-    """Whether something accepts connections on a TCP port of loopback."""
+def speaks(port: int, timeout_s: float) -> bool:
+    """Whether a server that speaks first, as gRPC does, is at work on a TCP port of loopback.
+
+    That a connection is accepted says nothing: the kernel does it for a process that is stopped, too.
+    """
     try:
-        with socket.create_connection((LOOPBACK, port), timeout=timeout_s):
-            return True
+        with socket.create_connection((LOOPBACK, port), timeout=timeout_s) as connection:
+            return bool(connection.recv(1))
     except OSError:
         return False
 

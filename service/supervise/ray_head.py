@@ -20,7 +20,7 @@ from pathlib import Path
 
 from service.supervise.child import STEADY_AFTER_S, open_log, pause_before_start_s
 from service.supervise.home import Home, write_private
-from service.supervise.ports import LOOPBACK, answers, free_port, is_free
+from service.supervise.ports import LOOPBACK, free_port, is_free, speaks
 from service.supervise.processes import Identity, belonging_to, identity_of, kill_all, terminate_leader
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
 
@@ -28,7 +28,9 @@ START_LIMIT_S = 90.0
 STOP_LIMIT_S = 20.0
 CLEAN_UP_LIMIT_S = 4.0  # the workers of a dead head end by themselves within 2 to 4 s
 PROBE_EVERY_S = 3.0
-PROBES_BEFORE_LOST = 3
+PROBE_TIMEOUT_S = 1.0
+PROBES_BEFORE_LOST = 10  # half a minute: another head costs every job its steps since the last checkpoint
+ADOPT_TIMEOUT_S = 10.0  # asked only once, so for longer
 OBJECT_STORE_BYTES = 200_000_000
 STARTED_LINE = b"Ray runtime started."
 _SECRET_WORDS = (
@@ -148,7 +150,7 @@ class RayHead:
         self._last_port = record.port
         identity = Identity(record.pid, record.started_at)
         is_whole = identity.is_alive() and record.temp_dir == str(self._temp_dir)
-        if not (is_whole and answers(record.port)):
+        if not (is_whole and speaks(record.port, ADOPT_TIMEOUT_S)):
             self._end(record, CLEAN_UP_LIMIT_S)
             return None
         self._record, self._identity, self._is_up = record, identity, True
@@ -203,7 +205,7 @@ class RayHead:
         assert self._record is not None
         if not self._is_alive():
             return self._lose(now_s, "it ended while starting")
-        if self._says_started() and answers(self._record.port):
+        if self._says_started() and speaks(self._record.port, PROBE_TIMEOUT_S):
             write_ray_record(self._home.ray_file, self._record)
             self._is_up, self._next_probe_s = True, now_s + PROBE_EVERY_S
             return HeadNews(HeadEvent.UP, f"{self._num_cpus} CPUs, token on, loopback only")
@@ -218,9 +220,9 @@ class RayHead:
         if now_s < self._next_probe_s:
             return None
         self._next_probe_s = now_s + PROBE_EVERY_S
-        self._num_silent = 0 if answers(self._record.port) else self._num_silent + 1
+        self._num_silent = 0 if speaks(self._record.port, PROBE_TIMEOUT_S) else self._num_silent + 1
         if self._num_silent >= PROBES_BEFORE_LOST:
-            return self._lose(now_s, f"its port {self._record.port} did not answer {PROBES_BEFORE_LOST} times")
+            return self._lose(now_s, f"its port {self._record.port} said nothing {PROBES_BEFORE_LOST} times")
         return None
 
     def _lose(self, now_s: float, why: str) -> HeadNews:

@@ -20,6 +20,7 @@ from service.supervise.supervisor import Address, Mark, Parts, Say, Supervisor
 from service.tls import check_certificate, own_trust
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
+LEAST_PATIENCE_S = 20.0  # where many processes share few cores a healthy one may say nothing for seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def _api(home: Home, settings: Settings, environment: Mapping[str, str], listene
         environment=child_environment(settings, environment),
         log_file=home.logs / "api.log",
         cwd=home.path,
+        patience_s=max(LEAST_PATIENCE_S, settings.liveness_s),
         descriptors=(listener,),
     )
 
@@ -123,6 +125,8 @@ def _reconciler(home: Home, settings: Settings, environment: Mapping[str, str]) 
         environment=drives,
         log_file=home.logs / "reconciler.log",
         cwd=home.path,
+        # Where several could lead another one does by then: it took over after one lease.
+        patience_s=max(LEAST_PATIENCE_S, 2 * settings.leader_lease_s),
     )
 
 

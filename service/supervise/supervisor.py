@@ -1,4 +1,7 @@
-"""Keeps three processes running, each on its own: the API, the reconciler and Ray's head."""
+"""Keeps three processes running, each on its own: the API, the reconciler and Ray's head.
+
+One that hangs is replaced as one that ended.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +194,9 @@ class Supervisor:
 
 
 def _obituary(ended: Ended, log: str) -> str:
-    if ended.exit_code < 0:
+    if ended.silent_s is not None:
+        how = f"gave no sign of life for {ended.silent_s:.0f} s and was killed"
+    elif ended.exit_code < 0:
         how = f"was killed by {signal.Signals(-ended.exit_code).name}"
     else:
         how = f"ended with exit code {ended.exit_code}"

@@ -98,6 +98,26 @@ def test_each_part_that_is_killed_comes_back_alone_and_all_listen_on_loopback(ho
         assert "Traceback" not in served.told
 
 
+@pytest.mark.timeout(400)
+def test_each_part_that_is_stopped_is_replaced_and_the_job_starts_again(home: Path) -> None:
+    with serving(home) as served:
+        job_id = submit(served)
+        wait_for_step(served, job_id, 50)
+        ray = served.ray()
+        [gcs] = [process.pid for process in served.processes() if process.name() == "gcs_server"]
+        hung = [served.pid_of("api"), served.pid_of("reconciler"), gcs]
+        for pid in hung:
+            os.kill(pid, signal.SIGSTOP)
+        for part, pid in zip(("api       ", "reconciler"), hung[:2], strict=True):
+            served.wait_told(f"! {part} process {pid} gave no sign of life")
+        served.wait_told(f"its port {ray.address.rpartition(':')[2]} said nothing")
+        assert all(is_gone(pid) for pid in hung)
+        wait_for("another Ray", lambda: Home(home).ray_file.exists() and served.ray().pid != ray.pid, 90)
+        # The new reconciler, on the new Ray, told by the new API.
+        wait_for("the job's return", lambda: job_of(served, job_id)["attempt"] == 2, JOB_LIMIT_S)
+        assert served.stop() == 0
+
+
 def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path) -> None:
     with serving(home) as first:
         job_id = submit(first)

@@ -24,7 +24,7 @@ from workers.status import Acknowledged, Direction, JobSnapshot
 pytestmark = pytest.mark.anyio
 
 DIED = ControllerLostError("its constructor died")
-ALONE = Circumstances(before=(), cluster=None, now_s=0.0)
+ALONE = Circumstances(before=(), num_before=0, cluster=None, now_s=0.0)
 
 
 @pytest.fixture

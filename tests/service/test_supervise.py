@@ -19,7 +19,7 @@ from service.settings import load_settings
 from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, last_lines, open_log, pause_before_start_s
 from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
 from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
-from service.supervise.ports import PortTakenError, answers, is_free, listen
+from service.supervise.ports import PortTakenError, is_free, listen, speaks
 from service.supervise.processes import Identity, belonging_to, identity_of, terminate_leader
 from service.supervise.ray_head import foreign_ray_environment, ray_environment, without_secrets
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
@@ -106,6 +106,29 @@ def test_a_killed_reconciler_comes_back_alone(home: Path) -> None:
         api, first = served.api_pid(), served.reconciler_pid()
         os.kill(first, signal.SIGKILL)
         served.wait_told("ok reconciler started again")
+        wait_for("another reconciler", lambda: served.reconciler_pid() != first)
+        assert served.api_pid() == api
+        assert served.stop() == 0
+
+
+def test_an_api_that_is_stopped_is_replaced_alone(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        first, reconciler = served.api_pid(), served.reconciler_pid()
+        os.kill(first, signal.SIGSTOP)
+        served.wait_told(f"warn api process {first} gave no sign of life for")
+        assert served.api_pid() != first
+        assert not is_gone(reconciler)
+        assert served.stop() == 0
+
+
+@pytest.mark.parametrize("hangs_by", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "stuck"])
+def test_a_reconciler_that_hangs_is_replaced_alone(home: Path, hangs_by: signal.Signals) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        api, first = served.api_pid(), served.reconciler_pid()
+        os.kill(first, hangs_by)
+        served.wait_told(f"warn reconciler process {first} gave no sign of life for")
         wait_for("another reconciler", lambda: served.reconciler_pid() != first)
         assert served.api_pid() == api
         assert served.stop() == 0
@@ -241,7 +264,7 @@ def test_purging_takes_all_that_is_ours_and_nothing_else(home: Path, tmp_path: P
 def test_a_taken_port_is_told_with_its_remedy() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        assert answers(port)
+        assert not speaks(port, 0.1)  # the kernel accepts, and nobody is at work behind it
         assert not is_free(port)
         with pytest.raises(PortTakenError, match=f"port {port} .* choose another by --port"):
             listen("127.0.0.1", port)

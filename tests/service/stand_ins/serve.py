@@ -15,6 +15,7 @@ from service.supervise.ports import listen
 from service.supervise.supervisor import Address, Mark, Parts, Supervisor
 
 ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_S = 4.0  # signs of life come every second
 
 
 def tell(mark: Mark, about: str, text: str) -> None:
@@ -38,6 +39,7 @@ def main() -> int:
             environment=child,
             log_file=home.logs / "api.log",
             cwd=home.path,
+            patience_s=PATIENCE_S,
             descriptors=(listener.fileno(),),
         )
         reconciler = Program(
@@ -46,6 +48,7 @@ def main() -> int:
             environment=child,
             log_file=home.logs / "reconciler.log",
             cwd=home.path,
+            patience_s=PATIENCE_S,
         )
         parts = Parts(address=address, api=Child(api, reading), reconciler=Child(reconciler, reading), head=None)
         return Supervisor(parts, tell, lambda: tell(Mark.NOTE, "ready", address.url)).run()
