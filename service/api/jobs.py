@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -129,56 +129,33 @@ async def _command(use: Services, job_id: str, verb: Verb, if_match: str | None)
     return job_answer(use, await use.jobs.command(job_id, verb, if_match=if_match))
 
 
-_COMMAND_FAILURES = failures(404, 409, 412, 413)
+_COMMAND: dict[str, Any] = {
+    "response_model": Job,
+    "responses": failures(404, 409, 412, 413),
+    "openapi_extra": EMPTY_BODY,
+    "dependencies": [Depends(no_body)],
+}
 
 
-@router.post(
-    "/{job_id}/cancel",
-    operation_id="jobs_cancel",
-    response_model=Job,
-    responses=_COMMAND_FAILURES,
-    openapi_extra=EMPTY_BODY,
-    dependencies=[Depends(no_body)],
-)
+@router.post("/{job_id}/cancel", operation_id="jobs_cancel", **_COMMAND)
 async def cancel(job_id: str, use: Use, if_match: IfMatch = None) -> Answer:
     """Stop it without saving."""
     return await _command(use, job_id, Verb.CANCEL, if_match)
 
 
-@router.post(
-    "/{job_id}/pause",
-    operation_id="jobs_pause",
-    response_model=Job,
-    responses=_COMMAND_FAILURES,
-    openapi_extra=EMPTY_BODY,
-    dependencies=[Depends(no_body)],
-)
+@router.post("/{job_id}/pause", operation_id="jobs_pause", **_COMMAND)
 async def pause(job_id: str, use: Use, if_match: IfMatch = None) -> Answer:
     """Save a checkpoint and release everything."""
     return await _command(use, job_id, Verb.PAUSE, if_match)
 
 
-@router.post(
-    "/{job_id}/resume",
-    operation_id="jobs_resume",
-    response_model=Job,
-    responses=_COMMAND_FAILURES,
-    openapi_extra=EMPTY_BODY,
-    dependencies=[Depends(no_body)],
-)
+@router.post("/{job_id}/resume", operation_id="jobs_resume", **_COMMAND)
 async def resume(job_id: str, use: Use, if_match: IfMatch = None) -> Answer:
     """Go on with a paused job."""
     return await _command(use, job_id, Verb.RESUME, if_match)
 
 
-@router.post(
-    "/{job_id}/retry",
-    operation_id="jobs_retry",
-    response_model=Job,
-    responses=_COMMAND_FAILURES,
-    openapi_extra=EMPTY_BODY,
-    dependencies=[Depends(no_body)],
-)
+@router.post("/{job_id}/retry", operation_id="jobs_retry", **_COMMAND)
 async def retry(
     job_id: str,
     use: Use,
