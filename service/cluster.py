@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import ray
@@ -71,6 +71,7 @@ class Cluster:
     def __init__(self, address: str, namespace: str) -> None:
         self._address, self._namespace = address, namespace
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
+        self._calls: set[Future[Any]] = set()
         self._roster = Roster(namespace)
         self._spares = Spares(self._roster)
         self._controllers: dict[str, Any] = {}
@@ -109,9 +110,11 @@ class Cluster:
         )
 
     async def close(self) -> None:
+        """Leave, where Ray answers; after a call that hangs it is left behind with this process."""
         self._controllers.clear()
-        with contextlib.suppress(ClusterLostError):
-            await self._blocking(ray.shutdown, CALL_S)
+        if not self._calls:
+            with contextlib.suppress(ClusterLostError):
+                await self._blocking(ray.shutdown, CALL_S)
         self._thread.shutdown(wait=False)
 
     async def is_reachable(self) -> bool:
@@ -235,10 +238,12 @@ class Cluster:
 
     async def _blocking(self, call: Callable[[], T], bound_s: float = CALL_S) -> T:
         """Run a call that may block in the one thread for such calls; a stuck one makes those after it fail too."""
-        future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        running = self._thread.submit(call)
+        self._calls.add(running)
+        running.add_done_callback(self._calls.discard)
         try:
             async with asyncio.timeout(bound_s):
-                return await future
+                return await asyncio.wrap_future(running)
         except (TimeoutError, RayError) as error:
             raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,7 +27,8 @@ class FakeCluster:
     """A cluster in memory: the real controllers over workers that take no time.
 
     ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
-    lose what they like, or let all diverge at the round ``fails_at``. While ``refusal`` is set no controller
+    lose what they like, or let all diverge at the round ``fails_at``. Unless ``is_admitting`` whoever is
+    ``joining`` waits for ever. While ``refusal`` is set no controller
     gets as far as being prepared.
     """
 
@@ -36,6 +38,8 @@ class FakeCluster:
         self.refusal: ControllerLostError | ControllerFaultError | None = None
         self.is_up = True
         self.is_node_up = True
+        self.is_admitting = True
+        self.joining = asyncio.Event()
         self.machines: tuple[str, ...] = ("n",)
         self.leaving: set[str] = set()
         self.blind: set[str] = set()
@@ -56,6 +60,9 @@ class FakeCluster:
         self._check()
         if not self.is_node_up:
             raise ClusterAwayError("no node is here; start one")
+        self.joining.set()
+        if not self.is_admitting:
+            await asyncio.Event().wait()
 
     async def close(self) -> None:
         return

@@ -152,7 +152,7 @@ class Process:
                     await self._tell_down(why)
                     log.warning("Ray is lost", why=why)
                     return Exit.CLUSTER_LOST
-            if why != told:
+            if why != told and not self._stop.is_set():
                 log.warning("no Ray", why=why)
                 await self._tell_down(why)
                 told = why
@@ -227,8 +227,22 @@ class Process:
             if self._stop.is_set() or time.monotonic() > deadline_s or not self._is_current(record):
                 raise ClusterAwayError(f"nothing answers at {record.address}, where Ray's head should be")
             await self._pause(FIND_S)
-        await cluster.connect()
+        await self._join(cluster, record)
         log.info("connected to Ray", address=record.address)
+
+    async def _join(self, cluster: ClusterPort, record: RayRecord) -> None:
+        """Connect, as long as somebody wants it: a head that ends meanwhile leaves its drivers waiting for minutes."""
+        joining = asyncio.create_task(cluster.connect())
+        try:
+            while not (await asyncio.wait([joining], timeout=FIND_S))[0]:
+                self._check_fence()
+                if self._stop.is_set():
+                    raise ClusterAwayError(f"Ray at {record.address} had not let this process join when it was to end")
+                if not self._is_current(record):
+                    raise ClusterLostError(f"Ray at {record.address} ended before this process had joined")
+            joining.result()
+        finally:
+            joining.cancel()
 
     async def _ticks(self, reconciler: Reconciler, cluster: ClusterPort, record: RayRecord) -> None:
         unreachable_since_s: float | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import signal
 import ssl
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -87,7 +86,6 @@ class Supervisor:
         self._parts = parts
         self._say = say
         self._on_ready = on_ready
-        self._wake = threading.Event()
         self._num_stops = 0
         self._num_ends_before_ready = 0
         self._is_ready = False
@@ -111,8 +109,8 @@ class Supervisor:
 
     def request_stop(self) -> None:
         """End `run` in order; any thread. Asked a second time, it no longer waits for jobs to save."""
+        # Called from a signal handler: it takes no lock, which the interrupted thread may hold.
         self._num_stops += 1
-        self._wake.set()
 
     def _on_signal(self, number: int, frame: object) -> None:
         self.request_stop()
@@ -128,7 +126,7 @@ class Supervisor:
             is_late = now_s - begin_s > START_LIMIT_S
             if not self._is_ready and (is_late or self._num_ends_before_ready >= MAX_ENDS_BEFORE_READY):
                 return self._fail_to_start()
-            self._wake.wait(TICK_S)
+            time.sleep(TICK_S)
         return 0
 
     def _become_ready(self, now_s: float) -> None:
@@ -186,8 +184,7 @@ class Supervisor:
         child.terminate()
         deadline_s = time.monotonic() + limit_s
         while not child.has_ended() and time.monotonic() < deadline_s and self._num_stops < 2:
-            self._wake.clear()
-            self._wake.wait(TICK_S)
+            time.sleep(TICK_S)
         if not child.has_ended():
             self._say(Mark.WARN, child.name, "did not end by itself; killed")
         child.kill()

@@ -18,6 +18,7 @@ import pytest
 from service.client import Client
 from service.folders import token_file
 from service.settings import environment
+from service.supervise.child import last_lines
 from service.supervise.home import Home
 from service.supervise.processes import belonging_to
 from service.supervise.ray_record import RayRecord, read_ray_record
@@ -85,7 +86,14 @@ class Serving:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=STOP_LIMIT_S)
+        try:
+            return self.process.wait(timeout=STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"serve did not end:\n{self.told}\n{self._last_logs()}") from None
+
+    def _last_logs(self) -> str:
+        logs = sorted((self.home / "logs").glob("*.log"))
+        return "\n".join(line for log in logs for line in [f"{log.name}:", *last_lines(log, 20)])
 
 
 @contextmanager

@@ -170,6 +170,24 @@ async def test_a_head_at_another_address_makes_the_process_leave(scene: Scene) -
     assert await asyncio.wait_for(end, 20) is Exit.CLUSTER_LOST
 
 
+async def test_whoever_waits_to_join_a_ray_ends_when_told_to(scene: Scene) -> None:
+    scene.cluster.is_admitting = False
+    process, end = scene.start()
+    await asyncio.wait_for(scene.cluster.joining.wait(), 20)
+    process.request_stop()
+    assert await asyncio.wait_for(end, 20) is Exit.DONE
+    stored = await scene.store.telemetry.cluster()
+    assert stored is None
+
+
+async def test_whoever_waits_to_join_a_ray_leaves_when_that_ends(scene: Scene) -> None:
+    scene.cluster.is_admitting = False
+    _, end = scene.start()
+    await asyncio.wait_for(scene.cluster.joining.wait(), 20)
+    scene.announce(RayRecord(address="127.0.0.1:2", is_own=True, temp_dir="/nonexistent"))
+    assert await asyncio.wait_for(end, 20) is Exit.CLUSTER_LOST
+
+
 async def test_without_a_ray_it_waits_and_beats(scene: Scene) -> None:
     Home(scene.settings.home).ray_file.unlink()
     scene.start()
