@@ -12,12 +12,13 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.routing import BaseRoute
 
-from service.api import bundles, jobs, login, nodes, schedules, stream, system, telemetry
+from service.api import bundles, configurations, jobs, login, nodes, schedules, stream, sweeps, system, telemetry
 from service.api.gate import API_PREFIX, Gate
 from service.api.problems import install_handlers
 from service.api.requests import known_parameters_only
 from service.api.schema import install_schema
 from service.auth import ensure_admin_token
+from service.errors import UnavailableError
 from service.log import configure_log
 from service.pages.assets import Assets
 from service.pages.routes import build_pages
@@ -35,6 +36,7 @@ log = structlog.get_logger("concertina.api")
 
 MIN_COMPRESSED_BYTES = 1000
 AWAY_S = 1.0
+CLAIM_S = 1.0
 
 
 def create_app(settings: Settings | None = None, services: Services | None = None) -> FastAPI:
@@ -78,7 +80,7 @@ def _rest_routes() -> list[BaseRoute]:
     Included without a router between, since FastAPI works out the parameters of all calls once a level.
     """
     outer = APIRouter()
-    for part in (bundles, jobs, telemetry, schedules, stream, system, nodes):
+    for part in (bundles, jobs, telemetry, sweeps, configurations, schedules, stream, system, nodes):
         outer.include_router(part.router, prefix=API_PREFIX, dependencies=[Depends(known_parameters_only)])
     outer.include_router(system.outside)
     outer.include_router(login.router)
@@ -89,6 +91,7 @@ def _rest_routes() -> list[BaseRoute]:
 async def _running(use: Services) -> AsyncIterator[None]:
     installation = await _opened(use)
     check_storage(use.settings.storage_url, use.settings.home, installation)
+    await _claim(use)
     use.page_tokens.use(installation.page_secret)
     use.listener.open()
     tasks = (
@@ -103,6 +106,17 @@ async def _running(use: Services) -> AsyncIterator[None]:
         await asyncio.wait(tasks)
         use.listener.close()
         await use.store.close()
+
+
+async def _claim(use: Services) -> None:
+    """What is missing in a folder from now on is known to be away; one that fails is no reason not to start."""
+    if use.settings.storage_folder is None:
+        return
+    try:
+        async with asyncio.timeout(CLAIM_S):
+            await use.claim.hold()
+    except (TimeoutError, UnavailableError, DatabaseAwayError) as error:
+        log.warning("the storage cannot be used", why=str(error))
 
 
 async def _opened(use: Services) -> Installation:

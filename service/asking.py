@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 import structlog
 
 from service.errors import UnavailableError
+from workers.storage import StorageAwayError
 
 log = structlog.get_logger("concertina.storage")
 
@@ -20,6 +21,8 @@ async def asked(call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """The answer of a call that blocks. Raises UnavailableError where the storage fails."""
     try:
         return await asyncio.to_thread(call, *args, **named)
+    except StorageAwayError as error:
+        raise UnavailableError(str(error)) from error
     except OSError as error:
         log.error("the storage fails", why=str(error))
         raise UnavailableError("the storage does not do what it should now; the log tells more, try again") from error

@@ -41,10 +41,10 @@ def avoided(nodes: Sequence[NodeView], marks: Mapping[str, NodeMark]) -> tuple[A
             told = (
                 f"node {node.name} is {mark.duty}: {mark.reason}" if mark.reason else f"node {node.name} is {mark.duty}"
             )
-            found.append(AvoidedNode(node_id=node.node_id, actor=mark.actor, reason=told))
+            found.append(AvoidedNode(node_id=node.node_id, actor=mark.actor, reason=told, goes_at=node.goes_at))
         elif node.is_leaving:
             told = f"the cluster is taking node {node.name} away"
-            found.append(AvoidedNode(node_id=node.node_id, actor="cluster", reason=told))
+            found.append(AvoidedNode(node_id=node.node_id, actor="cluster", reason=told, goes_at=node.goes_at))
     return tuple(found)
 
 

@@ -130,7 +130,7 @@ class Client:
 
     def jobs(self, state: str | None = None, label: str | None = None, search: str | None = None) -> Iterator[Json]:
         """All jobs, newest first, fetched page by page; ``search`` is part of a name or the beginning of an id."""
-        return self._pages("/jobs", "jobs", state=state, label=label, search=search)
+        return self.pages("/jobs", "jobs", state=state, label=label, search=search)
 
     def find_job(self, reference: str) -> Json:
         """The job with that id, the newest with that name, or the one whose id begins so.
@@ -143,18 +143,10 @@ class Client:
             except RefusedError as error:
                 if error.status not in (404, 422):
                     raise
-        by_prefix: list[Json] = []
-        for job in self.jobs(search=reference):
-            if job["name"] == reference:
-                return job
-            if str(job["id"]).startswith(reference):
-                by_prefix.append(job)
-        if len(by_prefix) == 1:
-            return by_prefix[0]
-        if by_prefix:
-            ids = ", ".join(f"{j['id']} ({j['name']})" for j in by_prefix[:5])
-            raise AmbiguousError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
-        raise NotThereError(f"there is no job {reference!r}; `concertina jobs` lists them")
+        found = _newest(self.jobs(search=reference), reference)
+        if found is None:
+            raise NotThereError(f"there is no job {reference!r}; `concertina jobs` lists them")
+        return found
 
     def job(self, job_id: str) -> Json:
         """One job by its whole id."""
@@ -170,9 +162,25 @@ class Client:
         body = {"workers": workers, **({"reason": reason} if reason else {})}
         return self._json("PUT", f"/jobs/{job_id}/scale", json=body)
 
-    def mark_node(self, node: str, verb: str, reason: str | None) -> Json:
+    def find_node(self, reference: str) -> Json:
+        """The living node with that id or name, or the one whose id begins so.
+
+        Raises NotThereError, AmbiguousError.
+        """
+        alive: list[Json] = [node for node in self.get("/cluster")["nodes"] if node["is_alive"]]
+        exact = [node for node in alive if node["id"] == reference]
+        found = exact or [node for node in alive if node["name"] == reference or node["id"].startswith(reference)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(f"{node['id'][:12]} ({node['name']})" for node in found[:5])
+            raise AmbiguousError(f"{reference!r} means {len(found)} nodes: {ids}; give more of the id")
+        raise NotThereError(f"there is no living node {reference!r}; `concertina cluster` lists them")
+
+    def mark_node(self, node_id: str, verb: str, reason: str | None) -> Json:
         """Say ``drain``, ``quarantine`` or ``uncordon`` of a node; the cluster after it."""
-        return self._json("POST", f"/cluster/nodes/{quote(node, safe='')}/{verb}", json={"reason": reason or ""})
+        path = f"/cluster/nodes/{quote(node_id, safe='')}/{verb}"
+        return self._json("POST", path, json={"reason": reason or ""}, is_repeatable=True)
 
     def timeline(self, job_id: str, after: int = 0) -> list[Json]:
         """What changed while the job ran, oldest first, to its end; only rows after the given ``seq``."""
@@ -195,13 +203,11 @@ class Client:
         """Write what a GET answers to a file, whole or not at all; gives its bytes."""
         part = target.with_name(target.name + ".part")
         try:
-            with self._http.stream("GET", path, timeout=TRANSFER_TIMEOUT_S) as answer:
+            with self._http.stream("GET", path, timeout=TRANSFER_TIMEOUT_S) as answer, part.open("wb") as file:
                 if answer.status_code >= 400:
                     answer.read()
                     raise _refusal(answer)
-                with part.open("wb") as file:
-                    for chunk in answer.iter_bytes():
-                        file.write(chunk)
+                file.writelines(answer.iter_bytes())
             part.replace(target)
         except httpx2.TransportError as error:
             raise UnreachableError(self.url, _why(error)) from None
@@ -209,30 +215,67 @@ class Client:
             part.unlink(missing_ok=True)
         return target.stat().st_size
 
+    # Sweeps
+
+    def submit_sweep(self, spec: Json) -> Json:
+        """Make a sweep, which runs at once."""
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._json("POST", "/sweeps", json=spec, headers=headers, is_repeatable=True)
+
+    def ask_sweep(self, question: str, spec: Json) -> Json:
+        """``validate`` gives the resolved spec, ``estimate`` its cost; raises RefusedError with what is wrong."""
+        return self._json("POST", f"/sweeps/{question}", json=spec, is_repeatable=True)
+
+    def sweeps(self, search: str | None = None) -> Iterator[Json]:
+        """All sweeps, newest first, fetched page by page; ``search`` is part of a name or beginning of an id."""
+        return self.pages("/sweeps", "sweeps", search=search)
+
+    def find_sweep(self, reference: str) -> Json:
+        """The newest sweep with that name, or the one whose id is or begins so.
+
+        Raises NotThereError, AmbiguousError.
+        """
+        found = _newest(self.sweeps(search=reference), reference)
+        if found is None:
+            raise NotThereError(f"there is no sweep {reference!r}; `concertina sweep list` lists them")
+        return found
+
+    def sweep_trials(self, sweep_id: str, state: str | None = None) -> Iterator[Json]:
+        """Its trials by number, fetched page by page."""
+        return self.pages(f"/sweeps/{sweep_id}/trials", "trials", state=state)
+
+    def command_sweep(self, sweep_id: str, verb: str) -> Json:
+        """``pause``, ``resume``, ``stop`` or ``retry-failed``."""
+        # The last, repeated after it has taken effect, would be refused.
+        return self._json("POST", f"/sweeps/{sweep_id}/{verb}", is_repeatable=verb != "retry-failed")
+
+    def extend_sweep(self, sweep_id: str, num_trials: int) -> Json:
+        """Allow so many trials in all."""
+        return self._json("POST", f"/sweeps/{sweep_id}/extend", json={"trials": num_trials})
+
+    def promote_sweep(self, sweep_id: str, configuration: str | None) -> Json:
+        """Hold its winner against a configuration; None: the one that the sweep names."""
+        return self._json("POST", f"/sweeps/{sweep_id}/promote", json=_given({"configuration": configuration}))
+
     # Schedules
 
     def schedules(self, search: str | None = None) -> Iterator[Json]:
         """All schedules, newest first, fetched page by page; ``search`` is part of a name or beginning of an id."""
-        return self._pages("/schedules", "schedules", search=search)
+        return self.pages("/schedules", "schedules", search=search)
 
     def schedule_runs(self, schedule_id: str) -> Iterator[Json]:
         """What became of nominal times, the latest first, fetched page by page."""
-        return self._pages(f"/schedules/{schedule_id}/runs", "runs")
+        return self.pages(f"/schedules/{schedule_id}/runs", "runs")
 
     def find_schedule(self, reference: str) -> Json:
         """The schedule with that name, or the one whose id is or begins so.
 
         Raises NotThereError, AmbiguousError.
         """
-        found = list(self.schedules(search=reference))
-        named = [each for each in found if reference in (each["name"], each["id"])]
-        chosen = named or [each for each in found if str(each["id"]).startswith(reference)]
-        if len(chosen) == 1:
-            return chosen[0]
-        if chosen:
-            ids = ", ".join(f"{each['id']} ({each['name']})" for each in chosen[:5])
-            raise AmbiguousError(f"{reference!r} begins {len(chosen)} ids: {ids}; give more of it")
-        raise NotThereError(f"there is no schedule {reference!r}; `concertina schedule list` lists them")
+        found = _newest(self.schedules(search=reference), reference)
+        if found is None:
+            raise NotThereError(f"there is no schedule {reference!r}; `concertina schedule list` lists them")
+        return found
 
     def create_schedule(self, spec: Json) -> Json:
         """Make a schedule."""
@@ -254,7 +297,8 @@ class Client:
 
     # Anything
 
-    def _pages(self, path: str, name: str, **params: Any) -> Iterator[Json]:
+    def pages(self, path: str, name: str, **params: Any) -> Iterator[Json]:
+        """All of a list under ``/api/v1``, fetched page by page; ``name`` is the key that it has in an answer."""
         asked = _given({"page_size": PAGE_SIZE, **params})
         while True:
             page = self.get(path, **asked)
@@ -266,6 +310,14 @@ class Client:
     def get(self, path: str, **params: Any) -> Json:
         """GET a path under ``/api/v1``; parameters that are None are left out."""
         return self._json("GET", path, params=_given(params))
+
+    def put(self, path: str, document: Json) -> Json:
+        """PUT a document to a path under ``/api/v1``; what is there then."""
+        return self._json("PUT", path, json=document)
+
+    def delete(self, path: str) -> None:
+        """DELETE what is at a path under ``/api/v1``."""
+        self._json("DELETE", path)
 
     def is_alive(self) -> bool:
         """Whether the API answers at all; never raises for a service that is away."""
@@ -302,6 +354,23 @@ class Client:
                 pause_s = max(pause_s, _retry_after_s(answer))
             self._sleep(pause_s)
         raise AssertionError("the last try either answers or raises")
+
+
+def _newest(found: Iterator[Json], reference: str) -> Json | None:
+    """Of things that come newest first, the first with that name, or the one whose id begins so.
+
+    Raises AmbiguousError.
+    """
+    by_prefix: list[Json] = []
+    for each in found:
+        if each["name"] == reference:
+            return each
+        if str(each["id"]).startswith(reference):
+            by_prefix.append(each)
+    if len(by_prefix) > 1:
+        ids = ", ".join(f"{each['id']} ({each['name']})" for each in by_prefix[:5])
+        raise AmbiguousError(f"{reference!r} begins {len(by_prefix)} ids: {ids}; give more of it")
+    return by_prefix[0] if by_prefix else None
 
 
 def _given(params: Mapping[str, Any]) -> Json:

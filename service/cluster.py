@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import ray
+from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
+from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
 from ray._private.state import available_resources_per_node, state
+from ray._private.utils import check_version_info
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # of Cython
 from ray.autoscaler.sdk import request_resources
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply  # type: ignore[attr-defined]  # made by protoc
@@ -30,10 +34,13 @@ from service.ports import (
 from service.raylet import raylets_here
 from service.records import Autoscaling, ClusterView, NodeView
 from service.supervise.processes import Identity
-from workers.assignment import JobKey
+from tuning.controller import sweep_controller_actor
+from tuning.orders import Answer, Question
+from workers.assignment import SWEEP_LABEL, JobKey
 from workers.control.controller import job_controller_actor
+from workers.control.hosted import Hosted, NotHostedError
 from workers.control.launch import Launch
-from workers.control.names import NODE_ID_LABEL, controller_name
+from workers.control.names import NODE_ID_LABEL, controller_name, sweep_name
 from workers.control.roster import Roster
 from workers.control.spares import Spares
 from workers.status import Acknowledged, Direction, JobSnapshot
@@ -79,17 +86,23 @@ class Cluster:
 
     async def connect(self) -> None:
         """Join as a driver of the node on this machine; ClusterAwayError where there is none to join."""
-        await self._blocking(self._look_for_node, CONNECT_S)
+        await self.look()
         try:
             await self._blocking(self._init, CONNECT_S)
         except ConnectionError as error:
             raise ClusterLostError(f"Ray at {self._address} refused the connection ({str(error)[:200]})") from error
         self._raylet = raylets_here().get(ray.get_runtime_context().get_node_id())
 
-    def _look_for_node(self) -> None:
+    async def look(self) -> str:
+        """What is there to join, in words, without joining; ClusterAwayError where this process cannot."""
+        return await self._blocking(self._look, CONNECT_S)
+
+    def _look(self) -> str:
         """Ray itself would look for a minute, and say neither that no node is here nor that its token is wrong."""
         try:
-            nodes = GcsClient(address=self._address).get_all_node_info(timeout=CALL_S, state_filter=_ALIVE)
+            head = GcsClient(address=self._address)
+            nodes = head.get_all_node_info(timeout=CALL_S, state_filter=_ALIVE)
+            told = head.internal_kv_get(CLUSTER_METADATA_KEY, namespace=KV_NAMESPACE_CLUSTER, timeout=CALL_S)
         except AuthenticationError as error:
             raise ClusterAwayError(f"Ray at {self._address} refuses our token; see RAY_AUTH_TOKEN_PATH") from error
         except RayError as error:
@@ -99,6 +112,14 @@ class Cluster:
                 f"no node of the Ray at {self._address} runs on this machine, where the service is; start one: "
                 f"ray start --address={self._address} --num-cpus=0"
             )
+        try:
+            check_version_info(json.loads(told), "this machine")
+        except RuntimeError as error:
+            why = " ".join(str(error).split())
+            raise ClusterAwayError(
+                f"Ray at {self._address} is of another version than this environment: {why}"
+            ) from None
+        return f"Ray {ray.__version__}, {len(nodes)} nodes"
 
     def _init(self) -> None:
         ray.init(
@@ -137,30 +158,62 @@ class Cluster:
         return await self._blocking(self._roster.names)
 
     async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
-        name = controller_name(key, term)
-        self._controllers[name] = await self._blocking(lambda: self._make_controller(key, term))
-        await self._ask(name, self._controllers[name].prepare.remote(term, launch), PREPARE_S)
+        name, sweep_id = controller_name(key, term), launch.spec.labels.get(SWEEP_LABEL)
+        host = None if sweep_id is None else await self._blocking(lambda: self._roster.host_of(sweep_id))
+        if host is None:
+            self._controllers[name] = await self._blocking(lambda: self._make_controller(key, term))
+            await self._ask(name, self._controllers[name].prepare.remote(term, launch), PREPARE_S)
+        else:
+            hosting = await self._find(host)
+            await self._ask(host, hosting.host.remote(key, term, launch), PREPARE_S)
+            self._controllers[name] = Hosted(hosting, name)
 
     def _make_controller(self, key: JobKey, term: int) -> Any:
-        name = controller_name(key, term)
-        # Beside the service, so that what cuts a controller off cuts the service off, and no second one is put in
-        # its place. A label is waited for; an affinity is lost on a node that has just joined and knows no other.
+        options = self._beside(controller_name(key, term))
+        return job_controller_actor().options(**options).remote(key, term, self._namespace)
+
+    def _beside(self, name: str) -> dict[str, Any]:
+        """Beside the service, so that what cuts a controller off cuts the service off, and it gets no successor.
+
+        A label is waited for; an affinity is lost on a node that has just joined and knows no other.
+        """
         here = {NODE_ID_LABEL: ray.get_runtime_context().get_node_id()}
-        options = {
+        return {
             "name": name,
             "namespace": self._namespace,
             "lifetime": "detached",
             "get_if_exists": True,
             "label_selector": here,
         }
-        return job_controller_actor().options(**options).remote(key, term, self._namespace)
+
+    async def ask_search(self, sweep_id: str, term: int, question: Question, bound_s: float) -> Answer | None:
+        name = sweep_name(sweep_id, term)
+        if name not in self._controllers:
+            make = functools.partial(sweep_controller_actor().options, **self._beside(name))
+            self._controllers[name] = await self._blocking(lambda: make().remote(self._namespace, name))
+        answer = await self._ask(name, self._controllers[name].ask.remote(question), bound_s)
+        assert answer is None or isinstance(answer, Answer)
+        return answer
+
+    async def end_search(self, sweep_id: str, term: int) -> bool:
+        name = sweep_name(sweep_id, term)
+        try:
+            return bool(await self._ask(name, (await self._find(name)).retire.remote(), CALL_S))
+        except ControllerLostError:
+            return True  # its answer is its death
+        except ControllerSilentError:
+            await self.kill([name])
+            return True
+
+    async def end_pools(self, sweep_id: str) -> None:
+        await self._blocking(lambda: self._roster.end_pools(sweep_id))
 
     async def direct(
-        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float, wait_s: float
     ) -> JobSnapshot | None:
         name = controller_name(key, term)
         controller = await self._find(name)
-        answer = await self._ask(name, controller.direct.remote(term, direction, acked), bound_s)
+        answer = await self._ask(name, controller.direct.remote(term, direction, acked, wait_s), wait_s + bound_s)
         assert answer is None or isinstance(answer, JobSnapshot)
         return answer
 
@@ -175,8 +228,19 @@ class Cluster:
         for name in names:
             with contextlib.suppress(ControllerLostError):
                 actor = await self._find(name)
-                await self._blocking(functools.partial(ray.kill, actor))
+                if isinstance(actor, Hosted) and await self._is_abandoned(name, actor):
+                    continue
+                process = actor.host if isinstance(actor, Hosted) else actor
+                await self._blocking(functools.partial(ray.kill, process))
             self._controllers.pop(name, None)
+
+    async def _is_abandoned(self, name: str, actor: Hosted) -> bool:
+        """Whether a controller left the process that it was in; one that cannot takes all that is in it along."""
+        self._controllers.pop(name, None)
+        with contextlib.suppress(ControllerSilentError, ControllerFaultError):
+            await self._ask(name, actor.abandon.remote(), PROBE_S)
+            return True
+        return False
 
     async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
         look = _is_file_task()
@@ -231,6 +295,9 @@ class Cluster:
         except ActorUnavailableError as error:
             raise ControllerSilentError(f"{name} cannot be reached: {error}") from None
         except RayTaskError as error:
+            if isinstance(error.cause, NotHostedError):
+                self._controllers.pop(name, None)
+                raise ControllerLostError(f"{name} is gone: {error.cause.message}") from None
             raise ControllerFaultError(f"{name} failed: {error.cause}") from error
         except RayError as error:
             self._controllers.pop(name, None)

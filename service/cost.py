@@ -23,6 +23,11 @@ class Prices:
         """As set."""
         return cls(settings.price_cpu_hour, settings.price_gpu_hour, settings.currency)
 
+    @property
+    def are_set(self) -> bool:
+        """Whether seconds can be turned into money."""
+        return self.cpu_hour is not None or self.gpu_hour is not None
+
 
 def amount(worker_s: float, resources: Resources, prices: Prices) -> float | None:
     """What ``worker_s`` seconds of workers with these resources cost.
@@ -30,7 +35,7 @@ def amount(worker_s: float, resources: Resources, prices: Prices) -> float | Non
     None without prices, and for a job with GPUs without a price for them; CPUs without a price are
     free, since machines with GPUs are often priced by those alone.
     """
-    if prices.cpu_hour is None and prices.gpu_hour is None:
+    if not prices.are_set:
         return None
     if resources.gpus and prices.gpu_hour is None:
         return None

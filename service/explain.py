@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from service.documents import desired_workers
-from service.queue import has_room, waiting
+from service.queue import earliest_start_s, has_room, running, waiting
 from service.records import Explanation, JobRow, StoredCluster
-from service.states import JobState
-from service.words import plural
+from service.states import ENDED_STATES, JobState
+from service.words import duration, plural
 from workers.errors import Failure, Reason
 
 STALE_CLUSTER_S = 30.0
 NUM_FRAMES = 12
+_AT_REST = ENDED_STATES | {JobState.PAUSED}
 _CAUSED = r"\n\n(?:The above exception was the direct cause|During handling of the above exception)"
 
 REMEDIES: Mapping[Reason, str] = {
@@ -30,7 +31,8 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.NODE_LOST: "Retry: it goes on from the last checkpoint.",
     Reason.CLUSTER_LOST: "Nothing to do: it goes on from the last checkpoint once the cluster is back.",
     Reason.PREEMPTED: "Nothing to do: it goes on from its checkpoint when there is room.",
-    Reason.STALLED: "Look at the end of the log for what it was doing, and retry.",
+    Reason.STALLED: "Look at the end of the log for what it was doing, and retry. Where it honestly takes so long, "
+    "raise the bound in the settings of the service (`install_s`, `build_s`, `step_s`, `eval_s`).",
     Reason.BUDGET_EXCEEDED: "Raise the budget and retry.",
     Reason.CANCELLED_BY_USER: "Retry to go on from the last checkpoint.",
     Reason.CANCELLED_BY_SWEEP: "Its sweep needed it no longer.",
@@ -39,18 +41,45 @@ REMEDIES: Mapping[Reason, str] = {
 }
 
 
+UNSEEN = (
+    "Workers train on meanwhile, without the service. See that `concertina serve` runs, and the end of "
+    "`reconciler.log` in its home directory."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What is around a job: the first in line, how many are before it, the cluster as last seen, and the time."""
+    """What is around a job: the first in line, how many are before it, the cluster as last seen, and the time.
+
+    ``placed`` are the jobs that hold room. ``limits`` are what it no longer tells in full, or not as it was asked to.
+    """
 
     before: Sequence[JobRow]
     num_before: int
     cluster: StoredCluster | None
     now_s: float
+    placed: Sequence[JobRow] = ()
+    limits: Sequence[str] = ()
 
 
 def explain(job: JobRow, around: Circumstances) -> Explanation:
     """What its owner would want to know first."""
+    told = _told(job, around)
+    if job.state not in _AT_REST and around.cluster is not None:
+        told = _dated(told, around)
+    return replace(told, details=(*told.details, *around.limits))
+
+
+def _dated(told: Explanation, around: Circumstances) -> Explanation:
+    """Tell how old all this may be, where nobody sees any longer what the job does."""
+    down = _down(around)
+    if down is None or down in told.summary:
+        return told
+    details = (f"What is told here may be old: {down}", *told.details)
+    return replace(told, details=details, remedy=told.remedy or UNSEEN)
+
+
+def _told(job: JobRow, around: Circumstances) -> Explanation:
     match job.state:
         case JobState.QUEUED:
             return _waiting(job, around)
@@ -58,6 +87,8 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
             return _failed(job)
         case JobState.STARTING:
             return _starting(job, around)
+        case JobState.RECOVERING if job.reason is Reason.CLUSTER_LOST:
+            return job.explanation or _out_of_sight(job)
         case JobState.RUNNING | JobState.RECOVERING:
             return _running(job, around)
         case _:
@@ -66,7 +97,7 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
 
 def _waiting(job: JobRow, around: Circumstances) -> Explanation:
     stored = job.explanation
-    details = [_needs(job), *_free(around), *_queue(around)]
+    details = [_needs(job), *_free(around), *_queue(around), *_earliest(job, around)]
     if stored is not None:
         return Explanation(
             summary=stored.summary, details=(*stored.details, *details), remedy=stored.remedy or _room(job)
@@ -89,7 +120,7 @@ def _needs(job: JobRow) -> str:
 
 
 def _free(around: Circumstances) -> list[str]:
-    if around.cluster is None or not around.cluster.view.is_up:
+    if around.cluster is None or _down(around) is not None:
         return []
     nodes = [node for node in around.cluster.view.nodes if node.is_alive]
     cpus, gpus = (sum(node.free.get(key, 0.0) for node in nodes) for key in ("cpus", "gpus"))
@@ -98,7 +129,7 @@ def _free(around: Circumstances) -> list[str]:
 
 def _lack(job: JobRow, around: Circumstances) -> list[str]:
     seen = around.cluster
-    if seen is not None and seen.view.is_up and has_room(waiting(job), seen.view.nodes):
+    if seen is not None and (_down(around) is not None or has_room(waiting(job), seen.view.nodes)):
         return []
     return ["There is no room for more now."]
 
@@ -111,6 +142,27 @@ def _queue(around: Circumstances) -> list[str]:
     return [f"Before it in line: {named}{f' and {more:,} more' if more > 0 else ''}."]
 
 
+def _earliest(job: JobRow, around: Circumstances) -> list[str]:
+    """When there will be room, as far as those who have it tell; nothing where not all who wait before are known."""
+    is_known = around.num_before == len(around.before)
+    if around.cluster is None or _down(around) is not None or not around.placed or not is_known:
+        return []
+    placed = [running(row, _places(row)) for row in around.placed]
+    line = [waiting(row) for row in (*around.before, job)]
+    start_s = earliest_start_s(line, placed, around.cluster.view.nodes)
+    if start_s is None:
+        return ["Earliest start: unknown, as jobs that have the room do not tell yet when they end."]
+    if start_s == 0:
+        return []
+    why = "when jobs that train now have ended, at their present speed"
+    return [f"Earliest start: in about {duration(start_s)}, {why}."]
+
+
+def _places(job: JobRow) -> tuple[str, ...]:
+    """The nodes of the workers that are there, as they were told last."""
+    return tuple(str(worker["node_id"]) for worker in job.observed.get("workers", ()))
+
+
 def _down(around: Circumstances) -> str | None:
     if around.cluster is None:
         return "the cluster has not been seen yet."
@@ -118,7 +170,7 @@ def _down(around: Circumstances) -> str | None:
         return f"the cluster does not answer ({around.cluster.view.error or 'no reason known'})."
     age_s = around.now_s - around.cluster.observed_at
     if age_s > STALE_CLUSTER_S:
-        return f"nobody has looked at the cluster for {age_s:.0f} s; the service's reconciler is away."
+        return f"nobody has looked at the cluster for {duration(age_s)}; the service's reconciler is away."
     return None
 
 
@@ -190,6 +242,17 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
         None if pending else "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
     )
     return Explanation(summary=summary, details=details, remedy=remedy)
+
+
+def _out_of_sight(job: JobRow) -> Explanation:
+    """Its state says that nobody trains; that is what is seen of it, and not what is known."""
+    seen = job.num_current
+    return Explanation(
+        summary="The cluster does not answer: nobody sees whether the workers of the job still train.",
+        details=(f"When it was last seen, {plural(seen, 'worker')} trained.",) if seen else (),
+        remedy="Nothing to do: workers that train on are taken over when the cluster answers, and no step is lost; "
+        "if they are gone, it goes on from its last checkpoint.",
+    )
 
 
 def _at_rest(job: JobRow) -> Explanation:

@@ -16,13 +16,16 @@ from functools import partial
 from service.cost import Prices
 from service.documents import Document, job_document, point_document, timeline_document
 from service.errors import BadRequestError, NotFoundError, TooManyError
-from service.ids import JOB_ID
+from service.ids import JOB_ID, SWEEP_ID
 from service.nudge import NudgeListener
 from service.overview import Overview
 from service.schedule_documents import schedule_document
 from service.shared_answers import SharedAnswers
 from service.store.schedules import ScheduleStore
+from service.store.sweeps import SweepStore
 from service.store.telemetry import TelemetryStore
+from service.sweep_documents import sweep_document
+from service.sweep_records import SweepRow
 
 HEARTBEAT_S = 15.0
 MAX_TOPICS = 50
@@ -30,16 +33,16 @@ MAX_SHARED_BYTES = 8 * 2**20
 BYTES_AN_EVENT = 200
 """Roughly, besides its data."""
 HEARTBEAT = b": still here\n\n"
-WHOLE = ("jobs", "schedules", "cluster")
-KINDS = ("job", "metrics", "logs")
+WHOLE = ("jobs", "sweeps", "schedules", "cluster")
+OF_ONE = {"job": JOB_ID, "metrics": JOB_ID, "logs": JOB_ID, "sweep": SWEEP_ID}
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """``jobs``, ``schedules``, ``cluster``, or ``job``, ``metrics``, ``logs`` of one job."""
+    """``jobs``, ``sweeps``, ``schedules``, ``cluster``; ``job``, ``metrics``, ``logs`` of a job; ``sweep`` of one."""
 
     kind: str
-    job_id: str = ""
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,12 @@ def read_topics(texts: Sequence[str]) -> tuple[Topic, ...]:
     """Topics as given in the address, each once. Raises BadRequestError."""
     topics: dict[Topic, None] = {}
     for text in texts:
-        kind, _, job_id = text.partition(":")
-        if (kind in WHOLE and not job_id) or (kind in KINDS and JOB_ID.fullmatch(job_id)):
-            topics[Topic(kind, job_id)] = None
+        kind, _, of = text.partition(":")
+        if (kind in WHOLE and not of) or (kind in OF_ONE and OF_ONE[kind].fullmatch(of)):
+            topics[Topic(kind, of)] = None
         else:
-            raise BadRequestError(
-                f"topic {text[:80]!r} is unknown; give {', '.join(WHOLE)}, job:ID, metrics:ID or logs:ID with whole ids"
-            )
+            known = ", ".join((*WHOLE, *(f"{kind}:ID" for kind in OF_ONE)))
+            raise BadRequestError(f"topic {text[:80]!r} is unknown; known, with whole ids: {known}")
     if not 1 <= len(topics) <= MAX_TOPICS:
         raise BadRequestError(f"{len(topics)} topics are given; give 1 to {MAX_TOPICS}, such as topic=jobs")
     return tuple(topics)
@@ -72,12 +74,14 @@ class Feed:
     def __init__(
         self,
         store: TelemetryStore,
+        sweeps: SweepStore,
         schedules: ScheduleStore,
         overview: Overview,
         prices: Prices,
         max_streams: int,
     ) -> None:
         self._store = store
+        self._sweeps = sweeps
         self._schedules = schedules
         self._overview = overview
         self._prices = prices
@@ -131,12 +135,15 @@ class Feed:
             self.num_streams -= 1
 
     async def check(self, topics: tuple[Topic, ...]) -> None:
-        """Raises TooManyError, and NotFoundError for a topic of a job that is not there."""
+        """Raises TooManyError, and NotFoundError for a topic of a job or a sweep that is not there."""
         if self.num_streams >= self._max_streams:
             raise TooManyError(f"{self.num_streams} event streams are open, and no more are allowed; close one")
-        for job_id in {topic.job_id for topic in topics if topic.job_id}:
-            if await self._store.job(job_id) is None:
-                raise NotFoundError(f"there is no job {job_id!r}; GET /api/v1/jobs lists them")
+        for of in {topic.of for topic in topics if topic.of}:
+            if SWEEP_ID.fullmatch(of):
+                if await self._sweeps.sweep(of) is None:
+                    raise NotFoundError(f"there is no sweep {of!r}; GET /api/v1/sweeps lists them")
+            elif await self._store.job(of) is None:
+                raise NotFoundError(f"there is no job {of!r}; GET /api/v1/jobs lists them")
 
     async def _later(self, topics: tuple[Topic, ...], after: int) -> AsyncGenerator[bytes]:
         while True:
@@ -153,7 +160,7 @@ class Feed:
                 yield HEARTBEAT
 
     async def _batch_end(self, topics: tuple[Topic, ...], after: int, upto: int) -> int:
-        job_ids = tuple(sorted({topic.job_id for topic in topics if topic.kind in ("metrics", "logs")}))
+        job_ids = tuple(sorted({topic.of for topic in topics if topic.kind in ("metrics", "logs")}))
         has_all_jobs = Topic("jobs") in topics
         return await self._ends.get(
             (job_ids, has_all_jobs, after, upto),
@@ -167,11 +174,16 @@ class Feed:
         return sorted(found, key=lambda event: event.changed)
 
     async def _events(self, topic: Topic, after: int, upto: int) -> list[Encoded]:
-        job_id = topic.job_id
+        job_id = topic.of
         match topic.kind:
             case "jobs":
                 jobs = await self._store.jobs_changed(after, upto)
                 return [_encoded(job.changed, "job", job_document(job, self._prices)) for job in jobs]
+            case "sweeps":
+                return await self._swept(await self._sweeps.changed(after, upto))
+            case "sweep":
+                sweep = await self._sweeps.sweep(topic.of)
+                return await self._swept([sweep] if sweep is not None and after < sweep.changed <= upto else [])
             case "schedules":
                 rows = await self._schedules.changed(after, upto)
                 return [_encoded(row.changed, "schedule", schedule_document(row)) for row in rows]
@@ -217,6 +229,10 @@ class Feed:
             for piece in await self._store.logs_changed(job_id, after, upto)
         ]
 
+    async def _swept(self, rows: Sequence[SweepRow], at: int | None = None) -> list[Encoded]:
+        standings = await self._sweeps.standings(rows)
+        return [_encoded(at or row.changed, "sweep", sweep_document(row, standings[row.id])) for row in rows]
+
     async def _cluster(self, after: int, upto: int) -> list[Encoded]:
         stored = await self._store.cluster()
         if stored is None or not after < stored.changed <= upto:
@@ -227,7 +243,7 @@ class Feed:
         """One event of each kind that a topic has, so that a page that was rendered a moment ago misses nothing."""
         found = []
         for topic in topics:
-            job_id = topic.job_id
+            job_id = topic.of
             match topic.kind:
                 case "job":
                     rows = await self._store.timeline_tail(job_id, 1)
@@ -240,6 +256,9 @@ class Feed:
                     empty = {"attempt": 0, "worker_id": "", "rank": None, "text": ""}
                     end = await self._store.log_size(job_id)
                     found.append(_encoded(now, "log", {"job_id": job_id, **empty, "next_offset": end}))
+                case "sweep":
+                    if (sweep := await self._sweeps.sweep(topic.of)) is not None:
+                        found += await self._swept([sweep], at=now)
                 case "cluster":
                     found.append(_encoded(now, "cluster", await self._overview.cluster()))
         return found

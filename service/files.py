@@ -55,7 +55,7 @@ class Files:
         folder = local_folder(place)
         if folder is not None:
             return await asked(open_inside, Path(folder), path)
-        return await asked(_object, open_storage(place), path)
+        return await asked(_object, open_storage(place, root=self._storage), path)
 
     async def _present(self, job_id: str) -> list[CheckpointInfo]:
         """Old checkpoints are removed by the workers, so a row may outlive its checkpoint for a while."""
@@ -64,7 +64,7 @@ class Files:
         return [info for info in infos if info.path in names]
 
     def _checkpoints(self, job_id: str) -> Storage:
-        return open_storage(checkpoints_place(self._storage, job_id))
+        return open_storage(checkpoints_place(self._storage, job_id), root=self._storage)
 
 
 def _weights(storage: Storage, name: str, file_name: str) -> Download:

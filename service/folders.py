@@ -3,7 +3,7 @@
 ``storage`` is a folder's path or the URL of other storage; what is below it is named in its way.
 
 storage/installation                           its name, for other replicas to compare
-storage/bundles/<sha256>.zip
+storage/bundles/<sha256>.<upload>.zip           never written again under the same name
 storage/jobs/<job id>/checkpoints/             as in workers.checkpoints
 storage/jobs/<job id>/output/                  $CONCERTINA_OUTPUT
 home/uploads/                                  bundles that are still being received
@@ -13,16 +13,23 @@ home/token                                     the admin token, mode 0600
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
-from workers.storage import join
+from workers.storage import PART_SUFFIX, join
 
-BUNDLES, JOBS, MARK = "bundles", "jobs", "installation"
+BUNDLES, JOBS = "bundles", "jobs"
+_ZIP = ".zip"
 
 
-def bundle_key(sha256: str) -> str:
-    """The key of a bundle's bytes in storage."""
-    return f"{BUNDLES}/{sha256}.zip"
+def new_bundle_key(sha256: str) -> str:
+    """A key for a bundle's bytes that nobody has ever used: whoever removes others cannot mean these."""
+    return f"{BUNDLES}/{sha256}.{secrets.token_hex(8)}{_ZIP}"
+
+
+def bundle_key_in(key: str) -> str:
+    """The key of a bundle that an object in storage is, or was to become where its write was cut off."""
+    return key.rpartition(_ZIP)[0] + _ZIP if key.endswith(PART_SUFFIX) else key
 
 
 def job_place(storage: str, job_id: str) -> str:

@@ -12,6 +12,7 @@ _LENGTH = 26
 _RANDOM_BITS = 80
 
 JOB_ID = re.compile(rf"job_[{_ALPHABET}]{{{_LENGTH}}}")
+SWEEP_ID = re.compile(rf"sweep_[{_ALPHABET}]{{{_LENGTH}}}")
 SCHEDULE_ID = re.compile(rf"sched_[{_ALPHABET}]{{{_LENGTH}}}")
 
 
@@ -25,6 +26,10 @@ class IdSource:
     def job_id(self, now_s: float) -> str:
         """``job_`` and 26 characters: 48 bits of milliseconds, then 80 random bits."""
         return f"job_{self._next(now_s)}"
+
+    def sweep_id(self, now_s: float) -> str:
+        """``sweep_`` and 26 characters, as of a job."""
+        return f"sweep_{self._next(now_s)}"
 
     def schedule_id(self, now_s: float) -> str:
         """``sched_`` and 26 characters, as of a job."""

@@ -7,27 +7,27 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from service.documents import Document, event_document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
-from service.folders import bundle_key, job_place
+from service.folders import job_place
 from service.idempotency import read_key, refused_key
 from service.ids import JOB_ID
-from service.page_tokens import PageTokens
+from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.preconditions import check_match
 from service.records import JobFilter, JobRow, Scale
 from service.scaling import read_scale
 from service.states import Already, Illegal, JobState, Verb, command
-from service.store.jobs import JobStore, Submitted, UnknownBundleError, UnknownJobError
+from service.store.jobs import JobStore, Owner, Submitted
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError, TransitionError
-from workers.errors import FieldProblem, SpecError
+from service.store.references import UnknownReferenceError
+from workers.errors import SpecError
 from workers.spec import JobSpec, parse_job_spec
 from workers.storage import open_storage
 
-DEFAULT_PAGE_SIZE = 50
-MAX_PAGE_SIZE = 500
 MAX_EVENTS = 10_000
 MAX_TRIES = 8
 """Of a change that another writer got ahead of; each try decides anew on the fresh row."""
@@ -72,8 +72,8 @@ class Jobs:
         spec = _parsed(document)
         try:
             submitted = await self._store.submit(spec, checked)
-        except (UnknownBundleError, UnknownJobError) as error:
-            raise InvalidError("the spec is refused", [unknown_reference(error)]) from None
+        except UnknownReferenceError as error:
+            raise InvalidError("the spec is refused", [error.problem]) from None
         except (KeyReusedError, KeySpentError) as error:
             raise refused_key(str(key), error) from None
         if submitted.is_new:
@@ -85,8 +85,8 @@ class Jobs:
         spec = _parsed(document)
         try:
             await self._store.check_references(spec)
-        except (UnknownBundleError, UnknownJobError) as error:
-            raise InvalidError("the spec is refused", [unknown_reference(error)]) from None
+        except UnknownReferenceError as error:
+            raise InvalidError("the spec is refused", [error.problem]) from None
         resolved: Document = json.loads(spec.model_dump_json())
         return resolved
 
@@ -101,11 +101,10 @@ class Jobs:
         """A page of jobs, newest first. Raises BadRequestError for a bad filter or token."""
         wanted = _filter(query)
         described = repr((sorted(wanted.states), sorted(wanted.labels.items()), wanted.name, wanted.search))
-        before = None if query.page_token is None else self._tokens.read(described, query.page_token)
-        size = max(1, min(query.page_size, MAX_PAGE_SIZE))
-        found = await self._store.page(wanted, size + 1, before)
-        token = self._tokens.make(described, found[size - 1].id) if len(found) > size else None
-        return JobPage(found[:size], token)
+        fetch = partial(self._store.page, wanted)
+        return JobPage(
+            *await self._tokens.page(described, query.page_size, query.page_token, fetch, lambda row: row.id)
+        )
 
     async def count_by_state(self) -> dict[JobState, int]:
         """How many jobs are in each state."""
@@ -119,7 +118,10 @@ class Jobs:
     async def command(
         self, job_id: str, verb: Verb, *, if_match: str | None = None, from_start: bool = False
     ) -> JobRow:
-        """Cancel, pause, resume or retry. Raises NotFoundError, PreconditionError, ConflictError."""
+        """Cancel, pause, resume or retry. Raises NotFoundError, PreconditionError, ConflictError.
+
+        A job that a sweep has counted as ended is not retried beside its books.
+        """
 
         async def decide(job: JobRow) -> JobRow:
             wanted = command(verb, job.state, job.attempt)
@@ -127,6 +129,8 @@ class Jobs:
                 raise ConflictError(wanted.detail, code="ILLEGAL_TRANSITION")
             if isinstance(wanted, Already):
                 return job
+            if verb is Verb.RETRY and (owner := await self._store.owner(job_id)) is not None:
+                raise ConflictError(_not_retried(owner), code="ILLEGAL_TRANSITION")
             return await self._store.command(job, wanted, is_fresh_start=from_start)
 
         return await self._change(job_id, if_match, decide)
@@ -143,6 +147,8 @@ class Jobs:
                 raise ConflictError(f"a job that is {job.state} has no size; retry it first", code="ILLEGAL_TRANSITION")
             return job if wanted == job.scale else await self._store.set_scale(job, wanted)
 
+        # What no version of the job would take is refused as that, also where the version is not the one meant.
+        read_scale(document, await self.get(job_id))
         return await self._change(job_id, if_match, decide)
 
     async def delete(self, job_id: str, *, if_match: str | None = None) -> None:
@@ -153,16 +159,16 @@ class Jobs:
                 raise ConflictError(f"the job is {job.state}; cancel it, and delete it once it has ended")
             deleted = await self._store.delete(job)
             # Rows first: what a crash leaves on disk then belongs to no job, and the reconciler removes it.
-            await asyncio.to_thread(self._clear, job.id, deleted.bundle_sha256)
+            await asyncio.to_thread(self._clear, job.id, deleted.bundle_key)
             return job
 
         await self._change(job_id, if_match, decide)
 
-    def _clear(self, job_id: str, bundle_sha256: str | None) -> None:
+    def _clear(self, job_id: str, bundle_key: str | None) -> None:
         with contextlib.suppress(OSError):
             open_storage(job_place(self._storage, job_id)).clear()
-            if bundle_sha256 is not None:
-                open_storage(self._storage).delete(bundle_key(bundle_sha256))
+            if bundle_key is not None:
+                open_storage(self._storage).delete(bundle_key)
 
     async def _change(self, job_id: str, if_match: str | None, decide: Callable[[JobRow], Awaitable[JobRow]]) -> JobRow:
         for _ in range(MAX_TRIES):
@@ -178,19 +184,18 @@ class Jobs:
         raise ConflictError(f"{job_id} kept changing meanwhile; try again")
 
 
+def _not_retried(owner: Owner) -> str:
+    if owner.number is None:
+        return f"the job was run for the promotion of {owner.sweep_id}, which has counted it; promote again instead"
+    told = f"the job is trial {owner.number} of {owner.sweep_id}, which says what goes on"
+    return f"{told}; POST /api/v1/sweeps/{owner.sweep_id}/retry-failed tries its failed trials again"
+
+
 def _parsed(document: object) -> JobSpec:
     try:
         return parse_job_spec(document)
     except SpecError as error:
         raise InvalidError("the spec is refused", error.problems, code=error.code) from None
-
-
-def unknown_reference(error: UnknownBundleError | UnknownJobError) -> FieldProblem:
-    """What is wrong with a spec that names something that is not there."""
-    name = str(error)[:80]
-    if isinstance(error, UnknownBundleError):
-        return FieldProblem("/bundle", f"there is no bundle {name!r}; upload it with POST /api/v1/bundles first")
-    return FieldProblem("/init_from/job", f"there is no job {name!r}; give a job's whole id")
 
 
 def _filter(query: ListQuery) -> JobFilter:

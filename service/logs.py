@@ -20,19 +20,37 @@ class LogText:
     is_cut: bool = False
 
 
-def log_text(pieces: Sequence[LogPiece], offset: int, *, has_names: bool) -> LogText:
-    """The pieces from position ``offset`` on; with ``has_names`` each line begins with its rank."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The positions between which a job's log is still there."""
+
+    begin: int
+    end: int
+
+
+def log_text(pieces: Sequence[LogPiece], offset: int, begin: int, *, has_names: bool) -> LogText:
+    """The pieces from position ``offset`` on; with ``has_names`` each line begins with its rank.
+
+    ``begin`` is where the job's log begins by now: what is missing before it is told.
+    """
     parts = [piece.data[max(0, offset - piece.position) :] for piece in pieces]
-    end = max((piece.end for piece in pieces), default=offset)
-    return LogText(_joined(pieces, parts, has_names=has_names), max(end, offset))
+    begin = min([begin, *(piece.position for piece in pieces)])
+    end = max([begin, offset, *(piece.end for piece in pieces)])
+    return LogText(_left_out(begin - offset) + _joined(pieces, parts, has_names=has_names), end)
 
 
-def tail_text(pieces: Sequence[LogPiece], num_lines: int, end: int, *, has_names: bool) -> LogText:
-    """The last ``num_lines`` lines of the pieces; ``end`` is the position to go on from."""
+def tail_text(pieces: Sequence[LogPiece], num_lines: int, kept: Kept, *, has_names: bool) -> LogText:
+    """The last ``num_lines`` lines of the pieces; where these are all that is kept, with what is left out before."""
     lines = _joined(pieces, [piece.data for piece in pieces], has_names=has_names).splitlines(keepends=True)
-    kept = lines[len(lines) - num_lines :] if num_lines < len(lines) else lines
-    is_cut = num_lines < len(lines) or bool(pieces and pieces[0].position > 0)
-    return LogText("".join(kept), max(end, max((piece.end for piece in pieces), default=0)), is_cut)
+    shown = lines[len(lines) - num_lines :] if num_lines < len(lines) else lines
+    end = max([kept.end, *(piece.end for piece in pieces)])
+    is_cut = len(shown) < len(lines) or bool(pieces and pieces[0].position > kept.begin)
+    before = "" if is_cut or not pieces else _left_out(pieces[0].position)
+    return LogText(before + "".join(shown), end, is_cut)
+
+
+def _left_out(num_bytes: int) -> str:
+    return f"[{num_bytes} bytes left out]\n" if num_bytes > 0 else ""
 
 
 def _joined(pieces: Sequence[LogPiece], parts: Sequence[bytes], *, has_names: bool) -> str:

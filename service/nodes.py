@@ -24,10 +24,10 @@ class Nodes:
     clock: Callable[[], float]
     wake: Callable[[], None]
 
-    async def set_duty(self, node: str, duty: Duty, document: object = None) -> None:
+    async def set_duty(self, node: str, duty: Duty, document: object) -> None:
         """Say what a node may be used for; it is named by its id, a unique beginning of it, or its name.
 
-        ``document`` may be ``{"reason": text}``. Saying the same again changes nothing. Raises
+        ``document`` is ``{"reason": text}`` or ``{}``. Saying the same again changes nothing. Raises
         NotFoundError, ConflictError when several nodes are meant, InvalidError.
         """
         reason = _reason(document)
@@ -55,8 +55,6 @@ class Nodes:
 
 
 def _reason(document: object) -> str:
-    if document is None:
-        return ""
     if not isinstance(document, dict):
         raise InvalidError("the body is refused", [FieldProblem("", 'send {"reason": "why"}, or no body')])
     if unknown := sorted(document.keys() - {"reason"}):

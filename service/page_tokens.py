@@ -6,10 +6,16 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from service.errors import BadRequestError
 
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 500
 _MAC_BYTES = 16
+
+T = TypeVar("T")
 
 
 class PageTokens:
@@ -21,6 +27,23 @@ class PageTokens:
     def use(self, secret: bytes) -> None:
         """Sign with this secret; the same for all processes of an installation."""
         self._secret = secret
+
+    async def page(
+        self,
+        wanted: str,
+        size: int,
+        token: str | None,
+        fetch: Callable[[int, str | None], Awaitable[list[T]]],
+        place: Callable[[T], str],
+    ) -> tuple[list[T], str | None]:
+        """A page of the list that ``wanted`` describes, and the token of the next, None on the last.
+
+        ``fetch`` gives at most so many, from behind a place on or from the beginning. Raises as ``read``.
+        """
+        behind = None if token is None else self.read(wanted, token)
+        most = max(1, min(size, MAX_PAGE_SIZE))
+        found = await fetch(most + 1, behind)
+        return found[:most], self.make(wanted, place(found[most - 1])) if len(found) > most else None
 
     def make(self, wanted: str, last_id: str) -> str:
         """A token for the page after ``last_id`` of the list that ``wanted`` describes."""

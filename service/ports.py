@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from service.records import ClusterView
+from tuning.orders import Answer, Question
 from workers.assignment import JobKey
 from workers.control.launch import Launch
 from workers.status import Acknowledged, Direction, JobSnapshot
@@ -63,9 +64,11 @@ class ClusterPort(Protocol):
         ...
 
     async def direct(
-        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float, wait_s: float
     ) -> JobSnapshot | None:
         """Direct a controller; None when it was started and never prepared.
+
+        It may wait up to ``wait_s`` with its answer until there is something new to tell.
 
         Raises ControllerLostError, ControllerSilentError, ControllerFaultError.
         """
@@ -73,6 +76,21 @@ class ClusterPort(Protocol):
 
     async def end_controller(self, key: JobKey, term: int) -> None:
         """Let a controller go, and the workers that it still has; nothing happens when it is gone."""
+        ...
+
+    async def ask_search(self, sweep_id: str, term: int, question: Question, bound_s: float) -> Answer | None:
+        """Ask a sweep's controller, which is started where there is none of that term; None until it was told all.
+
+        Raises ControllerLostError, ControllerSilentError, ControllerFaultError.
+        """
+        ...
+
+    async def end_search(self, sweep_id: str, term: int) -> bool:
+        """Let a sweep's controller go; False while controllers of trials live in it, which it outlasts."""
+        ...
+
+    async def end_pools(self, sweep_id: str) -> None:
+        """End the processes that wait for further trials of a sweep."""
         ...
 
     async def kill(self, names: Sequence[str]) -> None:

@@ -204,6 +204,24 @@ def explain(job: Waiting, nodes: Sequence[NodeView]) -> Explanation | None:
     )
 
 
+def earliest_start_s(line: Sequence[Waiting], running: Sequence[Running], nodes: Sequence[NodeView]) -> float | None:
+    """In how many seconds the last in ``line`` can start if those who train go on as now, and end as they tell.
+
+    ``line`` are all that wait, from the first on; each takes its least, and keeps it, as nobody knows yet how long it
+    trains. 0 where there is room now, None where it hangs on somebody whose end is unknown.
+    """
+    least = [job for job in line if _fit(job.need, _empty(nodes), job.min) >= job.min]
+    if not least or least[-1] is not line[-1]:
+        return None
+    ends = {job.job_id: 0.0 if job.is_leaving else job.left_s for job in running}
+    for at_s in sorted({0.0, *(end_s for end_s in ends.values() if math.isfinite(end_s))}):
+        sizes = {job.job_id: job.num_workers if ends[job.job_id] > at_s else 0 for job in running}
+        room = free_at(running, nodes, sizes)
+        if all(take(job.need, room, job.min) == job.min for job in least):
+            return at_s
+    return None
+
+
 def has_room(job: Waiting, nodes: Sequence[NodeView]) -> bool:
     """Whether a worker of the job would fit into what is free now."""
     return _fit(job.need, [dict(node.free) for node in nodes if node.is_alive], 1) > 0

@@ -13,6 +13,7 @@ from typing import Any
 
 from service.states import ENDED_STATES, JobState
 from workers.errors import Failure, Reason
+from workers.run_settings import RunSettings
 from workers.spec import JobSpec
 from workers.status import RunGoal
 
@@ -45,7 +46,9 @@ class Scale:
 class JobRow:
     """One job as stored.
 
-    Intent (written by the API): ``goal``, ``scale``, ``restart_after``. Everything else is observed.
+    Intent (written by the API): ``goal``, ``scale``, ``restart_after``, and (by a sweep) ``settings``, None where the
+    spec's hold, ``saves``, the number of checkpoints asked for, and ``until``, the line in samples at which to stand
+    still for a verdict. Everything else is observed.
     ``version`` grows with each transition and each change of intent, and guards updates; ``changed``
     grows with every write and orders all changes of the installation. ``attempt`` counts passages
     from QUEUED to STARTING (0: none yet), ``term`` controllers within the attempt (from 1).
@@ -65,6 +68,9 @@ class JobRow:
     changed: int
     goal: RunGoal
     scale: Scale
+    settings: RunSettings | None
+    saves: int
+    until: int | None
     restart_after: int
     attempt: int
     term: int
@@ -99,7 +105,7 @@ class JobRow:
     @property
     def most_workers(self) -> int:
         """What the job can make use of: each worker takes a part of the batch, which is at least one sample."""
-        return min(self.scale.max, self.spec.batch.global_size)
+        return min(self.scale.max, self.settings.global_batch if self.settings else self.spec.batch.global_size)
 
     @property
     def is_ended(self) -> bool:
@@ -212,10 +218,11 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRow:
-    """An uploaded archive; its bytes have the key ``bundle_key(sha256)`` in storage."""
+    """An uploaded archive; ``key`` is that of its bytes in storage."""
 
     id: str
     sha256: str
+    key: str
     size_bytes: int
     files: int
     created_at: float

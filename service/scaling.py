@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from service.errors import InvalidError
 from service.records import JobRow, Scale
 from workers.errors import FieldProblem
+from workers.spec_parts import whole_number
 
 MAX_REASON_CHARS = 500
 MAX_WORKERS = 1024
@@ -30,7 +31,7 @@ def read_scale(document: object, job: JobRow) -> Scale:
     if "workers" not in document:
         raise _refused("/workers", "is required: a number, {min, max} or auto")
     reason = _reason(document.get("reason"))
-    match document["workers"]:
+    match whole_number(document["workers"]):
         case "auto":
             spec = job.spec.workers
             return Scale(min=spec.min, max=spec.max, actor="user", reason=reason)
@@ -85,7 +86,7 @@ def _range(given: Mapping[object, object], job: JobRow, reason: str) -> Scale:
 
 
 def _bound(given: Mapping[object, object], key: str) -> int:
-    value = given.get(key)
+    value = whole_number(given.get(key))
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_WORKERS:
         raise _refused(f"/workers/{key}", f"must be a whole number from 1 to {MAX_WORKERS} (seen: {str(value)[:80]})")
     return value

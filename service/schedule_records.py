@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from service.configuration_records import ConfigurationRow
 from service.schedule_spec import ScheduleSpec
-from service.targets import Kind, Target, read_target
+from service.targets import Kind, Target, configuration_of, read_target
 
 
 class ScheduleState(StrEnum):
@@ -62,9 +63,16 @@ class ScheduleRow:
         return ScheduleSpec.model_validate_json(self.spec_json)
 
     @property
-    def target(self) -> Target:
-        """What it starts. Raises SpecError where this version of the service takes it no longer."""
-        return read_target(self.document["target"], self.name)
+    def configuration(self) -> str | None:
+        """The name of the configuration that its sweeps take their job from."""
+        return configuration_of(self.document["target"])
+
+    def target(self, configuration: ConfigurationRow | None) -> Target:
+        """What it starts; ``configuration`` is the one of that name as it is now.
+
+        Raises SpecError where this version of the service takes it no longer.
+        """
+        return read_target(self.document["target"], self.name, has_prices=True, configuration=configuration)
 
     @property
     def document(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError
 
+from service.configuration_records import ConfigurationRow
 from service.cron import Cron
 from service.targets import Target, read_target
 from service.times import rfc3339
@@ -28,7 +29,7 @@ YEARS = range(2000, 2200)
 
 _TOLD: dict[Place, str] = {
     ("name",): "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters",
-    ("target",): "must be a mapping with the spec of a job: {job: {...}}",
+    ("target",): "must be a mapping with the spec of a job or a sweep: {job: {...}} or {sweep: {...}}",
     ("cron",): "must be a text of five fields, such as '0 2 * * 1-5'",
     ("time_zone",): "must be the IANA name of a zone, such as Europe/Berlin, or UTC",
     ("start",): "must be a time by RFC 3339 with its offset, such as 2026-11-20T09:30:00Z, in quotes",
@@ -117,11 +118,14 @@ def unix(moment: str | None) -> float | None:
     return None if moment is None else datetime.fromisoformat(moment).timestamp()
 
 
-def parse_schedule_spec(document: object, now_s: float) -> tuple[ScheduleSpec, Target]:
+def parse_schedule_spec(
+    document: object, now_s: float, *, has_prices: bool = False, configuration: ConfigurationRow | None = None
+) -> tuple[ScheduleSpec, Target]:
     """Read a schedule spec from parsed YAML or JSON; what it starts is in it with every default.
 
     Raises SpecError with every problem found, also that it cannot fire any more at ``now_s``; its code is
-    NOT_AVAILABLE where all that is wrong is that a value is not built yet.
+    NOT_AVAILABLE where all that is wrong is that a value is not built yet. ``has_prices``, ``configuration``: as of
+    ``read_sweep_spec``.
     """
     if not isinstance(document, Mapping):
         seen = type(document).__name__
@@ -130,17 +134,19 @@ def parse_schedule_spec(document: object, now_s: float) -> tuple[ScheduleSpec, T
         spec = ScheduleSpec.model_validate(document)
     except ValidationError as error:
         found = problems_of(error, document, ScheduleSpec, _TOLD, hidden="target")
-        raise SpecError([*found, *_target_problems(document.get("target"))]) from None
-    target = read_target(spec.target, spec.name)
+        raise SpecError([*found, *_target_problems(document.get("target"), has_prices, configuration)]) from None
+    target = read_target(spec.target, spec.name, has_prices=has_prices, configuration=configuration)
     if problem := _never_fires(spec, now_s):
         raise SpecError([problem])
     return spec.model_copy(update={"target": target.document}), target
 
 
-def _target_problems(given: object) -> tuple[FieldProblem, ...]:
+def _target_problems(
+    given: object, has_prices: bool, configuration: ConfigurationRow | None
+) -> tuple[FieldProblem, ...]:
     try:
         if isinstance(given, Mapping):
-            read_target(given, "schedule")
+            read_target(given, "schedule", has_prices=has_prices, configuration=configuration)
     except SpecError as error:
         return error.problems
     return ()

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
+from service.configurations import Configurations
+from service.cost import Prices
 from service.documents import Document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
 from service.firing import decide_trigger, first_upcoming
-from service.folders import bundle_key
 from service.idempotency import read_key, refused_key
 from service.ids import SCHEDULE_ID
-from service.jobs import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_TRIES, unknown_reference
-from service.page_tokens import PageTokens
+from service.jobs import MAX_TRIES
+from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.preconditions import check_match
 from service.schedule_documents import run_document
 from service.schedule_records import RunRow, ScheduleRow, ScheduleState
 from service.schedule_spec import ScheduleSpec, parse_schedule_spec
-from service.store.jobs import UnknownBundleError, UnknownJobError
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError
 from service.store.schedules import Created, NameTakenError, ScheduleFilter, ScheduleStore
-from service.targets import Target
+from service.sweeps import UNKNOWN, missing_reference
+from service.targets import Target, configuration_of
 from service.times import rfc3339
 from service.zone_changes import notices
 from workers.errors import FieldProblem, SpecError
@@ -56,14 +58,18 @@ class Schedules:
     def __init__(
         self,
         store: ScheduleStore,
+        configurations: Configurations,
         storage: str,
         tokens: PageTokens,
+        prices: Prices,
         clock: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
+        self._configurations = configurations
         self._storage = storage
         self._tokens = tokens
+        self._prices = prices
         self._clock = clock
         self._wake = wake
 
@@ -74,12 +80,12 @@ class Schedules:
         document, ConflictError for a name that is taken, or when the key's schedule was deleted.
         """
         checked = read_key(key, "POST /schedules", document)
-        spec, target = self._parsed(document)
+        spec, target = await self._parsed(document)
         try:
             created = await self._store.create(spec, target, checked)
         except (KeyReusedError, KeySpentError) as error:
             raise refused_key(str(key), error) from None
-        except (UnknownBundleError, UnknownJobError, NameTakenError) as error:
+        except (*UNKNOWN, NameTakenError) as error:
             raise _refused(error, spec, target) from None
         if created.is_new:
             self._wake()
@@ -87,10 +93,10 @@ class Schedules:
 
     async def validate(self, document: object) -> Document:
         """The resolved spec with every default; nothing is stored. Raises InvalidError."""
-        spec, target = self._parsed(document)
+        spec, target = await self._parsed(document)
         try:
             await self._store.check_references(target)
-        except (UnknownBundleError, UnknownJobError) as error:
+        except UNKNOWN as error:
             raise _refused(error, spec, target) from None
         return spec.model_dump(mode="json")
 
@@ -113,11 +119,8 @@ class Schedules:
             raise BadRequestError(f"state {state[:40]!r} is unknown; known: {', '.join(ScheduleState)}")
         wanted = ScheduleFilter(state=ScheduleState(state) if state else None, search=search or None)
         described = f"schedules {wanted!r}"
-        before = None if page_token is None else self._tokens.read(described, page_token)
-        size = max(1, min(page_size, MAX_PAGE_SIZE))
-        found = await self._store.page(wanted, size + 1, before)
-        token = self._tokens.make(described, found[size - 1].id) if len(found) > size else None
-        return SchedulePage(found[:size], token)
+        fetch = partial(self._store.page, wanted)
+        return SchedulePage(*await self._tokens.page(described, page_size, page_token, fetch, lambda row: row.id))
 
     async def upcoming(self, schedule_id: str, count: int) -> Document:
         """The next nominal times, and what changes of the clocks do to them; of a paused one those if it went on.
@@ -139,11 +142,13 @@ class Schedules:
         """What became of nominal times, the latest first. Raises NotFoundError, BadRequestError for a bad token."""
         await self.get(schedule_id)
         described = f"runs {schedule_id}"
-        before = None if page_token is None else float(self._tokens.read(described, page_token))
-        size = max(1, min(page_size, MAX_PAGE_SIZE))
-        found = await self._store.runs(schedule_id, size + 1, before)
-        token = self._tokens.make(described, repr(found[size - 1].nominal_at)) if len(found) > size else None
-        return RunPage(found[:size], token)
+
+        async def fetch(most: int, behind: str | None) -> list[RunRow]:
+            return await self._store.runs(schedule_id, most, None if behind is None else float(behind))
+
+        return RunPage(
+            *await self._tokens.page(described, page_size, page_token, fetch, lambda run: repr(run.nominal_at))
+        )
 
     async def latest_runs(self, schedule_ids: Sequence[str]) -> dict[str, RunRow]:
         """What became of the latest nominal time of each, by the schedule's id."""
@@ -154,16 +159,16 @@ class Schedules:
 
         Raises NotFoundError, PreconditionError, InvalidError, ConflictError for a name that is taken.
         """
-        spec, target = self._parsed(document)
+        spec, target = await self._parsed(document)
 
         async def decide(row: ScheduleRow) -> ScheduleRow:
             upcoming = row.upcoming if _has_same_times(row.spec, spec) else None
             upcoming = upcoming or first_upcoming(spec, row.id, self._clock())
             try:
                 replaced = await self._store.replace(row, spec, target, upcoming)
-            except (UnknownBundleError, UnknownJobError, NameTakenError) as error:
+            except (*UNKNOWN, NameTakenError) as error:
                 raise _refused(error, spec, target) from None
-            await self._clear(replaced.bundle_sha256)
+            await self._clear(replaced.bundle_key)
             return replaced.schedule
 
         return await self._change(schedule_id, if_match, decide)
@@ -221,20 +226,22 @@ class Schedules:
 
         async def decide(row: ScheduleRow) -> ScheduleRow:
             deleted = await self._store.delete(row)
-            await self._clear(deleted.bundle_sha256)
+            await self._clear(deleted.bundle_key)
             self._wake()
             return row
 
         await self._change(schedule_id, if_match, decide)
 
-    async def _clear(self, bundle_sha256: str | None) -> None:
-        if bundle_sha256 is not None:
+    async def _clear(self, bundle_key: str | None) -> None:
+        if bundle_key is not None:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(open_storage(self._storage).delete, bundle_key(bundle_sha256))
+                await asyncio.to_thread(open_storage(self._storage).delete, bundle_key)
 
-    def _parsed(self, document: object) -> tuple[ScheduleSpec, Target]:
+    async def _parsed(self, document: object) -> tuple[ScheduleSpec, Target]:
+        name = configuration_of(document.get("target")) if isinstance(document, Mapping) else None
+        found = None if name is None else await self._configurations.find(name)
         try:
-            return parse_schedule_spec(document, self._clock())
+            return parse_schedule_spec(document, self._clock(), has_prices=self._prices.are_set, configuration=found)
         except SpecError as error:
             raise InvalidError("the spec is refused", error.problems, code=error.code) from None
 
@@ -259,15 +266,13 @@ def _has_same_times(one: ScheduleSpec, other: ScheduleSpec) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-def _refused(
-    error: UnknownBundleError | UnknownJobError | NameTakenError, spec: ScheduleSpec, target: Target
-) -> InvalidError | ConflictError:
+def _refused(error: Exception, spec: ScheduleSpec, target: Target) -> InvalidError | ConflictError:
     if isinstance(error, NameTakenError):
         return ConflictError(
             f"schedule {error} has the name {spec.name!r} already; choose another name, or replace that one",
             code="NAME_TAKEN",
         )
-    problem = unknown_reference(error)
+    problem = missing_reference(error, target.spec)
     return InvalidError(
         "the spec is refused", [FieldProblem(f"/target/{target.kind}{problem.pointer}", problem.detail)]
     )

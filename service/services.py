@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from service.auth import Access
 from service.bundles import Bundles
+from service.configurations import Configurations
 from service.cost import Prices
 from service.documents import Document, job_document
 from service.feed import Feed
@@ -20,11 +21,13 @@ from service.nudge import API, RECONCILER, NudgeListener, nudge
 from service.overview import Overview
 from service.page_tokens import PageTokens
 from service.records import JobRow
+from service.replica import Claim
 from service.schedules import Schedules
 from service.settings import Settings
 from service.store.opening import Store, open_store
+from service.sweeps import Sweeps
 from service.telemetry import Telemetry
-from workers.storage import open_storage, provide
+from workers.storage import provide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,10 @@ class Services:
     prices: Prices
     access: Access
     jobs: Jobs
+    sweeps: Sweeps
+    configurations: Configurations
     schedules: Schedules
+    claim: Claim
     bundles: Bundles
     files: Files
     telemetry: Telemetry
@@ -54,21 +60,24 @@ class Services:
         return job_document(job, self.prices)
 
 
-def build_services(settings: Settings, clock: Callable[[], float] = time.time) -> Services:
-    """Wire everything; nothing is opened or read yet."""
-    store = open_store(settings.database_url, clock)
+def build_services(
+    settings: Settings, clock: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
+) -> Services:
+    """Wire everything; nothing is opened or read yet. The clocks are those of ``open_store``."""
+    store = open_store(settings.database_url, clock, monotonic_s)
     listener = NudgeListener(settings.home, API)
     storage = settings.storage_url
     provide(storage, settings.storage_options)
-    prices = Prices.of(settings)
-    page_tokens = PageTokens()
+    prices, page_tokens = Prices.of(settings), PageTokens()
 
     def wake() -> None:
         nudge(settings.home, RECONCILER)
         listener.wake()
 
+    configurations = Configurations(store.configurations, storage, page_tokens)
     jobs = Jobs(store.jobs, storage, page_tokens, wake)
     overview = Overview(store.telemetry, store.observed, store.nodes, clock)
+    claim = Claim(store.leases, storage)
     return Services(
         settings=settings,
         clock=clock,
@@ -79,12 +88,15 @@ def build_services(settings: Settings, clock: Callable[[], float] = time.time) -
         prices=prices,
         access=Access(store.access, clock),
         jobs=jobs,
-        schedules=Schedules(store.schedules, storage, page_tokens, clock, wake),
-        bundles=Bundles(store.bundles, open_storage(storage), uploads_folder(settings.home), settings.max_bundle_bytes),
+        sweeps=Sweeps(store.sweeps, configurations, page_tokens, prices, wake),
+        configurations=configurations,
+        schedules=Schedules(store.schedules, configurations, storage, page_tokens, prices, clock, wake),
+        claim=claim,
+        bundles=Bundles(store.bundles, claim, storage, uploads_folder(settings.home), settings.max_bundle_bytes),
         files=Files(jobs, store.observed, storage),
         telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
         overview=overview,
         nodes=Nodes(store.nodes, store.telemetry, clock, wake),
-        feed=Feed(store.telemetry, store.schedules, overview, prices, settings.max_streams),
+        feed=Feed(store.telemetry, store.sweeps, store.schedules, overview, prices, settings.max_streams),
         instruments=Instruments(),
     )

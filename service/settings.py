@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.addresses import SQLITE, database_address, ray_address, storage_place
+from workers.scratch import Bounds
 from workers.spec_parts import OWN_PREFIXES
 
 PREFIX = "CONCERTINA_"
@@ -87,6 +88,16 @@ class Settings(BaseSettings):
     evacuate_s: Annotated[
         float, Field(ge=0, le=86400, description="Seconds that workers on a drained node wait to be replaced.")
     ] = 60.0
+    install_s: Annotated[
+        float, Field(ge=1, le=86400, description="Seconds that installing a job's dependencies may take on a node.")
+    ] = 1800.0
+    build_s: Annotated[
+        float, Field(ge=1, le=86400, description="Seconds that a job's entrypoint may take to build its task.")
+    ] = 1800.0
+    step_s: Annotated[
+        float, Field(ge=1, le=86400, description="Seconds that a worker may compute on its micro-batch.")
+    ] = 600.0
+    eval_s: Annotated[float, Field(ge=1, le=86400, description="Seconds that an evaluation may take.")] = 900.0
     max_demand_workers: Annotated[
         int, Field(ge=0, le=10_000, description="Workers without room that an autoscaler is told of at most.")
     ] = 16
@@ -105,6 +116,15 @@ class Settings(BaseSettings):
     max_bundle_bytes: Annotated[
         int, Field(ge=1024, description="Largest bundle, in bytes, both as uploaded and expanded.")
     ] = 500_000_000
+    bundle_keep_s: Annotated[
+        float, Field(ge=60, description="Seconds after its last upload that a bundle stays which nothing names.")
+    ] = 7 * 86400.0
+    scratch_keep_s: Annotated[
+        float, Field(ge=60, description="Seconds that a node keeps code, packages, logs which no worker uses.")
+    ] = Bounds().keep_s
+    scratch_max_bytes: Annotated[
+        int, Field(ge=0, description="Bytes of code and packages on a node above which what no worker uses goes.")
+    ] = Bounds().max_bytes
     max_body_bytes: Annotated[int, Field(ge=1024, description="Largest JSON body of a request, in bytes.")] = 1_000_000
     max_streams: Annotated[int, Field(ge=1, description="Event streams open at the same time; more get a 429.")] = 1000
     poll_s: Annotated[
@@ -174,6 +194,11 @@ class Settings(BaseSettings):
     def storage_folder(self) -> Path | None:
         """The folder; None for other storage."""
         return None if "://" in self.storage_url else Path(self.storage_url)
+
+    @property
+    def scratch_bounds(self) -> Bounds:
+        """What nodes keep for workers to come."""
+        return Bounds(keep_s=self.scratch_keep_s, max_bytes=self.scratch_max_bytes)
 
     @property
     def public_url(self) -> str | None:

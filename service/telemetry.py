@@ -12,10 +12,10 @@ from service.downsample import chosen_rounds, downsample
 from service.errors import BadRequestError
 from service.explain import Circumstances, explain
 from service.jobs import Jobs
-from service.logs import LogText, log_text, tail_text
+from service.logs import Kept, LogText, log_text, tail_text
 from service.rank_history import AttemptSpan
-from service.records import JobRow, Point
-from service.states import JobState
+from service.records import JobFilter, JobRow, Point
+from service.states import PLACED_STATES, JobState
 from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
 from service.stretches import width_for
@@ -33,6 +33,7 @@ MAX_NEWEST_CHECKPOINTS = 100
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
 MAX_NAMED_JOBS = 5
+MAX_PLACED_JOBS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +128,29 @@ class Telemetry:
         if query.tail is not None:
             end = await self._store.log_size(job_id)
             pieces = await self._store.log_tail(job_id, query.rank, query.tail, MAX_LOG_BYTES)
-            return tail_text(pieces, min(query.tail, MAX_TAIL_LINES), end, has_names=has_names)
+            kept = Kept(await self._store.log_begin(job_id), end)
+            return tail_text(pieces, min(query.tail, MAX_TAIL_LINES), kept, has_names=has_names)
         offset = query.offset or 0
         pieces = await self._store.logs(job_id, query.rank, offset, MAX_LOG_BYTES)
-        return log_text(pieces, offset, has_names=has_names)
+        # Asked after the pieces: what goes in between is not told to be missing of what they still have.
+        return log_text(pieces, offset, await self._store.log_begin(job_id), has_names=has_names)
 
     async def explain(self, job_id: str) -> Document:
         """``{summary, details, remedy}``. Raises NotFoundError."""
         job = await self._jobs.get(job_id)
         before: Sequence[JobRow] = ()
         num_before = 0
+        placed: Sequence[JobRow] = ()
         if job.state is JobState.QUEUED:
             before, num_before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
+            placed = await self._rows.page(JobFilter(states=PLACED_STATES), MAX_PLACED_JOBS)
         around = Circumstances(
-            before=before, num_before=num_before, cluster=await self._store.cluster(), now_s=self._clock()
+            before=before,
+            num_before=num_before,
+            cluster=await self._store.cluster(),
+            now_s=self._clock(),
+            placed=placed,
+            limits=await self._store.limits(job_id, job.attempt),
         )
         return explanation_document(explain(job, around))
 

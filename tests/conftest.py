@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.budgets import Budgets, markers_of, note_markers
 
 # No test may fail by the clock of a busy machine.
 settings.register_profile("concertina", deadline=None)
@@ -72,6 +76,11 @@ def pytest_configure(config: pytest.Config) -> None:
     markers = [name for name in str(config.getoption("--forbid-skips")).split(",") if name]
     if markers:
         config.pluginmanager.register(_AllMustRun(markers), "all-must-run")
+    if threading.current_thread() is threading.main_thread():
+        # Told to end, a run still takes its services, databases and folders down.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):  # whose reports come to the process that started it
+        config.pluginmanager.register(Budgets(), "budgets")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -80,6 +89,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    note_markers(report, item)
+    return report
 
 
 def pytest_collection_finish() -> None:
@@ -96,7 +112,7 @@ class _AllMustRun:
         self._skipped: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        kinds = [marker for marker in self._markers if marker in report.keywords]
+        kinds = [marker for marker in self._markers if marker in markers_of(report)]
         if report.skipped and not hasattr(report, "wasxfail"):
             self._skipped += [f"{report.nodeid} ({kind})" for kind in kinds]
         elif report.when == "call":

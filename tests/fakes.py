@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from service.ports import (
@@ -14,12 +15,15 @@ from service.ports import (
     ControllerSilentError,
 )
 from service.records import Autoscaling, ClusterView, NodeView
-from tests.control.fake_fleet import FakeFleet, FakeWorker
+from tests.control.fake_fleet import FakeFleet, FakeWorker, Measured, falling
+from tuning.orders import Answer, Question
+from tuning.search import Search, begun
 from workers.assignment import JobKey
 from workers.control.controller import JobController
 from workers.control.fleet import Fleet
 from workers.control.launch import Launch
-from workers.control.names import controller_name, worker_name
+from workers.control.names import controller_name, sweep_name, worker_name
+from workers.spec import JobSpec
 from workers.status import Acknowledged, Direction, JobSnapshot
 
 
@@ -27,14 +31,17 @@ class FakeCluster:
     """A cluster in memory: the real controllers over workers that take no time.
 
     ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
-    lose what they like, or let all diverge at the round ``fails_at``. Unless ``is_admitting`` whoever is
-    ``joining`` waits for ever. While ``refusal`` is set no controller
-    gets as far as being prepared.
+    lose what they like, or let all diverge at the round ``fails_at``. Every round of a job reports its
+    ``values`` besides. Unless ``is_admitting`` whoever is ``joining`` waits for ever. Nobody trains beyond the
+    round ``upto``. While ``refusal`` is set no controller gets as far as being prepared.
     """
 
     def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
         self.num_cpus, self.total = num_cpus, total
         self.fails_at: int | None = None
+        self.values: Callable[[JobSpec], Mapping[str, float]] = lambda _: {}
+        self.measured: Measured = falling
+        self.upto = sys.maxsize
         self.refusal: ControllerLostError | ControllerFaultError | None = None
         self.is_up = True
         self.is_node_up = True
@@ -46,6 +53,7 @@ class FakeCluster:
         self.workers: dict[JobKey, dict[str, FakeWorker]] = {}
         self.fleets: dict[JobKey, FakeFleet] = {}
         self.controllers: dict[str, JobController] = {}
+        self.searches: dict[str, Search] = {}
         self.launches: list[tuple[JobKey, int, Launch]] = []
         self.strays: set[str] = set()
         self.silent: set[str] = set()
@@ -76,7 +84,7 @@ class FakeCluster:
     async def names(self) -> list[str]:
         self._check()
         workers = [worker_name(key, worker) for key, alive in self.workers.items() for worker in alive]
-        return [*self.controllers, *workers, *self.strays]
+        return [*self.controllers, *workers, *self.strays, *self.searches]
 
     async def start_controller(self, key: JobKey, term: int, launch: Launch) -> None:
         self._check()
@@ -93,7 +101,7 @@ class FakeCluster:
         await self.controllers[name].prepare(term, launch)
 
     async def direct(
-        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float, wait_s: float
     ) -> JobSnapshot | None:
         self._check()
         name = controller_name(key, term)
@@ -112,11 +120,29 @@ class FakeCluster:
             await controller._course.finish()
         await self.kill([name])
 
+    async def ask_search(self, sweep_id: str, term: int, question: Question, bound_s: float) -> Answer | None:
+        self._check()
+        name = sweep_name(sweep_id, term)
+        if name in self.silent:
+            raise ControllerSilentError(f"{name} did not answer within {bound_s:g} s")
+        if question.beginning is not None:
+            self.searches[name] = begun(question.beginning)
+        search = self.searches.get(name)
+        return None if search is None else search.answer(question.trials, question.standing)
+
+    async def end_search(self, sweep_id: str, term: int) -> bool:
+        await self.kill([sweep_name(sweep_id, term)])
+        return True
+
+    async def end_pools(self, sweep_id: str) -> None:
+        self._check()
+
     async def kill(self, names: Sequence[str]) -> None:
         self._check()
         for name in names:
             self.killed.append(name)
             self.strays.discard(name)
+            self.searches.pop(name, None)
             await self.lose_controller(name)
 
     async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
@@ -162,12 +188,20 @@ class FakeCluster:
             await self.lose_controller(name)
         self.workers.clear()
         self.fleets.clear()
+        self.searches.clear()
 
     def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         alive = self.workers.setdefault(key, {})
         self.seen_terms.append(term)
         self.fleets[key] = fleet = FakeFleet(
-            term, total=self.total, workers=alive, machines=lambda: self.machines, fails_at=self.fails_at
+            term,
+            total=self.total,
+            workers=alive,
+            machines=lambda: self.machines,
+            fails_at=self.fails_at,
+            values=self.values(launch.spec),
+            measured=self.measured,
+            may_reach=lambda: self.upto,
         )
         return fleet
 

@@ -27,14 +27,16 @@ class TcpProxy:
     """Forwards what comes to ``port`` to where ``connect`` leads; every attribute may be changed while it runs.
 
     ``delay_s`` is added to each piece in either direction. ``is_refusing``: new connections are reset.
-    ``is_deaf``: answers are swallowed, as where a link is cut in one direction only. ``num_chunks`` pieces have
-    come in either direction, ``num_answers`` of them as answers.
+    ``is_deaf``: answers are swallowed, as where a link is cut in one direction only. ``is_keeping_open``: the end
+    of one side is not handed on. ``num_chunks`` pieces have come in either direction, ``num_answers`` of them as
+    answers.
     """
 
     connect: Connect
     delay_s: float = 0.0
     is_refusing: bool = False
     is_deaf: bool = False
+    is_keeping_open: bool = False
     num_accepted: int = 0
     num_chunks: int = 0
     num_answers: int = 0
@@ -98,7 +100,8 @@ class TcpProxy:
                     continue
                 writer.write(data)
                 await writer.drain()
-        writer.close()
+        if not self.is_keeping_open:
+            writer.close()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -66,7 +66,15 @@ class Left:
     number: int
 
 
-Event: TypeAlias = Joined | Reported | Left
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A trial trains with these parameters now, whatever was decided of it."""
+
+    number: int
+    params: Params
+
+
+Event: TypeAlias = Joined | Reported | Left | Changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +197,8 @@ class Population:
                     self._join(event)
                 case Left():
                     self._controller.trials[event.number].status = "TERMINATED"
+                case Changed():
+                    self._controller.trials[event.number].config = self._config(event.params)
                 case Reported():
                     return self._report(event)
         return Keep()
@@ -199,10 +209,12 @@ class Population:
         return {path: self._decoded(path, config[path]) for path in self._searched}
 
     def _join(self, event: Joined) -> None:
-        config = {path: self._encoded(path, event.params[path]) for path in self._searched}
-        trial = _TuneTrial(trial_id=f"trial-{event.number}", config=config, number=event.number)
+        trial = _TuneTrial(trial_id=f"trial-{event.number}", config=self._config(event.params), number=event.number)
         self._controller.trials[event.number] = trial
         self._scheduler.on_trial_add(cast(Any, self._controller), cast(Any, trial))
+
+    def _config(self, params: Params) -> dict[str, Any]:
+        return {path: self._encoded(path, params[path]) for path in self._searched}
 
     def _report(self, event: Reported) -> PopulationDecision:
         trial = self._controller.trials[event.number]

@@ -1,24 +1,17 @@
-"""What a sweep found: its best over time and what each step cost, what mattered, lr against batch size."""
+"""What a sweep found: its best over time and what each step cost, lr against batch size. Pure."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import optuna
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
-from tuning.optuna_trials import optuna_trial, study_with
 from tuning.paths import applied, found
-from tuning.space import Space
 from tuning.spec import SweepSpec
 from tuning.spec_parts import Mode
 from tuning.trial import ENDED, Trial, TrialState
+from tuning.values import Params
 from tuning.verdicts import score
-
-_LEAST_FOR_IMPORTANCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +58,28 @@ def best_so_far(ended: Iterable[Trial], mode: Mode) -> list[BestPoint]:
     return points
 
 
-def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, float]:
-    """Share of each parameter in what makes a trial one of the better ones; the shares sum to 1.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """From ``samples`` on a state was trained with ``params``, by trial ``number``."""
 
-    PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): some 60 ms for 100 trials. Empty where too few trials are
-    complete or all are alike; parameters with conditions are left out, as not every trial has them.
-    """
-    complete = [t for t in trials if t.state is TrialState.COMPLETE and math.isfinite(t.value or math.nan)]
-    if len(complete) < _LEAST_FOR_IMPORTANCE or len({t.value for t in complete}) == 1:
-        return {}
-    shared = [p.path for p in space.parameters if not p.when and p.distribution.count() != 1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        study = study_with([optuna_trial(trial, space) for trial in complete], mode)
-        shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=shared)
-    return {path: float(share) for path, share in shares.items() if math.isfinite(share)}
+    number: int
+    samples: int
+    params: Params
+
+
+def schedule_of(trials: Mapping[int, Trial], number: int) -> list[Stage]:
+    """With what the state that a trial ended with was trained, from its first sample on, whichever trials had it."""
+    stages: list[Stage] = []
+    until_s = math.inf
+    while (trial := trials.get(number)) is not None:
+        # What a trial took over later than another took its state has nothing to do with that one.
+        changes = [change for change in trial.changes if change.time < until_s]
+        if not changes:
+            return [Stage(number=number, samples=0, params=trial.first_params), *reversed(stages)]
+        last = changes[-1]
+        stages.append(Stage(number=number, samples=last.samples, params=last.params))
+        number, until_s = number if last.donor is None else last.donor, last.time
+    return stages[::-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

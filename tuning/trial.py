@@ -30,10 +30,28 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A trial that ran took over the state of trial ``donor``, of ``samples``, and trains on with ``params``.
+
+    ``before`` are those that it had, ``given_up`` the samples of its own last report; ``time`` is Unix seconds.
+    ``donor`` is None where that state could not be had, and the trial trained its own on.
+    """
+
+    samples: int
+    params: Params
+    before: Params
+    donor: int | None
+    given_up: int
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A row of the store. ``reports`` are in order of samples; ``value`` is the result, once it is COMPLETE.
 
-    ``seconds`` are those of its workers, summed.
+    ``seconds`` are those of its workers, summed. ``params`` are those of now; ``changes`` tell which it had before,
+    the oldest first. ``is_changing``: others were decided, and it has not reported with them yet.
     """
 
     number: int
@@ -43,8 +61,20 @@ class Trial:
     reports: tuple[Report, ...] = ()
     seconds: float = 0.0
     job_id: str = ""
+    changes: tuple[Change, ...] = ()
+    is_changing: bool = False
 
     @property
     def samples(self) -> int:
         """How far it is."""
         return self.reports[-1].samples if self.reports else 0
+
+    @property
+    def first_params(self) -> Params:
+        """What it began with."""
+        return self.changes[0].before if self.changes else self.params
+
+    def params_at(self, samples: int) -> Params:
+        """What it had when it reported at so many samples, of the reports that still count."""
+        met = [change.params for change in self.changes if change.samples < samples]
+        return met[-1] if met else self.first_params

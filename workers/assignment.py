@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers.scratch import LOGS, Bounds
 from workers.spec import JobSpec
+
+SWEEP_LABEL = "sweep"
+"""The label by which the job of a trial names its sweep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +27,15 @@ class Storage:
 
     ``checkpoints`` is the root of ``workers.checkpoints``, ``output`` what the user's code wrote to
     ``$CONCERTINA_OUTPUT``, ``init_from`` such a root, "/" and the name of the checkpoint to start from, or None.
-    ``options`` open URLs (``workers.storage.provide``); they hold keys, so they must never be logged.
+    ``root`` is the storage of which all this is a part; a folder must bear its mark (``workers.storage.MARK``), None
+    asks for no mark. ``options`` open URLs (``workers.storage.provide``); they hold keys, so they must never be logged.
     """
 
     checkpoints: str
     output: str
     init_from: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    root: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +44,9 @@ class Assignment:
 
     ``env`` has secrets already filled in; it must never be logged. ``scratch`` is a private folder on
     the node for this installation (bundles, dependencies, logs). ``bundle_sha256`` is None for built-in
-    recipes. ``lease_s`` is how long it lives without a call from a controller.
+    recipes. ``bounds`` are of what nodes keep in ``scratch``. ``lease_s`` is how long it lives without a call from a
+    controller, ``install_s`` what the installer gets. ``pool``: where the process may wait for another assignment
+    after this one; empty for nowhere.
     """
 
     key: JobKey
@@ -49,6 +57,9 @@ class Assignment:
     env: Mapping[str, str]
     bundle_sha256: str | None = None
     lease_s: float = 600.0
+    pool: str = ""
+    install_s: float = 1800.0
+    bounds: Bounds = field(default_factory=Bounds)
 
     @property
     def log_file(self) -> str:
@@ -58,4 +69,4 @@ class Assignment:
 
 def log_file(scratch: str, key: JobKey, worker_id: str) -> str:
     """The log of one worker; worker ids are unique within an attempt only."""
-    return f"{scratch}/logs/{key.job_id}/{key.attempt}/{worker_id}.log"
+    return f"{scratch}/{LOGS}/{key.job_id}/{key.attempt}/{worker_id}.log"

@@ -175,14 +175,21 @@ def verified(storage: Storage, entries: Sequence[Entry]) -> Iterator[tuple[Entry
             raise _damaged(storage, piece, "the piece is missing") from None
         with file:
             for entry in inside:
-                file.seek(entry.offset)
-                data = bytearray(entry.size_bytes)
-                if _fill(file, data) < entry.size_bytes:
-                    raise _damaged(storage, piece, f"it ends before byte {entry.offset + entry.size_bytes}")
-                if (seen := hashlib.sha256(data).hexdigest()) != entry.sha256:
-                    told = f"the checksum from byte {entry.offset} on is {seen}, the manifest says {entry.sha256}"
-                    raise _damaged(storage, piece, told)
+                data, complaint = _read(file, entry)
+                if complaint:
+                    raise _damaged(storage, piece, complaint)
                 yield entry, data
+
+
+def _read(file: Any, entry: Entry) -> tuple[bytearray, str]:
+    """An entry's bytes from its piece, and what is wrong with them, if anything."""
+    file.seek(entry.offset)
+    data = bytearray(entry.size_bytes)
+    if _fill(file, data) < entry.size_bytes:
+        return data, f"it ends before byte {entry.offset + entry.size_bytes}"
+    if (seen := hashlib.sha256(data).hexdigest()) != entry.sha256:
+        return data, f"the checksum from byte {entry.offset} on is {seen}, the manifest says {entry.sha256}"
+    return data, ""
 
 
 def _fill(file: Any, data: bytearray) -> int:

@@ -90,10 +90,8 @@ class CheckpointError(JobError):
     """A checkpoint is missing, incomplete or does not fit the model."""
 
 
-class StalledError(JobError):
-    """A phase outlasted its bound."""
-
-    reason = Reason.STALLED
+class DonorError(JobError):
+    """The state of another job cannot be taken over; the job's own is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +126,10 @@ class StaleTermError(JobError):
 
     def __reduce__(self) -> tuple[type[StaleTermError], tuple[int, int]]:
         return (type(self), (self.seen, self.current))
+
+
+class ReturnedError(JobError):
+    """A call is meant for a worker that has ended; its process serves another one by now, or waits for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from workers.storage import PART_SUFFIX, Data, Found
+from workers.storage import MARK, PART_SUFFIX, Data, Found, StorageAwayError
 
 _CHUNK_BYTES = 16 * 2**20
 
@@ -44,11 +44,12 @@ class FileCalls:
 
 
 class LocalStorage:
-    """See ``Storage``."""
+    """A folder ``place``; see ``Storage``, and ``open_storage`` of ``root``."""
 
-    def __init__(self, root: str | Path, calls: FileCalls | None = None) -> None:
-        self._root = Path(root)
+    def __init__(self, place: str | Path, calls: FileCalls | None = None, root: str | Path | None = None) -> None:
+        self._root = Path(place)
         self._calls = calls or FileCalls()
+        self._marked = None if root is None else Path(root)
 
     @property
     def url(self) -> str:
@@ -56,7 +57,9 @@ class LocalStorage:
 
     def write(self, key: str, parts: Iterable[Data]) -> int:
         target = self._root / key
-        self._make_folder(target.parent)
+        if not target.parent.is_dir():
+            self._check_mark()
+            self._make_folder(target.parent)
         part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART_SUFFIX}")
         try:
             size_bytes = self._write_part(part, parts)
@@ -74,13 +77,16 @@ class LocalStorage:
     def size(self, key: str) -> int | None:
         path = self._root / key
         try:
-            return path.stat().st_size if path.is_file() else None
+            if path.is_file():
+                return path.stat().st_size
         except FileNotFoundError:
-            return None
+            pass
+        self._check_mark()
+        return None
 
     def keys(self, folder: str = "") -> list[str]:
         found = []
-        for place, _, names in os.walk(self._root / folder, onerror=_raise_unless_missing):
+        for place, _, names in os.walk(self._root / folder, onerror=self._missing):
             prefix = Path(place).relative_to(self._root)
             found += [(prefix / name).as_posix() for name in names]
         return sorted(found)
@@ -97,6 +103,7 @@ class LocalStorage:
         try:
             found = list(os.scandir(self._root / folder))
         except FileNotFoundError:
+            self._check_mark()
             return []
         return sorted(entry.name for entry in found if entry.is_dir(follow_symlinks=False))
 
@@ -107,6 +114,15 @@ class LocalStorage:
     def clear(self) -> None:
         with suppress(FileNotFoundError):
             shutil.rmtree(self._root)
+
+    def _missing(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+        self._check_mark()
+
+    def _check_mark(self) -> None:
+        if self._marked is not None:
+            check_mark(self._marked)
 
     def _write_part(self, part: Path, parts: Iterable[Data]) -> int:
         descriptor = self._calls.create(part)
@@ -140,6 +156,12 @@ class LocalStorage:
             os.close(descriptor)
 
 
-def _raise_unless_missing(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
+def check_mark(root: Path) -> None:
+    """Raises StorageAwayError where a folder that should be an installation's storage does not bear its mark."""
+    if (root / MARK).is_file():
+        return
+    seen = "is there without" if root.is_dir() else "is not there, nor"
+    raise StorageAwayError(
+        f"the storage {root} {seen} its file {MARK!r}: mount its disk, or bring it back, and this goes on by itself; "
+        "a new folder is not made in its place"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -24,6 +24,23 @@ class Decay(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """A later rise, warmed up like the first: from ``begin`` on, within ``samples``, from ``share`` of the rate to all.
+
+    Goyal et al. 2017, arXiv 1706.02677, section 2.2: a rate that rises at once may throw off what was learned.
+    """
+
+    begin: int
+    samples: int
+    share: float
+
+    def at(self, end: int) -> float:
+        """The share of the rate for the step that ends with so many samples drawn."""
+        passed = min(1.0, max(0.0, (end - self.begin) / self.samples))
+        return self.share + (1.0 - self.share) * passed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LrPlan:
     """``lr`` is meant at ``base_batch`` samples; ``warmup_fraction`` is a share of all samples."""
 
@@ -32,6 +49,7 @@ class LrPlan:
     rule: LrRule = LrRule.SQRT
     warmup_fraction: float = 0.05
     decay: Decay = Decay.COSINE
+    ramp: Ramp | None = None
 
     def at(self, cursor: int, total_samples: int, global_batch: int) -> float:
         """The learning rate of the step that draws samples [cursor, cursor + global_batch).
@@ -41,7 +59,16 @@ class LrPlan:
         arXiv 1706.02677; square root: Krizhevsky 2014, arXiv 1404.5997, eq. in section 5.
         """
         progress = min(1.0, (cursor + global_batch) / total_samples)
-        return self.lr * self._scale(global_batch) * self._shape(progress, global_batch / total_samples)
+        ramp = 1.0 if self.ramp is None else self.ramp.at(cursor + global_batch)
+        return self.lr * self._scale(global_batch) * self._shape(progress, global_batch / total_samples) * ramp
+
+    def eased(self, last: float, cursor: int, total_samples: int, global_batch: int) -> LrPlan:
+        """With a warm-up from ``cursor`` on, as long as the first, where the rate would rise above ``last`` at once."""
+        plain, samples = replace(self, ramp=None), round(self.warmup_fraction * total_samples)
+        rate = plain.at(cursor, total_samples, global_batch)
+        if samples == 0 or rate <= last:
+            return plain
+        return replace(plain, ramp=Ramp(begin=cursor, samples=samples, share=last / rate))
 
     def _scale(self, global_batch: int) -> float:
         scale = global_batch / self.base_batch

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from workers.errors import BatchSplitError
 from workers.lr import LrPlan
+from workers.run_settings import Donor
 
 
 class PlanId(NamedTuple):
@@ -33,7 +34,6 @@ class Goal(StrEnum):
     """What members do under a plan."""
 
     TRAIN = "train"
-    HOLD = "hold"
     SAVE_AND_STOP = "save_and_stop"
 
 
@@ -85,13 +85,14 @@ class MemberSource:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
-    """State of a checkpoint; ``path`` is its name in the job's checkpoint storage."""
+    """State of a checkpoint; ``path`` is its name in the job's checkpoint storage, ``cursor`` its samples."""
 
     path: str
     step: int
+    cursor: int
 
 
-Source: TypeAlias = FreshSource | MemberSource | CheckpointSource
+Source: TypeAlias = FreshSource | MemberSource | CheckpointSource | Donor
 
 
 class Format(StrEnum):
@@ -130,6 +131,22 @@ class Cause:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class FailureCount:
+    """Failures of the user's code that were not healed: ``num`` of them, the last with ``cursor`` samples drawn.
+
+    Of two counts the greater is the later one, so that a new controller goes on with what plans tell.
+    """
+
+    cursor: int = 0
+    num: int = 0
+
+    def after(self, cursor: int, healing_samples: int) -> FailureCount:
+        """One more failure, with so many samples drawn at most; whoever got further by enough begins anew."""
+        is_healed = cursor - self.cursor >= healing_samples
+        return FailureCount(max(cursor, self.cursor), 1 if is_healed else self.num + 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One version of everything adjustable.
@@ -137,8 +154,10 @@ class Plan:
     ``generation`` counts memberships of the process group: a plan with another generation than the
     one in force needs a rendezvous first, and its ``source`` tells whose state everyone takes.
     ``lineage`` counts starts and restores within the attempt; it changes only where state is taken
-    from a checkpoint or made afresh. ``global_batch`` is in samples. ``failures`` counts the user's
-    code's failures so far, so that a new controller goes on counting.
+    from a checkpoint or a donor, or made afresh. ``global_batch`` is in samples. ``settings`` is the number of
+    the last order (``RunSettings.n``) that is carried out by it, 0 where all is as the spec has it. ``saves``
+    counts the checkpoints that were asked for: at the boundary where it grows, one is saved. ``until`` is a line in
+    samples: the group evaluates and stands still after the step that crosses it, until a plan with another line.
     """
 
     id: PlanId
@@ -150,10 +169,13 @@ class Plan:
     members: tuple[Member, ...]
     global_batch: int
     lr: LrPlan
+    settings: int = 0
+    saves: int = 0
+    until: int | None = None
     precision: Precision = Precision()
     exchange: Exchange = Exchange()
     cause: Cause
-    failures: int = 0
+    failures: FailureCount = FailureCount()
 
     @property
     def num_members(self) -> int:

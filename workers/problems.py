@@ -67,7 +67,12 @@ def _place(document: Any, complaint: Mapping[str, Any]) -> Place:
 
 
 def _pointer(place: Place) -> str:
-    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in place)
+    return "".join(f"/{pointer_part(str(part))}" for part in place)
+
+
+def pointer_part(key: str) -> str:
+    """A key as a JSON Pointer writes it."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _detail(

@@ -8,6 +8,8 @@ other. A draft older than the newest checkpoint is withdrawn, and its save gives
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from workers.checkpoints import (
     DAMAGED,
     DRAFTS,
@@ -21,11 +23,15 @@ from workers.checkpoints import (
     read_manifest,
 )
 from workers.errors import CheckpointError
+from workers.status import CheckpointInfo
 from workers.storage import PART_SUFFIX, Storage
+
+NUM_ASKED_KEPT = 2
 
 
 def remove_superfluous(storage: Storage, keep: int, mode: str | None) -> None:
-    """Delete all checkpoints but the newest ``keep``, the final ones and, with a ``mode``, the best by metric.
+    """Delete all checkpoints but the newest ``keep``, the final ones, with a ``mode`` the best by metric, and what
+    others asked for last.
 
     Also sweeps pieces that none of the kept needs, and what saves before the newest checkpoint left behind.
     Raises OSError where the storage fails; what is left is swept by the next call.
@@ -37,10 +43,31 @@ def remove_superfluous(storage: Storage, keep: int, mode: str | None) -> None:
     measured = [(info.metric, info.path) for info in present if info.metric is not None]
     if mode is not None and measured:
         kept.add((max if mode == "max" else min)(measured, key=lambda pair: pair[0])[1])
+    kept |= _asked_for(present)
     for info in present:
         if info.path not in kept:
             storage.delete(manifest_key(info.path))
     _sweep(storage, present[-1].path)
+
+
+def _asked_for(present: Sequence[CheckpointInfo]) -> set[str]:
+    """The first checkpoint after each of the last requests: another job may be reading it."""
+    met: dict[int, str] = {}
+    for info in present:
+        if info.saves > 0:
+            met.setdefault(info.saves, info.path)
+    return set(sorted(met.values())[-NUM_ASKED_KEPT:])
+
+
+def remove_unfinished(storage: Storage) -> None:
+    """Of a job that is over, delete what saves left that were cut off; one that still goes on gives up.
+
+    Raises OSError where the storage fails.
+    """
+    parts = [key for key in storage.keys(MANIFESTS) if key.endswith(PART_SUFFIX)]
+    for key in [*storage.keys(DRAFTS), *parts]:
+        storage.delete(key)
+    _sweep_pieces(storage)
 
 
 def _sweep(storage: Storage, newest: str) -> None:
@@ -48,6 +75,10 @@ def _sweep(storage: Storage, newest: str) -> None:
         is_unread = not key.startswith(MANIFESTS) or key.endswith(PART_SUFFIX)
         if is_unread and name_in(key) < newest:
             storage.delete(key)
+    _sweep_pieces(storage)
+
+
+def _sweep_pieces(storage: Storage) -> None:
     # Pieces before drafts before manifests: a save goes the other way, so that none falls between two looks.
     pieces = storage.keys(PIECES)
     saves = [_save_of(key) for key in storage.keys(DRAFTS)]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from workers.errors import FieldProblem, SpecError
-from workers.problems import Place, problems_of
+from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
     ENTRYPOINT_PATTERN,
     ENV_PATTERN,
@@ -37,6 +37,7 @@ from workers.spec_parts import (
     variable_value,
     whole_number,
 )
+from workers.telemetry_keys import NOT_MEASURED, can_be_reported, no_such_key
 
 RESERVED_ENV = frozenset(
     (
@@ -53,18 +54,6 @@ TOO_LATE_ENV = frozenset(
     ("LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP")
 )
 """Read by a process when it begins, before a worker hears of its job."""
-
-TELEMETRY_KEYS = frozenset(
-    (
-        *("loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "loss_scale"),
-        *("data_s", "compute_s", "exchange_s", "exposed_s", "optimizer_s", "step_s", "wire_bytes", "memory_bytes"),
-        "gpu_utilisation",
-    )
-)
-"""What rounds measure; besides there is what the user's code names, ``eval.NAME`` and ``user.NAME``."""
-
-_NOT_MEASURED = {"noise_scale": "grad_norm", "useful_tokens": "samples_per_s"}
-"""Keys of the contract that nothing measures yet, with what comes nearest."""
 
 _TOLD: dict[Place, str] = {
     ("name",): "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters",
@@ -194,16 +183,17 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
             f"the entrypoint {spec.entrypoint!r} is not a built-in recipe and there is no bundle; "
             "upload your code (the CLI does it for `code: ./dir`)",
         ),
-        (
-            metric is not None
-            and metric not in TELEMETRY_KEYS | _NOT_MEASURED.keys()
-            and not metric.startswith(("eval.", "user.")),
-            "/checkpoint/metric",
-            f"{metric!r} is not a telemetry key; write 'eval.{metric}' for what `evaluate` returns, "
-            f"'user.{metric}' for what `loss` returns besides, or one of the contract's keys",
-        ),
+        (metric is not None and not can_be_reported(metric), "/checkpoint/metric", no_such_key(metric or "")),
     ]
     rows += _batch_rows(spec.batch, spec.workers.min)
+    rows += [
+        (
+            "=" in key,
+            f"/labels/{pointer_part(key)}",
+            "holds '=', which ends the key where jobs are chosen by key=value; leave it out",
+        )
+        for key in spec.labels
+    ]
     return _length_problems(spec) + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
 
 
@@ -249,7 +239,7 @@ _INSTEAD = "not built yet; use "
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
     batch, spread, metric = spec.batch, spec.parallelism, spec.checkpoint.metric
-    measured = _NOT_MEASURED.get(metric or "", "")
+    measured = NOT_MEASURED.get(metric or "", "")
     scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
     rows: list[tuple[bool, str, object, str]] = [
         (batch.max_tokens is not None, "/batch/max_tokens", batch.max_tokens, "micro_size"),

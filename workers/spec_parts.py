@@ -70,7 +70,10 @@ class Secret(SpecPart):
 
 
 class InitFrom(SpecPart):
-    """Start from a checkpoint of another job: its weights, or all of its state."""
+    """Start from a checkpoint of another job: its weights, or all of its state.
+
+    Of a job that has ended ``step`` must be there when this one is submitted, of a living one when this one starts.
+    """
 
     job: Annotated[str, Field(min_length=1)]
     step: Literal["latest"] | Annotated[int, Field(ge=0), WHOLE] = "latest"
@@ -152,6 +155,9 @@ class CheckpointSpec(SpecPart):
 
 
 class RetrySpec(SpecPart):
-    """``max_failures`` of the user's code; lost workers and nodes are not counted."""
+    """How often the user's code may fail before the job does; lost workers and nodes are not counted.
+
+    A failure counts until the job is 100 steps further than it had been by then.
+    """
 
     max_failures: Annotated[int, Field(ge=0, le=1000), WHOLE] = 3

@@ -9,11 +9,13 @@ from typing import Any
 
 from workers.errors import Failure, Reason
 from workers.plan import Plan, PlanId, TimelineKind
+from workers.run_settings import RunSettings
 
 
 class Phase(StrEnum):
     """Where a worker's training thread is. ``STOPPED``: it left the round and waits for a plan."""
 
+    INSTALL = "install"
     BUILD = "build"
     READY = "ready"
     RENDEZVOUS = "rendezvous"
@@ -25,14 +27,20 @@ class Phase(StrEnum):
     EVAL = "eval"
     SAVE = "save"
     STOPPED = "stopped"
-    HELD = "held"
+    HELD = "held"  # at the plan's line
     SAVED = "saved"
     DONE = "done"
     FAILED = "failed"
 
 
+START_PHASES = frozenset({Phase.INSTALL, Phase.BUILD})
+"""Before a worker is ready: dependencies first, then what the user's code builds."""
+
 TRAINING_PHASES = frozenset(
-    {Phase.RENDEZVOUS, Phase.SYNC, Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.COMMIT, Phase.EVAL, Phase.SAVE}
+    {
+        *(Phase.RENDEZVOUS, Phase.SYNC, Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.COMMIT, Phase.EVAL),
+        *(Phase.SAVE, Phase.HELD),
+    }
 )
 
 
@@ -44,6 +52,7 @@ class StopCause(StrEnum):
     USER = "user"  # the user's code raised
     MEMORY = "memory"  # out of memory after the first bucket was launched
     REMOVED = "removed"  # the plan in force leaves this worker out
+    DONOR = "donor"  # the state of another job, which the plan names, cannot be taken; its own is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +150,8 @@ class CheckpointInfo:
     """A complete checkpoint in storage; ``path`` is its name among the job's checkpoints.
 
     ``size_bytes`` is what a restore reads; ``written_bytes`` of them this save wrote, the others earlier ones.
-    ``held_s`` is how long training waited for it, ``reason`` why it was saved.
+    ``held_s`` is how long training waited for it, ``reason`` why it was saved; ``settings`` and ``saves`` are those of
+    the plan in force.
     """
 
     path: str
@@ -158,6 +168,8 @@ class CheckpointInfo:
     held_s: float = 0.0
     written_bytes: int = 0
     reason: str = ""
+    settings: int = 0
+    saves: int = 0
 
     @property
     def order(self) -> tuple[int, int, int, int]:
@@ -180,6 +192,16 @@ class Cut:
     """Something that a worker no longer tells in full; ``what`` names it, ``reason`` tells the limit and the remedy."""
 
     what: str
+    reason: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackOff:
+    """Memory ran out on a worker: from ``time`` on its forward passes have ``kept`` samples, no more ``tried``."""
+
+    tried: int
+    kept: int
     reason: str
     time: float
 
@@ -221,6 +243,7 @@ class WorkerStatus:
     gpu_utilisation: float | None = None
     spans: tuple[RankSpan, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    back_offs: tuple[BackOff, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,11 +274,15 @@ class RunGoal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvoidedNode:
-    """A node on which no worker shall start, and from which those that are there shall move away."""
+    """A node on which no worker shall start, and from which those that are there shall move away.
+
+    ``goes_at`` is when the cluster takes it away (Unix seconds), None where nobody has named a time.
+    """
 
     node_id: str
     actor: str
     reason: str
+    goes_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +290,9 @@ class Direction:
     """The job row's desired state, handed to the controller with every tick.
 
     ``num_workers`` is the size to reach; ``actor`` and ``reason`` tell who wants it and why. ``num_offered`` is
-    the most that the job would be given if it asked (0: its size is not its own to choose).
+    the most that the job would be given if it asked (0: its size is not its own to choose). ``settings`` are None where
+    the spec's hold; ``saves`` counts the checkpoints that others asked for. ``until`` is where to stand still, in
+    samples, for somebody to decide whether it goes on (a rung of a sweep).
     """
 
     goal: RunGoal
@@ -272,6 +301,9 @@ class Direction:
     actor: str = "service"
     reason: str = ""
     avoid: tuple[AvoidedNode, ...] = ()
+    settings: RunSettings | None = None
+    saves: int = 0
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +385,6 @@ class JobSnapshot:
     cursor: int = 0
     total_samples: int | None = None
     num_current: int = 0
-    num_wanted: int = 0
     has_trained: bool = False
     num_pending: int = 0
     num_asked: int | None = None

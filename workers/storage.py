@@ -17,6 +17,13 @@ Data: TypeAlias = bytes | bytearray | memoryview
 PART_SUFFIX = ".part"
 """Ends the key of an object whose write was cut off; ``keys`` lists it, so that somebody can sweep it."""
 
+MARK = "installation"
+"""The key, at the root of an installation's storage, of its name: where a folder has none, that storage is away."""
+
+
+class StorageAwayError(OSError):
+    """A folder that should be storage does not bear the mark: a disk is not mounted, or somebody removed it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -63,16 +70,18 @@ class Storage(Protocol):
         """Remove everything under the root."""
 
 
-def open_storage(url: str) -> Storage:
+def open_storage(url: str, root: str | None = None) -> Storage:
     """The storage of a folder, a ``file://`` URL or any URL that fsspec knows.
 
+    ``root`` is the installation's whole storage, of which ``url`` is a part: what is missing in a folder counts as
+    missing only while the root bears its ``MARK``, and folders are made only then; else calls raise StorageAwayError.
     Raises OSError where a URL's scheme is unknown or its library is not installed.
     """
     from workers.local_storage import LocalStorage
 
     folder = local_folder(url)
     if folder is not None:
-        return LocalStorage(folder)
+        return LocalStorage(folder, root=None if root is None else local_folder(root))
     # Here and not above: most services have a local folder and need no library of others.
     from workers.remote_storage import RemoteStorage
 

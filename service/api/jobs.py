@@ -12,7 +12,8 @@ from service.api.problems import Answer
 from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, no_body, read_json
 from service.api.schema import EMPTY_BODY, SCALE_BODY, SPEC_BODY, failures, success
 from service.api.shapes import Events, Job, JobList
-from service.jobs import DEFAULT_PAGE_SIZE, ListQuery
+from service.jobs import ListQuery
+from service.page_tokens import DEFAULT_PAGE_SIZE
 from service.records import JobRow
 from service.services import Services
 from service.states import Verb

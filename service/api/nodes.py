@@ -45,7 +45,7 @@ async def uncordon(node: str, request: Request, use: Use) -> Answer:
 
 
 async def _said(node: str, duty: Duty, request: Request, use: Services) -> Answer:
-    document = await read_json(request) if await request.body() else None
+    document = await read_json(request) if await request.body() else {}
     checked_text(node)
     await use.nodes.set_duty(node, duty, document)
     return Answer(await use.overview.cluster())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from service.api.problems import Answer
-from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, read_json
-from service.api.schema import SCHEDULE_BODY, failures, success
+from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, no_body, read_json
+from service.api.schema import EMPTY_BODY, SCHEDULE_BODY, failures, success
 from service.api.shapes import Schedule, ScheduleList, ScheduleRun, ScheduleRuns, UpcomingTimes
-from service.jobs import DEFAULT_PAGE_SIZE
+from service.page_tokens import DEFAULT_PAGE_SIZE
 from service.schedule_documents import run_document, schedule_document
 from service.schedule_records import ScheduleRow
 from service.schedule_spec import ScheduleSpec
@@ -128,20 +128,21 @@ async def runs(
     return Answer({"runs": [run_document(run) for run in found.runs], "next_page_token": found.next_page_token})
 
 
-_COMMAND_FAILURES = failures(404, 409, 412)
+_COMMAND: dict[str, Any] = {
+    "response_model": Schedule,
+    "responses": failures(404, 409, 412, 413),
+    "openapi_extra": EMPTY_BODY,
+    "dependencies": [Depends(no_body)],
+}
 
 
-@router.post(
-    "/{schedule_id}/pause", operation_id="schedules_pause", response_model=Schedule, responses=_COMMAND_FAILURES
-)
+@router.post("/{schedule_id}/pause", operation_id="schedules_pause", **_COMMAND)
 async def pause(schedule_id: str, use: Use, if_match: IfMatch = None) -> Answer:
     """Start nothing until it is resumed."""
     return _answer(await use.schedules.pause(schedule_id, if_match=if_match))
 
 
-@router.post(
-    "/{schedule_id}/resume", operation_id="schedules_resume", response_model=Schedule, responses=_COMMAND_FAILURES
-)
+@router.post("/{schedule_id}/resume", operation_id="schedules_resume", **_COMMAND)
 async def resume(schedule_id: str, use: Use, if_match: IfMatch = None) -> Answer:
     """Go on from now; times that passed meanwhile are not made good."""
     return _answer(await use.schedules.resume(schedule_id, if_match=if_match))
@@ -151,7 +152,9 @@ async def resume(schedule_id: str, use: Use, if_match: IfMatch = None) -> Answer
     "/{schedule_id}/trigger",
     operation_id="schedules_trigger",
     response_model=ScheduleRun,
-    responses=failures(404, 409),
+    responses=failures(404, 409, 413),
+    openapi_extra=EMPTY_BODY,
+    dependencies=[Depends(no_body)],
 )
 async def trigger(schedule_id: str, use: Use, idempotency_key: Key = None) -> Answer:
     """Run it now, by its own rule of overlap; also one that is paused or has ended."""

@@ -12,7 +12,10 @@ from service.api.problems import MEDIA_TYPE
 from service.api.shapes import ProblemShape
 from service.schedule_spec import ScheduleSpec
 from service.version import service_version
+from tuning.spec import SweepSpec
+from tuning.spec_parts import MAX_TRIALS
 from workers.spec import JobSpec
+from workers.spec_parts import NAME_PATTERN
 
 _REF = "#/components/schemas/"
 
@@ -45,6 +48,24 @@ def body_of(
 
 
 SPEC_BODY = body_of({"$ref": f"{_REF}JobSpec"})
+CONFIGURATION_BODY = body_of({"$ref": f"{_REF}ConfigurationSpec"})
+SWEEP_BODY = body_of({"$ref": f"{_REF}SweepSpec"})
+EXTEND_BODY = body_of(
+    {
+        "type": "object",
+        "required": ["trials"],
+        "additionalProperties": False,
+        "properties": {"trials": {"type": "integer", "minimum": 1, "maximum": MAX_TRIALS}},
+    }
+)
+PROMOTE_BODY = body_of(
+    {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"configuration": {"type": "string", "pattern": NAME_PATTERN}},
+    },
+    is_required=False,
+)
 SCHEDULE_BODY = body_of({"$ref": f"{_REF}ScheduleSpec"})
 REASON_BODY = body_of(
     {
@@ -95,11 +116,14 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title="Concertina", version=service_version(), routes=app.routes)
     components = schema.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
-    for model in (JobSpec, ScheduleSpec, ProblemShape):
+    for model in (JobSpec, SweepSpec, ScheduleSpec, ProblemShape):
         built = model.model_json_schema(ref_template=f"{_REF}{{model}}", mode="validation")
         for name, part in built.pop("$defs", {}).items():
-            schemas.setdefault(name, part)
+            # Of parts that write themselves FastAPI only knows that they are objects; what is written is accepted, too.
+            if "properties" not in schemas.get(name, {}):
+                schemas[name] = part
         schemas.setdefault(model.__name__, built)
+    schemas["ConfigurationSpec"] = _without_name(schemas["JobSpec"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     for calls in schema["paths"].values():
@@ -110,3 +134,11 @@ def _schema(app: FastAPI) -> dict[str, Any]:
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"token": []}]
     return schema
+
+
+def _without_name(job: dict[str, Any]) -> dict[str, Any]:
+    """A job spec as a configuration has it."""
+    properties = {name: part for name, part in job["properties"].items() if name != "name"}
+    required = [name for name in job["required"] if name != "name"]
+    told = "A job spec without name, which is the configuration's."
+    return {**job, "title": "ConfigurationSpec", "description": told, "properties": properties, "required": required}

@@ -25,12 +25,13 @@ _EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream
 async def stream(
     use: Use,
     topic: Annotated[
-        list[str], Query(max_length=100, description="jobs, schedules, cluster, job:ID, metrics:ID, logs:ID")
+        list[str],
+        Query(max_length=100, description="jobs, sweeps, schedules, cluster, job:ID, metrics:ID, logs:ID, sweep:ID"),
     ],
     after: Annotated[int | None, Query(ge=0, le=MAX_INT, description="as Last-Event-ID, for the first call")] = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> StreamingResponse:
-    """Events named ``job, metrics, timeline, log, schedule, cluster``; resumable by ``Last-Event-ID``.
+    """Events named ``job, metrics, timeline, log, sweep, schedule, cluster``; resumable by ``Last-Event-ID``.
 
     Points come in the order of the rounds; a point at a step that was told before replaces it and
     all later ones (the job went back to a checkpoint). A timeline row comes again when its cost is known.

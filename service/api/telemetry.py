@@ -12,10 +12,15 @@ from service.api.problems import Answer
 from service.api.requests import MAX_INT, Use
 from service.api.schema import failures
 from service.api.shapes import Checkpoints, Comparison, ExplanationShape, Metrics, OutputFiles, Timeline
+from service.errors import InvalidError
 from service.local_files import Download
 from service.telemetry import DEFAULT_POINTS, LogQuery, MetricsQuery
+from workers.errors import FieldProblem
+from workers.telemetry_keys import can_be_reported, no_such_key
 
 router = APIRouter(tags=["telemetry"])
+
+MAX_TOLD = 20
 
 
 Step = Annotated[int, Query(ge=0, le=MAX_INT)]
@@ -30,8 +35,8 @@ _BYTES: dict[int | str, dict[str, Any]] = {
 async def metrics(
     job_id: str, use: Use, keys: Keys = None, since_step: Step = 0, max_points: MaxPoints = DEFAULT_POINTS
 ) -> Answer:
-    """Telemetry by step, downsampled so that peaks stay."""
-    query = MetricsQuery(keys=_split(keys), since_step=since_step, max_points=max_points)
+    """Telemetry by step, downsampled so that peaks stay; ``keys`` are those under which there is something yet."""
+    query = MetricsQuery(keys=_telemetry_keys(keys), since_step=since_step, max_points=max_points)
     return Answer(await use.telemetry.metrics(job_id, query))
 
 
@@ -115,13 +120,24 @@ async def compare(
 ) -> Answer:
     """Spec differences and overlaid metrics."""
     wanted = _split(jobs) or ()
-    return Answer(await use.telemetry.compare(wanted, MetricsQuery(keys=_split(keys), max_points=max_points)))
+    return Answer(await use.telemetry.compare(wanted, MetricsQuery(keys=_telemetry_keys(keys), max_points=max_points)))
 
 
 def _split(texts: list[str] | None) -> tuple[str, ...] | None:
     if texts is None:
         return None
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip()) or None
+
+
+def _telemetry_keys(texts: list[str] | None) -> tuple[str, ...] | None:
+    """The keys asked for; what has not been reported yet is none of the answer's. Raises InvalidError."""
+    keys = _split(texts)
+    wrong = [key for key in keys or () if not can_be_reported(key)]
+    if wrong:
+        raise InvalidError(
+            "a parameter is refused", [FieldProblem("/query/keys", no_such_key(key)) for key in wrong[:MAX_TOLD]]
+        )
+    return keys
 
 
 def _download(file: Download) -> StreamingResponse:

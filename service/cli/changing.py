@@ -1,4 +1,4 @@
-"""Commands that change a job: size, pause, cancel, again."""
+"""Commands that change a job (size, pause, cancel, again) or what a node is used for."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ def retry_job(client: Client, reference: str, *, from_start: bool, form: Form) -
     """Run an ended job again."""
     job = client.command(client.find_job(reference)["id"], "retry", **({"from": "start"} if from_start else {}))
     _tell(job, form)
+
+
+def mark_node(client: Client, reference: str, verb: str, reason: str | None, form: Form) -> None:
+    """``drain``, ``quarantine`` or ``uncordon`` a node."""
+    node_id = client.find_node(reference)["id"]
+    node = next(each for each in client.mark_node(node_id, verb, reason)["nodes"] if each["id"] == node_id)
+    why = f": {escape(node['duty_reason'])}" if node["duty_reason"] else ""
+    left = f"; {words.plural(len(node['workers']), 'worker')} there" if node["workers"] else ""
+    show(form, node, f"[bold]{escape(node['name'])}[/bold] ({node_id[:12]}): {node['duty']}{why}{left}")
 
 
 def _tell(job: dict[str, Any], form: Form) -> None:

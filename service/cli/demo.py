@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from service import words
 from service.cli.connection import connect, home_of
-from service.cli.failures import FAILED, INTERRUPTED
+from service.cli.failures import FAILED, INTERRUPTED, CommandError
 from service.cli.login import login_link
 from service.cli.news import tell
 from service.cli.options import Form
@@ -37,7 +37,8 @@ from service.supervise.supervisor import Mark
 ENTRYPOINT = "workers.recipes.digits:build"
 CONFIG = {"model": "cnn", "channels": 32, "hidden": 256}
 GLOBAL_BATCH = 256
-WANTED_S = 110.0  # of one worker; two of them are faster, and a minute has to remain
+STRETCH_SHARE = 0.07  # of what one worker would take: four sizes are watched, and changes take their time
+NUM_WORKERS = 2
 LEAST_STEPS, MOST_STEPS = 200, 9000
 GUESSED_SAMPLES_PER_S = 6000.0
 MEASURE_LIMIT_S = 60.0
@@ -45,11 +46,12 @@ MEASURE_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """Flags of the command."""
+    """Flags of the command; ``seconds`` is about how long one worker alone would train."""
 
     home: Path | None
     port: int | None
     num_cpus: int | None
+    seconds: float
     leave: bool
     form: Form
 
@@ -58,7 +60,10 @@ Answer: TypeAlias = Callable[[Any], None]
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run the demonstration; gives the exit code: 0 when the job succeeded and every count is right."""
+    """Run the demonstration; gives the exit code: 0 when the job succeeded and every count is right.
+
+    Raises CommandError where two workers would never fit.
+    """
     with answering(options.form) as answer:
         return _run(options, answer)
 
@@ -68,17 +73,20 @@ def _run(options: DemoOptions, answer: Answer) -> int:
     place = home_of(options.home)
     holder = current_holder(place.lock_file)
     settings = _settings(options)
-    spec = demo_spec(settings)
+    if holder is None:
+        _check_room(settings)
+    stretch_s = STRETCH_SHARE * options.seconds
+    act = _Act(spec=demo_spec(settings, options.seconds), begin_s=begin_s, stretch_s=stretch_s)
     if holder is not None:
         tell(Mark.NOTE, "service", f"runs already at {holder.url}; the demonstration uses it")
-        return _play(spec, place.path, begin_s, answer)
+        return _play(act, place.path, answer)
     played = _Played()
 
     def on_ready(served: Served) -> None:
         say(f"  open     [bold]{escape(login_link(served.settings, served.page_url))}[/bold]")
 
         def play() -> None:
-            exit_code = _play(spec, served.settings.home, begin_s, answer, served.is_stopping)
+            exit_code = _play(act, served.settings.home, answer, served.is_stopping)
             if not served.is_stopping():
                 played.exit_code = exit_code
                 _conclude(served, leave=options.leave)
@@ -87,6 +95,15 @@ def _run(options: DemoOptions, answer: Answer) -> int:
 
     exit_code = serve(settings, environment(), tell, on_ready)
     return exit_code or (INTERRUPTED if played.exit_code is None else played.exit_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Act:
+    """What is played: the job, since when (monotonic clock), and how long each of its sizes is watched."""
+
+    spec: dict[str, Any]
+    begin_s: float
+    stretch_s: float
 
 
 @dataclass(slots=True)
@@ -103,14 +120,19 @@ def _conclude(served: Served, *, leave: bool) -> None:
         say(f"\n  the page stays up: [bold]{escape(served.page_url)}[/bold]; Ctrl-C ends everything")
 
 
-def _play(
-    spec: dict[str, Any], home: Path, begin_s: float, answer: Answer, is_stopping: Callable[[], bool] = lambda: False
-) -> int:
+def _play(act: _Act, home: Path, answer: Answer, is_stopping: Callable[[], bool] = lambda: False) -> int:
     try:
         with connect(home=home) as client:
-            scenario = Scenario(client, begin_s)
-            exit_code = scenario.play(spec)
-            answer({"job": scenario.job, "timeline": scenario.rows, "is_right": exit_code == 0})
+            scenario = Scenario(client, act.begin_s, act.stretch_s)
+            exit_code = scenario.play(act.spec)
+            answer(
+                {
+                    "job": scenario.job,
+                    "timeline": scenario.rows,
+                    "first_point_s": scenario.first_point_s,
+                    "is_right": exit_code == 0,
+                }
+            )
             return exit_code
     except (ScenarioError, ClientError) as error:
         if not is_stopping():
@@ -123,13 +145,21 @@ def _settings(options: DemoOptions) -> Settings:
     changes: dict[str, int] = {}
     if settings.num_cpus is None:
         # Two workers of one CPU each have to fit, also on a machine with one.
-        changes["num_cpus"] = max(2, len(os.sched_getaffinity(0)))
+        changes["num_cpus"] = max(NUM_WORKERS, len(os.sched_getaffinity(0)))
     if options.port is None and not is_free(settings.port):
         changes["port"] = 0
     return settings.model_copy(update=changes)
 
 
-def demo_spec(settings: Settings, wanted_s: float = WANTED_S) -> dict[str, Any]:
+def _check_room(settings: Settings) -> None:
+    if settings.ray_address is None and settings.num_cpus is not None and settings.num_cpus < NUM_WORKERS:
+        raise CommandError(
+            f"num_cpus={settings.num_cpus} has no room for the {NUM_WORKERS} workers of the demonstration; leave "
+            f"--num-cpus out, or give {NUM_WORKERS} or more, also where the machine has fewer"
+        )
+
+
+def demo_spec(settings: Settings, wanted_s: float) -> dict[str, Any]:
     """A job that one worker trains in about ``wanted_s`` seconds on this machine, by the throughput measured here."""
     rate = measured_samples_per_s(settings)
     steps = min(MOST_STEPS, max(LEAST_STEPS, round(rate * wanted_s / GLOBAL_BATCH)))
@@ -139,7 +169,7 @@ def demo_spec(settings: Settings, wanted_s: float = WANTED_S) -> dict[str, Any]:
         "entrypoint": ENTRYPOINT,
         "config": CONFIG,
         "steps": steps,
-        "workers": {"min": 1, "max": 2},
+        "workers": {"min": 1, "max": NUM_WORKERS},
         "batch": {"global_size": GLOBAL_BATCH},
         "checkpoint": {"every_steps": max(1, steps // 5), "metric": "eval.accuracy"},
         "eval_every_steps": max(1, steps // 20),

@@ -6,17 +6,17 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rich.markup import escape
 
-from service.cli.connection import home_of
+from service.cli.doctor_reach import check_cluster, check_database, check_storage
 from service.cli.failures import SERVER_ERROR
+from service.cli.findings import Finding, run_apart
 from service.cli.news import MARKS
 from service.cli.options import Form
 from service.cli.output import print_json, say
@@ -39,20 +39,13 @@ print(json.dumps({"version": torch.__version__, "device": device.type, "count": 
 _RAY_PROGRAM = "import ray; print(ray.__version__)"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found; ``remedy`` is empty where all is well."""
+def examine(flags: Mapping[str, object], form: Form) -> int:
+    """Run all checks of what `serve` would meet with these flags, and print what they found; gives the exit code.
 
-    mark: Mark
-    about: str
-    text: str
-    remedy: str = ""
-
-
-def examine(home: Path | None, form: Form) -> int:
-    """Run all checks and print what they found; gives the exit code: a server error's when one failed."""
-    settings = load_settings({"home": home})
-    place = home_of(home)
+    That is a server error's when one failed.
+    """
+    settings = load_settings(flags)
+    place = Home(settings.home)
     checks: list[Callable[[], Finding]] = [
         check_python,
         check_ray,
@@ -61,7 +54,11 @@ def examine(home: Path | None, form: Form) -> int:
         lambda: check_port(settings, place),
         lambda: check_disk(place.path),
         check_shared_memory,
+        lambda: check_database(settings),
+        lambda: check_storage(settings),
     ]
+    if settings.ray_address is not None:
+        checks.append(lambda: check_cluster(settings))
     findings = []
     for check in checks:
         findings.append(check())
@@ -83,7 +80,7 @@ def check_ray() -> Finding:
         installed = version("ray")
     except PackageNotFoundError:
         return Finding(Mark.FAIL, "Ray", "is not installed", "pip install 'ray[train,tune]>=2.60,<2.61'")
-    seen, complaint = _child(_RAY_PROGRAM)
+    seen, complaint = run_apart(["-c", _RAY_PROGRAM], CHILD_LIMIT_S)
     if complaint:
         return Finding(
             Mark.FAIL, "Ray", f"{installed}: {complaint}", "install it again: pip install --force-reinstall ray"
@@ -93,7 +90,7 @@ def check_ray() -> Finding:
 
 def check_torch() -> Finding:
     """Torch computes on its device, in a process of its own: a broken driver may take the process with it."""
-    seen, complaint = _child(_TORCH_PROGRAM)
+    seen, complaint = run_apart(["-c", _TORCH_PROGRAM], CHILD_LIMIT_S)
     if complaint:
         return Finding(Mark.FAIL, "torch", complaint, "install it again, or a driver that fits: https://pytorch.org")
     found = json.loads(seen)
@@ -146,21 +143,7 @@ def check_shared_memory() -> Finding:
     return Finding(Mark.OK, "memory", text)
 
 
-def _child(program: str) -> tuple[str, str]:
-    """The output of a Python program run apart, and the last line of its complaint if it failed."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=CHILD_LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"no answer within {CHILD_LIMIT_S:.0f} s"
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return "", last
-    return done.stdout.strip(), ""
-
-
 def _tell(finding: Finding) -> None:
-    say(f"{MARKS[finding.mark]} {finding.about:<8}{escape(finding.text)}")
+    say(f"{MARKS[finding.mark]} {finding.about:<9}{escape(finding.text)}")
     if finding.remedy:
-        say(f"          [dim]{escape(finding.remedy)}[/dim]")
+        say(f"           [dim]{escape(finding.remedy)}[/dim]")

@@ -13,19 +13,21 @@ from rich.markup import escape
 from rich.prompt import Confirm
 
 from service.cli.connection import connect, home_of
+from service.cli.emptying import empty, is_ours
 from service.cli.failures import INTERRUPTED, SERVER_ERROR, CommandError
 from service.cli.news import tell
 from service.cli.options import Form
 from service.cli.output import answering, complain, say
 from service.cli.unended import num_unended
 from service.client import Client, ClientError
-from service.settings import environment
+from service.settings import Settings, environment
 from service.supervise.home import Home
 from service.supervise.lock import Holder, current_holder
 from service.supervise.processes import Identity
 from service.supervise.ray_record import read_ray_record
 from service.supervise.serve import Served, last_settings, serve
 from service.supervise.supervisor import Mark
+from workers.errors import described
 
 STOP_LIMIT_S = 120.0
 TAKE_OVER_LIMIT_S = 60.0
@@ -77,17 +79,24 @@ def _purge(place: Home, removed: list[str], *, is_sure: bool, may_ask: bool) -> 
     if not belongings:
         say(f"there is nothing of Concertina's at {escape(str(place.path))}")
         return 0
-    _check_foreign_ray(place)
+    settings = last_settings(place)
+    _check_foreign_ray(settings)
+    remote = _objects_of(settings)
     holder = current_holder(place.lock_file)
     is_running = holder is not None or has_own_ray(place)
     for path in belongings:
         say(f"  {escape(str(path))}")
+    if remote is not None:
+        say(f"  {escape(remote)}, what is this service's there")
     if not is_sure and not _is_confirmed(is_running=is_running, may_ask=may_ask):
         say("nothing was removed")
         return INTERRUPTED
     if is_running and _stop(place, holder) != 0:
         complain("the service did not stop; nothing was removed")
         return SERVER_ERROR
+    if remote is not None:
+        _empty(remote, place)
+        removed.append(remote)
     place.remove()
     removed += map(str, belongings)
     say("removed")
@@ -104,9 +113,35 @@ def _is_confirmed(*, is_running: bool, may_ask: bool) -> bool:
     raise CommandError("nobody can be asked whether to remove all of this; give --yes to remove it")
 
 
-def _check_foreign_ray(place: Home) -> None:
+def _objects_of(settings: Settings) -> str | None:
+    """The URL of storage that goes with the home; None where there is none, or where it is not this home's alone."""
+    if settings.storage_folder is not None:
+        return None
+    try:
+        if is_ours(settings):
+            return settings.storage_url
+    except OSError as error:
+        raise CommandError(
+            f"the storage {settings.storage_url} cannot be read ({described(error)}), so its bundles and checkpoints "
+            f"would stay; bring it back and purge again, or remove them and {settings.home} by hand",
+            SERVER_ERROR,
+        ) from error
+    say(f"{escape(settings.storage_url)} stays as it is: no mark says that it is this home's alone")
+    return None
+
+
+def _empty(url: str, place: Home) -> None:
+    try:
+        empty(url)
+    except OSError as error:
+        raise CommandError(
+            f"not all of {url} could be removed ({described(error)}); {place.path} is kept, so purge again",
+            SERVER_ERROR,
+        ) from error
+
+
+def _check_foreign_ray(settings: Settings) -> None:
     """On somebody else's Ray jobs go on without the service: with their rows gone, nobody could end them."""
-    settings = last_settings(place)
     if settings.ray_address is None or settings.database_file is None or not settings.database_file.is_file():
         return
     left = num_unended(settings.database_url)

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from service import words
+from service import timeline_words, words
 from service.cli.failures import FAILED, INTERRUPTED
 from service.cli.options import Form
 from service.cli.output import console, print_json
@@ -35,25 +36,48 @@ def follow_job(client: Client, job_id: str, form: Form, sleep: Callable[[float],
     display = console(is_error=form is Form.JSON)
     view = JobView(client, job_id)
     try:
-        with Progress(
-            BarColumn(bar_width=12),  # all of it in a line of 80 characters
-            TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
-            console=display,
-            disable=not display.is_terminal,
-            transient=True,
-        ) as progress:
-            bar = progress.add_task("", total=1.0, facts="")
-            while view.job.get("state") not in ENDED:
-                if view.job:
-                    sleep(ASK_EVERY_S)
-                view.ask()
-                _draw(progress, bar, view.job)
-                for line in view.news():
-                    display.print(line)
+        _watch(view, display, sleep)
     except KeyboardInterrupt:
         display.print(f"the job goes on; see it again with `concertina show {escape(view.name)}`")
         return INTERRUPTED
     return _finish(client, view.job, form)
+
+
+def _watch(view: JobView, display: Console, sleep: Callable[[float], None]) -> None:
+    """Draw the bar and print the news until the job has ended."""
+    with Progress(
+        BarColumn(bar_width=12),  # all of it in a line of 80 characters
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
+        console=display,
+        disable=not display.is_terminal,
+        transient=True,
+    ) as progress:
+        bar = progress.add_task("", total=1.0, facts="")
+        while view.job.get("state") not in ENDED:
+            if view.job:
+                sleep(ASK_EVERY_S)
+            view.ask()
+            _draw(progress, bar, view.job)
+            for line in view.news():
+                display.print(line)
+
+
+class Patience:
+    """How long a service may stay away while it is asked again and again."""
+
+    def __init__(self) -> None:
+        self._away_since_s: float | None = None
+
+    def answered(self) -> None:
+        """It is there."""
+        self._away_since_s = None
+
+    def missed(self, error: UnreachableError) -> None:
+        """It is not. Raises the error once that has lasted for too long."""
+        now_s = time.monotonic()
+        self._away_since_s = self._away_since_s or now_s
+        if now_s - self._away_since_s > AWAY_LIMIT_S:
+            raise error
 
 
 class JobView:
@@ -62,7 +86,7 @@ class JobView:
     def __init__(self, client: Client, job_id: str) -> None:
         self._client = client
         self._job_id = job_id
-        self._away_since_s: float | None = None
+        self._patience = Patience()
         self._state = ""
         self._rows: dict[int, dict[str, Any]] = {}
         self._untold: set[int] = set()
@@ -89,14 +113,11 @@ class JobView:
                 if seq not in self._rows:
                     self._untold.add(seq)
                 self._rows[seq] = row
-            self._away_since_s = None
-        except UnreachableError:
-            now_s = time.monotonic()
+            self._patience.answered()
+        except UnreachableError as error:
             if not self.job:
                 raise
-            self._away_since_s = self._away_since_s or now_s
-            if now_s - self._away_since_s > AWAY_LIMIT_S:
-                raise
+            self._patience.missed(error)
 
     def _known_to(self) -> int:
         """Up to which row nothing can be new; the newest ones may still be without their cost."""
@@ -118,7 +139,7 @@ class JobView:
                 continue
             self._untold.remove(seq)
             if row["kind"] != "checkpoint":
-                lines.append(f"  {escape(words.timeline(row))}")
+                lines.append(f"  {escape(timeline_words.sentence(row))}")
         return lines
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Group
 from rich.markup import escape
 
-from service import words
+from service import timeline_words, words
 from service.cli.options import Form
-from service.cli.output import console, facts, print_json, show, table
+from service.cli.output import complain, console, facts, print_json, show, table
 from service.client import Client
 from service.records import Duty
 
@@ -69,6 +69,10 @@ def show_metrics(client: Client, reference: str, keys: str | None, points: int, 
     job = client.find_job(reference)
     wanted = [k.strip() for k in keys.split(",") if k.strip()] if keys else None
     found = client.get(f"/jobs/{job['id']}/metrics", keys=",".join(wanted) if wanted else None, max_points=points)
+    if missing := [key for key in wanted or () if key not in found["keys"]]:
+        there = client.get(f"/jobs/{job['id']}/metrics", max_points=2)["keys"]
+        told = f"nothing is reported as {', '.join(missing)} so far; reported are: {', '.join(there) or 'none'}"
+        complain(f"[yellow]note:[/yellow] {escape(told)}", is_detail=True)
     shown = wanted or [k for k in DEFAULT_KEYS if k in found["keys"]]
     rows = (
         (words.count(p["step"]), *(words.metric_value(k, p["values"].get(k)) for k in shown)) for p in found["points"]
@@ -96,7 +100,7 @@ def _runs_of_checkpoints(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]
 
 def _told(run: list[dict[str, Any]]) -> tuple[str, str, str]:
     last = run[-1]
-    sentence = words.timeline(last)
+    sentence = timeline_words.sentence(last)
     if len(run) > 1:
         sentence = f"{words.plural(len(run), 'checkpoint')} from step {words.count(run[0]['step'])} on; {sentence}"
     return (_clock(last["time"]), words.count(last["step"]), sentence)
@@ -145,7 +149,8 @@ def list_checkpoints(client: Client, reference: str, form: Form) -> None:
 def show_cluster(client: Client, form: Form) -> None:
     """The machines, what is free on them, what runs and what is wanted."""
     found = client.get("/cluster")
-    parts: list[Any] = [table(("node", "state", "free", "running"), (_node_row(node) for node in found["nodes"]))]
+    columns = ("node", "id", "state", "free", "running")
+    parts: list[Any] = [table(columns, (_node_row(node) for node in found["nodes"]))]
     if found.get("error"):
         parts.append(f"[yellow]{escape(str(found['error']))}[/yellow]")
     for row in found["demand"]:
@@ -178,7 +183,7 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
     jobs = Counter(worker["job_name"] for worker in node["workers"])
     running = ", ".join(f"{name} ({words.plural(count, 'worker')})" for name, count in jobs.items())
     state = node["duty"] if node["duty"] != Duty.ACTIVE else "leaving" if node["is_leaving"] else "alive"
-    return (node["name"], state if node["is_alive"] else "lost", ", ".join(amounts), running or "–")
+    return (node["name"], node["id"][:12], state if node["is_alive"] else "lost", ", ".join(amounts), running or "–")
 
 
 def _difference_row(difference: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -11,7 +11,15 @@ from typing import NoReturn
 
 import typer
 
-from service.cli import database_commands, job_commands, schedule_commands, service_commands
+from service.cli import (
+    configuration_commands,
+    database_commands,
+    job_commands,
+    node_commands,
+    schedule_commands,
+    service_commands,
+    sweep_commands,
+)
 
 EXIT_CODES = """Exit codes: 0 done, 1 the job failed, 2 usage, 3 not authorised, 4 not found, 5 server error,
 130 interrupted (the job goes on)."""
@@ -28,7 +36,10 @@ app = typer.Typer(
 service_commands.register(app)
 database_commands.register(app)
 job_commands.register(app)
+sweep_commands.register(app)
+configuration_commands.register(app)
 schedule_commands.register(app)
+node_commands.register(app)
 
 
 def main() -> NoReturn:

@@ -11,14 +11,14 @@ from typing import Any
 import psutil
 from rich.markup import escape
 
-from service import words
+from service import timeline_words, words
+from service.cli.counts import wrong_counts
 from service.cli.failures import FAILED
 from service.cli.follow import ENDED, JobView
 from service.cli.output import console, say, table
 from service.client import Client
 
 LOOK_EVERY_S = 0.5
-STRETCH_S = 8.0
 START_LIMIT_S = 180.0
 CHANGE_LIMIT_S = 90.0
 END_LIMIT_S = 1800.0
@@ -36,11 +36,12 @@ class Scenario:
     ``begin_s`` is when the command was given, by the monotonic clock; ``stretch_s`` how long each size is watched.
     """
 
-    def __init__(self, client: Client, begin_s: float, stretch_s: float = STRETCH_S) -> None:
+    def __init__(self, client: Client, begin_s: float, stretch_s: float) -> None:
         self._client = client
         self._begin_s = begin_s
         self._stretch_s = stretch_s
         self._job_id = ""
+        self._first_point_s: float | None = None
         self._view = JobView(client, "")
 
     @property
@@ -53,6 +54,11 @@ class Scenario:
         """Its timeline as it was seen last."""
         return self._view.rows
 
+    @property
+    def first_point_s(self) -> float | None:
+        """Seconds from the command to the first point on the chart; None before that."""
+        return self._first_point_s
+
     def play(self, spec: dict[str, Any]) -> int:
         """The whole demonstration; gives the exit code. Raises ScenarioError and what the client raises."""
         job = self._client.submit(spec)
@@ -61,7 +67,8 @@ class Scenario:
         self._client.scale(self._job_id, 1, "the demo starts small")
         say(f"\n[bold]▸ {escape(job['name'])}[/bold]  {self._client.url}/jobs/{self._job_id}")
         self._until("the first step", lambda: self._view.job["progress"]["step"] > 0, START_LIMIT_S)
-        say(f"  first point on the chart {words.duration(time.monotonic() - self._begin_s)} after the command")
+        self._first_point_s = time.monotonic() - self._begin_s
+        say(f"  first point on the chart {words.duration(self._first_point_s)} after the command")
         self._watch()
         self._resize(2, "the demo grows it")
         self._watch()
@@ -144,7 +151,7 @@ class Scenario:
         console().print(
             table(
                 ("step", "what", "seconds without a step", "steps lost"),
-                ((words.count(r["step"]), words.timeline(r), _seconds(r), _lost(r)) for r in rows),
+                ((words.count(r["step"]), timeline_words.sentence(r), _seconds(r), _lost(r)) for r in rows),
             )
         )
         if job["state"] != "SUCCEEDED":
@@ -164,27 +171,10 @@ class Scenario:
         return FAILED if faults else 0
 
     def _wrong_counts(self) -> list[str]:
-        """What does not add up: each step must be there once, with the whole global batch."""
-        job = self._view.job
-        done, batch = job["progress"], job["spec"]["batch"]["global_size"]
-        faults = []
-        if done["samples"] != job["spec"]["steps"] * batch:
-            faults.append(f"{done['samples']} samples were trained, not {job['spec']['steps'] * batch}")
-        points = self._client.get(f"/jobs/{self._job_id}/metrics", keys="global_batch", max_points=MAX_POINTS)["points"]
-        steps = [point["step"] for point in points]
-        if steps != list(range(1, job["spec"]["steps"] + 1)):
-            faults.append(f"the records of steps are not 1 to {job['spec']['steps']}, each once: {_gap(steps)}")
-        partial = [p["step"] for p in points if p["values"].get("global_batch") != batch]
-        if partial:
-            faults.append(f"{len(partial)} steps had another batch than {batch}, the first one step {partial[0]}")
-        return faults
-
-
-def _gap(steps: list[int]) -> str:
-    for expected, seen in enumerate(steps, start=1):
-        if seen != expected:
-            return f"step {seen} stands where {expected} should"
-    return f"there are {len(steps)}"
+        path = f"/jobs/{self._job_id}/metrics"
+        return wrong_counts(
+            self._view.job, self._client.get(path, keys="global_batch", max_points=MAX_POINTS)["points"]
+        )
 
 
 def _seconds(row: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ SetOption = Annotated[
 ]
 CountOption = Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")]
 
-schedule = typer.Typer(name="schedule", help="Start jobs at times of day.", no_args_is_help=True)
+schedule = typer.Typer(name="schedule", help="Start jobs and sweeps at times of day.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -157,7 +157,7 @@ def delete(
     url: UrlOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Remove a schedule with its history; jobs that it started stay."""
+    """Remove a schedule with its history; what it started stays."""
     from service.cli import schedules
     from service.cli.connection import connect
 

@@ -18,6 +18,7 @@ from service.cli.failures import CommandError
 from service.cli.options import Form
 from service.cli.output import console, facts, show, table
 from service.cli.submit import code_folder, read_spec_file, send_code
+from service.cli.sweeps import send_sweep_code
 from service.client import Client
 
 
@@ -126,6 +127,10 @@ def _read(client: Client, file: Path, settings: list[str]) -> dict[str, Any]:
         whole = {"name": spec.get("name"), **job}
         send_code(client, whole, folder)
         spec["target"] = {"job": whole}
+    sweep = target.get("sweep") if isinstance(target, dict) else None
+    if isinstance(sweep, dict):
+        spec["target"] = {"sweep": {"name": spec.get("name"), **sweep}}
+        send_sweep_code(client, spec["target"]["sweep"], file)
     return spec
 
 

@@ -64,13 +64,17 @@ def demo(
     home: HomeOption = None,
     port: PortOption = None,
     num_cpus: CpusOption = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=30, help="How long one worker alone would train, about.")
+    ] = 110,  # two workers are faster, and a minute has to remain
     leave: Annotated[bool, typer.Option("--exit", help="Stop everything when the job has ended.")] = False,
     output: FormOption = Form.TEXT,
 ) -> None:
     """Start everything here, train digits, resize it, kill a worker, show the page."""
     from service.cli.demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(DemoOptions(home=home, port=port, num_cpus=num_cpus, leave=leave, form=output)))
+    options = DemoOptions(home=home, port=port, num_cpus=num_cpus, seconds=seconds, leave=leave, form=output)
+    raise typer.Exit(run_demo(options))
 
 
 def serve(
@@ -120,11 +124,18 @@ def open_page(url: UrlOption = None, home: HomeOption = None, output: FormOption
     open_pages(url, home, output)
 
 
-def doctor(home: HomeOption = None, output: FormOption = Form.TEXT) -> None:
-    """Check whether this machine can run the service."""
+def doctor(
+    database: DatabaseOption = None,
+    ray_address: RayOption = None,
+    storage: StorageOption = None,
+    home: HomeOption = None,
+    output: FormOption = Form.TEXT,
+) -> None:
+    """Check whether this machine can run the service, with what its settings name elsewhere."""
     from service.cli.doctor import examine
 
-    raise typer.Exit(examine(home, output))
+    flags = {"database": database, "ray_address": ray_address, "storage": storage, "home": home}
+    raise typer.Exit(examine(flags, output))
 
 
 def purge(home: HomeOption = None, yes: YesOption = False, output: FormOption = Form.TEXT) -> None:

@@ -41,6 +41,11 @@ def head() -> str:
     return found
 
 
+def knows(revision: str) -> bool:
+    """Whether this version of the service has that migration."""
+    return any(each.revision == revision for each in ScriptDirectory.from_config(_config("")).walk_revisions())
+
+
 def _config(url: str) -> Config:
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))

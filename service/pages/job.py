@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from service import words
+from service import timeline_words, words
 from service.documents import Document
+from service.ids import SWEEP_ID
 from service.pages.jobs import eval_values, fraction, main_metric
 from service.pages.render import moment
 from service.states import ENDED_STATES, JobState, Move, Verb, command
@@ -34,7 +35,21 @@ def summary_view(job: Document) -> dict[str, Any]:
         "ran_s": _ran_s(job),
         "reason_sentence": words.reason(job["reason"]),
         "facts": _facts(job),
+        "trial": _trial(job),
     }
+
+
+def _trial(job: Document) -> dict[str, str] | None:
+    """Which trial of which sweep it is, by the labels that its sweep gave it; a person may write such labels too."""
+    labels = job["spec"].get("labels") or {}
+    sweep_id, number = labels.get("sweep", ""), labels.get("trial", "")
+    return {"sweep_id": sweep_id, "number": number} if SWEEP_ID.fullmatch(sweep_id) and number.isdecimal() else None
+
+
+def is_of_sweep(job: Document) -> bool:
+    """Whether a sweep says what becomes of it: as a trial, or in the promotion of its winner."""
+    labels = job["spec"].get("labels") or {}
+    return any(SWEEP_ID.fullmatch(labels.get(key, "")) for key in ("sweep", "promotion"))
 
 
 def _ran_s(job: Document) -> float | None:
@@ -70,7 +85,7 @@ def actions_view(job: Document) -> list[dict[str, str]]:
     found = []
     if Verb.RESUME in legal:
         found.append(_action("resume", "Resume", "first"))
-    if Verb.RETRY in legal:
+    if Verb.RETRY in legal and not is_of_sweep(job):
         found.append(_action("retry", "Retry from the last checkpoint", "first"))
         found.append(_action("retry", "Retry from the start", "", origin="start"))
     if Verb.PAUSE in legal:
@@ -121,7 +136,7 @@ def timeline_view(rows: Sequence[Document]) -> list[dict[str, Any]]:
     return [
         {
             **{k: row[k] for k in ("seq", "step", "time", "kind")},
-            "sentence": words.timeline(row),
+            "sentence": timeline_words.sentence(row),
             "note": _note(row),
             "is_told": row["seq"] in shown,
         }
@@ -131,7 +146,7 @@ def timeline_view(rows: Sequence[Document]) -> list[dict[str, Any]]:
 
 def _note(row: Document) -> str:
     why = str(row.get("reason") or "").partition("; went on with")[0]
-    is_told = not why or why.rstrip(".").casefold() in words.timeline(row).casefold()
+    is_told = not why or why.rstrip(".").casefold() in timeline_words.sentence(row).casefold()
     by = str(row.get("actor") or "")
     return "" if is_told else why if by in ("", "controller", "service") else f"{by}: {why}"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from service import words
 from service.documents import Document
+from service.pages.job import is_of_sweep
 from service.records import NodeView
 from service.states import JobState, Move, Verb, command
 
@@ -33,7 +34,7 @@ def remedies_view(job: Document, holders: Sequence[Document]) -> list[dict[str, 
 
 
 def _again(job: Document) -> list[dict[str, Any]]:
-    if job["reason"] not in _RETRY_HELPS:
+    if job["reason"] not in _RETRY_HELPS or is_of_sweep(job):
         return []
     found = [_button("Go on from the last checkpoint", f"/jobs/{job['id']}/actions/retry")]
     if job["progress"]["samples"]:

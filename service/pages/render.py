@@ -32,9 +32,9 @@ def moment(text: str) -> datetime:
 def short(identifier: str) -> str:
     """A few characters of an id that tell it from its neighbours.
 
-    The id of a job or a schedule begins with the time it was made, so its last characters are the telling ones.
+    Ids of jobs, sweeps and schedules begin with the time they were made, so their last characters are the telling ones.
     """
-    return f"…{identifier[-6:]}" if identifier.startswith(("job_", "sched_")) else identifier[:8]
+    return f"…{identifier[-6:]}" if identifier.startswith(("job_", "sweep_", "sched_")) else identifier[:8]
 
 
 def with_code(text: str) -> Markup:

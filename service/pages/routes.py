@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from service.errors import ServiceError
 from service.pages.actions import Actions
 from service.pages.cluster import banner
+from service.pages.configurations import ConfigurationPages
 from service.pages.job_pages import JobPages
 from service.pages.jobs import Filters, eval_values, list_view, main_metric
 from service.pages.nodes import NodePages
@@ -20,6 +21,7 @@ from service.pages.render import html, part, problem_page
 from service.pages.schedule_pages import SchedulePages
 from service.pages.source import PageSource
 from service.pages.sparks import Sparks
+from service.pages.sweep_pages import SweepPages
 from service.pages.tabs import differences_view
 from service.services import Services
 from service.words import STATE_WORDS, metric_value
@@ -115,6 +117,7 @@ def build_pages(services: Services) -> APIRouter:
     source = PageSource.of(services)
     lists, job = Lists(source), JobPages(source)
     actions, nodes, schedules = Actions(source, job), NodePages(source), SchedulePages(source)
+    sweeps, configurations = SweepPages(source), ConfigurationPages(source)
     router.add_api_route("/", _home, methods=["GET"])
     router.add_api_route("/jobs", lists.jobs, methods=["GET"])
     router.add_api_route("/jobs/bulk", actions.bulk, methods=["POST"])
@@ -124,6 +127,11 @@ def build_pages(services: Services) -> APIRouter:
     router.add_api_route("/jobs/{job_id}/actions/{verb}", actions.command, methods=["POST"])
     router.add_api_route("/jobs/{job_id}/scale", actions.scale, methods=["POST"])
     router.add_api_route("/compare", lists.compare, methods=["GET"])
+    router.add_api_route("/sweeps", sweeps.listed, methods=["GET"])
+    router.add_api_route("/sweeps/{sweep_id}", sweeps.page, methods=["GET"])
+    router.add_api_route("/sweeps/{sweep_id}/actions/{verb}", sweeps.act, methods=["POST"])
+    router.add_api_route("/configurations", configurations.listed, methods=["GET"])
+    router.add_api_route("/configurations/{name}", configurations.page, methods=["GET"])
     router.add_api_route("/schedules", schedules.listed, methods=["GET"])
     router.add_api_route("/schedules/{schedule_id}", schedules.page, methods=["GET"])
     router.add_api_route("/schedules/{schedule_id}/actions/{verb}", schedules.act, methods=["POST"])

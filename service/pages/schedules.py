@@ -14,7 +14,7 @@ from service import schedule_words, words
 from service.documents import Document
 from service.pages.render import moment
 
-LOST = "Its times and its history are lost. Jobs that it started stay, and those that run go on."
+LOST = "Its times and its history are lost. What it started stays, and what runs goes on."
 _OVERLAPS: Mapping[str, str] = {
     "skip": "a time is skipped while the run before goes on",
     "buffer_one": "one time waits for the run before to end, others are skipped",
@@ -83,9 +83,17 @@ def _head(schedule: Document) -> dict[str, Any]:
         "cron": spec["cron"],
         "zone": spec["time_zone"],
         "next": _both(upcoming, spec["time_zone"]) if upcoming else None,
+        "kinds": list(spec["target"]),
         "starts": [f"{kind} {child['name']}" for kind, child in spec["target"].items()],
-        "children": f"/jobs?{urlencode({'label': 'schedule=' + schedule['name']})}",
+        "children": _children(schedule),
     }
+
+
+def _children(schedule: Document) -> str:
+    """The list of what it started; sweeps have no labels, but the name that the schedule's spec gives them."""
+    if (sweep := schedule["spec"]["target"].get("sweep")) is not None:
+        return f"/sweeps?{urlencode({'q': sweep['name']})}"
+    return f"/jobs?{urlencode({'label': 'schedule=' + schedule['name']})}"
 
 
 def _both(time: str, zone: str) -> dict[str, str]:
@@ -102,6 +110,7 @@ def _run(schedule: Document, run: Document | None) -> dict[str, Any] | None:
         "outcome": run["outcome"],
         "word": schedule_words.outcome(run["outcome"]),
         "child_id": run["child_id"],
+        "child": f"/{run['kind']}s/{run['child_id']}",
         "child_state": run["child_state"],
         "reason": run["reason"] or "",
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from service.configurations import Configurations
 from service.cost import Prices
 from service.documents import Document, job_document
 from service.files import Files
@@ -16,6 +17,7 @@ from service.records import JobRow
 from service.schedules import Schedules
 from service.services import Services
 from service.states import JobState, Verb
+from service.sweeps import Sweeps
 from service.telemetry import LogQuery, MetricsQuery, Telemetry
 
 
@@ -24,24 +26,30 @@ class PageSource:
     """The use cases; what they raise goes through to the page's route."""
 
     jobs: Jobs
+    sweeps: Sweeps
+    configurations: Configurations
     schedules: Schedules
     telemetry: Telemetry
     files: Files
     overview: Overview
     nodes: Nodes
     prices: Prices
+    clock: Callable[[], float]
 
     @classmethod
     def of(cls, services: Services) -> PageSource:
         """The use cases that pages need, of all there are."""
         return cls(
             jobs=services.jobs,
+            sweeps=services.sweeps,
+            configurations=services.configurations,
             schedules=services.schedules,
             telemetry=services.telemetry,
             files=services.files,
             overview=services.overview,
             nodes=services.nodes,
             prices=services.prices,
+            clock=services.clock,
         )
 
     async def listed(self, query: ListQuery) -> tuple[list[Document], str | None]:

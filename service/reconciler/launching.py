@@ -7,13 +7,13 @@ from pathlib import Path
 
 import structlog
 
-from service.folders import bundle_key, checkpoints_place, output_place
+from service.folders import checkpoints_place, output_place
 from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
 from workers.assignment import Storage
 from workers.checkpoints import checkpoint_names, list_checkpoints
-from workers.control.decisions import ControlSettings
+from workers.control.decisions import ControlSettings, phase_bounds_s
 from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
 from workers.spec import JobSpec
@@ -38,9 +38,9 @@ class Launching:
         bundle_file, bundle_sha256 = None, None
         if spec.bundle is not None:
             row = await self._store.bundle(spec.bundle)
-            if row is None or await asyncio.to_thread(open_storage(storage).size, bundle_key(row.sha256)) is None:
+            if row is None or await asyncio.to_thread(open_storage(storage, root=storage).size, row.key) is None:
                 raise BundleError(f"bundle {spec.bundle} is not in storage; upload it again and submit anew")
-            bundle_file, bundle_sha256 = join(storage, bundle_key(row.sha256)), row.sha256
+            bundle_file, bundle_sha256 = join(storage, row.key), row.sha256
         return Launch(
             spec=spec,
             storage=Storage(
@@ -48,20 +48,17 @@ class Launching:
                 output=output_place(storage, job.id),
                 init_from=await self._init_from(job),
                 options=self._settings.storage_options,
+                root=storage,
             ),
             scratch=str(self._scratch),
             env=_filled(spec),
             bundle_file=bundle_file,
             bundle_sha256=bundle_sha256,
             lease_s=self._settings.lease_s,
+            install_s=self._settings.install_s,
+            bounds=self._settings.scratch_bounds,
             restart_after=job.restart_after,
-            settings=ControlSettings(
-                liveness_s=self._settings.liveness_s,
-                hold_s=self._settings.hold_s,
-                place_s=self._settings.place_s,
-                gather_s=self._settings.gather_s,
-                evacuate_s=self._settings.evacuate_s,
-            ),
+            settings=_control_settings(self._settings),
         )
 
     async def _init_from(self, job: JobRow) -> str | None:
@@ -82,7 +79,9 @@ class Launching:
             return None
 
     def _has_own_checkpoint(self, job: JobRow) -> bool:
-        found = list_checkpoints(open_storage(checkpoints_place(self._settings.storage_url, job.id)))
+        found = list_checkpoints(
+            open_storage(checkpoints_place(self._settings.storage_url, job.id), root=self._settings.storage_url)
+        )
         return any(info.attempt > job.restart_after for info in found)
 
     async def _source(self, wish: InitFrom) -> str:
@@ -94,12 +93,28 @@ class Launching:
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
         url, name = checkpoints_place(self._settings.storage_url, wish.job), chosen[-1].path
-        if name not in await asyncio.to_thread(checkpoint_names, open_storage(url)):
+        if name not in await asyncio.to_thread(checkpoint_names, open_storage(url, root=self._settings.storage_url)):
             raise UserCodeError(
                 f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({url}); "
                 "choose another step of it, or leave `init_from` out"
             )
         return join(url, name)
+
+
+def _control_settings(settings: Settings) -> ControlSettings:
+    return ControlSettings(
+        liveness_s=settings.liveness_s,
+        hold_s=settings.hold_s,
+        place_s=settings.place_s,
+        gather_s=settings.gather_s,
+        evacuate_s=settings.evacuate_s,
+        phase_bounds_s=phase_bounds_s(
+            install_s=settings.install_s,
+            build_s=settings.build_s,
+            step_s=settings.step_s,
+            eval_s=settings.eval_s,
+        ),
+    )
 
 
 def _filled(spec: JobSpec) -> dict[str, str]:

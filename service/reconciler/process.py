@@ -14,15 +14,18 @@ from pathlib import Path
 import structlog
 
 from service.cluster import Cluster
+from service.cost import Prices
 from service.nudge import RECONCILER, NudgeListener
 from service.ports import ClusterAwayError, ClusterLostError, ClusterPort
 from service.reconciler.firing import Schedules
 from service.reconciler.launching import Launching
+from service.reconciler.news import News
 from service.reconciler.pursuit import Office
+from service.reconciler.reaper import Premises, Reaper
 from service.reconciler.reconciler import BRISK_S, Reconciler
 from service.reconciler.sight import StorageSight, refusal
 from service.records import ClusterView, Transition
-from service.replica import mark_storage, replica_name
+from service.replica import Claim, replica_name
 from service.settings import Settings
 from service.states import JobState
 from service.store.port import DatabaseAwayError, FencedOutError, ReconcilerStore, StaleRowError, TransitionError
@@ -36,6 +39,8 @@ log = structlog.get_logger("concertina.reconciler")
 SAVE_S = 30.0
 FIND_S = 0.5
 FAULT_S = 1.0
+NEWS_S = 0.02
+"""The least time from look to look."""
 REFUSED_S = 5.0
 
 NODE_GONE = "the Ray node on the service's machine is gone, and with it the controllers of all jobs"
@@ -65,6 +70,7 @@ class Process:
         self._clock = clock
         self._home = Home(settings.home)
         self._listener = NudgeListener(settings.home, RECONCILER)
+        self._news = News(self._listener.wake)
         self._stop = asyncio.Event()
         self._fence = 0
         self._is_fenced_out = False
@@ -162,26 +168,14 @@ class Process:
     async def _lead(self, record: RayRecord) -> Exit:
         installation_id = await self._store.installation_id()
         provide(self._settings.storage_url, self._settings.storage_options)
-        marking = asyncio.create_task(self._mark_storage(installation_id))
+        marking = asyncio.create_task(self._mark_storage())
         for marked in (await asyncio.wait([marking], timeout=FAULT_S))[0]:
             marked.result()
         cluster = self._make_cluster(record.address, installation_id)
-        scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
-        office = Office(
-            store=self._store,
-            cluster=cluster,
-            launching=Launching(self._settings, self._store, scratch),
-            fence=self._fence,
-            storage=self._settings.storage_url,
-            liveness_s=self._settings.liveness_s,
-            place_s=self._settings.place_s,
-            max_demand_workers=self._settings.max_demand_workers,
-            spares_per_node=self._settings.spares_per_node,
-        )
         # All nodes of a Ray of our own are this machine.
         folder = self._settings.storage_folder
         sight = None if record.is_own or folder is None else StorageSight(cluster, folder)
-        reconciler = Reconciler(office, scratch, sight)
+        reconciler = self._reconciler(cluster, record, sight)
         try:
             await self._connect(cluster, record)
             if sight is not None:
@@ -196,22 +190,50 @@ class Process:
             marking.cancel()
             await cluster.close()
 
-    async def _mark_storage(self, installation_id: str) -> None:
+    def _reconciler(self, cluster: ClusterPort, record: RayRecord, sight: StorageSight | None) -> Reconciler:
+        scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
+        office = Office(
+            store=self._store,
+            cluster=cluster,
+            launching=Launching(self._settings, self._store, scratch),
+            fence=self._fence,
+            storage=self._settings.storage_url,
+            liveness_s=self._settings.liveness_s,
+            place_s=self._settings.place_s,
+            max_demand_workers=self._settings.max_demand_workers,
+            spares_per_node=self._settings.spares_per_node,
+            prices=Prices.of(self._settings),
+            news=self._news,
+        )
+        reaper = Reaper(
+            Premises(
+                store=self._store,
+                cluster=cluster,
+                fence=self._fence,
+                storage=self._settings.storage_url,
+                scratch=scratch,
+                bounds=self._settings.scratch_bounds,
+                bundle_keep_s=self._settings.bundle_keep_s,
+            )
+        )
+        return Reconciler(office, reaper, sight)
+
+    async def _mark_storage(self) -> None:
         """Until it is done: storage that is away is no reason not to look after what runs."""
+        claim = Claim(self._store, self._settings.storage_url)
         while True:
             try:
-                await asyncio.to_thread(mark_storage, self._settings.storage_url, installation_id)
+                await claim.take()
                 return
-            except OSError as error:
-                log.warning("storage cannot be written", error=str(error))
+            except (OSError, DatabaseAwayError) as error:
+                log.warning("storage cannot be used", error=str(error))
             await asyncio.sleep(REFUSED_S)
 
     async def _until_storage_is_seen(self, cluster: ClusterPort, sight: StorageSight, record: RayRecord) -> None:
         """Nothing is started on machines that would not see the storage; whoever changes the cluster ends the wait."""
         told = None
-        while not self._stop.is_set() and (blind := await sight.blind((await cluster.view()).nodes)):
+        while not self._stop.is_set() and (why := await self._blindness(cluster, sight)):
             self._check_fence()
-            why = refusal(blind, self._settings.storage_url)
             if not self._is_current(record):
                 raise ClusterLostError(f"Ray at {record.address} is gone")
             if why != told:
@@ -219,6 +241,14 @@ class Process:
                 told = why
             await self._tell_down(why)
             await self._pause(REFUSED_S)
+
+    async def _blindness(self, cluster: ClusterPort, sight: StorageSight) -> str:
+        """Why nothing may be started yet; empty where all nodes see the storage."""
+        try:
+            blind = await sight.blind((await cluster.view()).nodes)
+        except OSError as error:
+            return f"the storage cannot be written to: {error}"
+        return refusal(blind, self._settings.storage_url) if blind else ""
 
     async def _connect(self, cluster: ClusterPort, record: RayRecord) -> None:
         """Ray announces itself before it accepts everybody."""
@@ -260,8 +290,10 @@ class Process:
                 if time.monotonic() - unreachable_since_s >= patience_s:
                     raise ClusterLostError(f"Ray at {record.address} is gone")
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)
-            # After quiet a nudge is answered at once; a burst of them is one look.
-            await asyncio.sleep(max(0.0, began_s + BRISK_S - time.monotonic()))
+            # After quiet a nudge is answered at once; a burst of them is one look. What goes on is not held up.
+            while not self._news.is_there and (rest_s := began_s + BRISK_S - time.monotonic()) > 0:
+                await self._pause(rest_s)
+            await asyncio.sleep(max(0.0, began_s + NEWS_S - time.monotonic()))
 
     async def _tick(self, reconciler: Reconciler) -> int:
         """The number of placed jobs; 1 where it could not be found out."""

@@ -7,10 +7,11 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
+from service.cost import Prices
 from service.folders import checkpoints_place
 from service.ports import (
     ClusterLostError,
@@ -21,20 +22,26 @@ from service.ports import (
 )
 from service.queue import wanted_workers
 from service.reconciler.launching import Launching
+from service.reconciler.news import News
 from service.reconciler.starting import Backoff, Starts, storage_away
 from service.reconciler.verdicts import Step, effective_goal, lost, moves
 from service.records import Explanation, JobRow, Transition
-from service.states import PLACED_STATES, JobState
+from service.states import ENDED_STATES, PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
-from workers.assignment import JobKey
+from workers.assignment import SWEEP_LABEL, JobKey
 from workers.checkpoints import list_checkpoints
 from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
-from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, RunGoal, RunPhase
+from workers.retention import remove_unfinished
+from workers.run_settings import RunSettings
+from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, Phase, RunGoal, RunPhase
 from workers.storage import open_storage
 
 log = structlog.get_logger("concertina.reconciler")
+
+PATIENCE_S = 0.25
+"""So long a command may have to wait, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +50,8 @@ class Office:
 
     ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
     ``spares_per_node``: so many processes wait on a node with room. ``place_s``: how long it is tried to start
-    a controller that gives no snapshot. ``monotonic_s`` is the clock of all pauses between tries.
+    a controller that gives no snapshot. ``news`` hears of what can go on at once. ``monotonic_s`` is the clock of
+    all pauses between tries.
     """
 
     store: ReconcilerStore
@@ -55,6 +63,8 @@ class Office:
     place_s: float
     max_demand_workers: int
     spares_per_node: int
+    prices: Prices
+    news: News = field(default_factory=News)
     monotonic_s: Callable[[], float] = time.monotonic
 
 
@@ -99,6 +109,17 @@ class Pursuit:
         is_last_round = snapshot.total_samples is not None and snapshot.cursor >= snapshot.total_samples
         return snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED) or is_last_round
 
+    def _patience_s(self, job: JobRow) -> float:
+        """How long a controller may wait with its answer for something to happen: where that is soon.
+
+        Where it waits for a word from here, the word must not wait for its answer.
+        """
+        if self.snapshot is not None and any(view.phase is Phase.HELD for view in self.snapshot.workers):
+            return 0.0
+        is_short = SWEEP_LABEL in job.spec.labels
+        is_starting = self.snapshot is not None and self.snapshot.phase is RunPhase.STARTING
+        return PATIENCE_S if is_short or is_starting or self.is_brisk(job) else 0.0
+
     async def begin(self, job: JobRow) -> None:
         """Start the controller of the row's term."""
         await self._start(job)
@@ -113,9 +134,14 @@ class Pursuit:
             return
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
-        direction = replace(direction_of(job, self.offer, is_leaving=is_leaving), avoid=avoid)
+        direction = replace(
+            direction_of(job, self.offer, is_leaving=is_leaving), avoid=avoid, saves=job.saves, until=job.until
+        )
+        direction = replace(direction, settings=placed(job.settings, office.storage))
         try:
-            snapshot = await office.cluster.direct(self._key, job.term, direction, acked, office.liveness_s)
+            snapshot = await office.cluster.direct(
+                self._key, job.term, direction, acked, office.liveness_s, self._patience_s(job)
+            )
         except ControllerLostError as error:
             await self._succeed(job, str(error), past=None)
         except ControllerSilentError as error:
@@ -146,7 +172,7 @@ class Pursuit:
         if not self._storage.is_due(office.monotonic_s()):
             return False
         try:
-            storage = open_storage(checkpoints_place(office.storage, job_id))
+            storage = open_storage(checkpoints_place(office.storage, job_id), root=office.storage)
             found = await asyncio.to_thread(list_checkpoints, storage)
         except OSError as error:
             self._is_unlisted = True
@@ -229,10 +255,12 @@ class Pursuit:
             wrong = str(error)
             log.warning("controller did not start", job=job.id, term=job.term, error=wrong)
         self._starts = self._starts.after(began_s, self._office.monotonic_s(), wrong)
+        if not wrong:
+            self._office.news.tell()
 
     async def _wait_for_storage(self, job: JobRow, error: OSError) -> None:
         self._storage = self._storage.failed(self._office.monotonic_s())
-        self._starts = Starts()  # a time without storage is not held against controllers
+        self._starts = self._starts.forgiven()  # a time without storage is not held against controllers
         log.warning("storage cannot be read", job=job.id, attempt=job.attempt, error=str(error))
         await self._tell(job, storage_away(self._office.storage, error))
 
@@ -240,7 +268,8 @@ class Pursuit:
         await self._office.store.set_explanations([(job, told)], self._office.fence)
 
     async def _take(self, job: JobRow, snapshot: JobSnapshot) -> None:
-        self.snapshot, self._starts = snapshot, Starts()
+        self.snapshot = snapshot
+        self._starts = self._starts.heard(snapshot.cursor, self._office.monotonic_s())
         self._acked = await self._office.store.fold(snapshot, self._office.fence)
         if snapshot.outcome is not None or self._is_unlisted:
             is_listed = await self.register_checkpoints(job)
@@ -249,6 +278,8 @@ class Pursuit:
         if not self._is_unlisted:
             await self._tell(job, None)  # what stood in its way stands there no longer
         job = await self._move(job, moves(job.state, snapshot))
+        if self.is_brisk(job):
+            self._office.news.tell()
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
 
@@ -268,15 +299,31 @@ class Pursuit:
             await self._office.cluster.kill([controller_name(self._key, job.term)])
 
     async def _move(self, job: JobRow, steps: tuple[Step, ...]) -> JobRow:
+        if any(step.to in ENDED_STATES for step in steps):
+            await self._tidy()
         for step in steps:
             log.info("job moves", job=job.id, attempt=job.attempt, source=job.state, to=step.to)
             job = await self._office.store.transition(job, step.to, step.change, self._office.fence)
+            self._office.news.tell()
         return job
+
+    async def _tidy(self) -> None:
+        """Before the end is told, as from then on another attempt may save: nobody else looks for what is cut off."""
+        place = open_storage(checkpoints_place(self._office.storage, self._key.job_id), root=self._office.storage)
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(remove_unfinished, place)
 
 
 MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."
 
 _OWN_REASONS = frozenset({Reason.USER_ERROR, Reason.BUNDLE_INVALID})
+
+
+def placed(settings: RunSettings | None, storage: str) -> RunSettings | None:
+    """The row's newest order with the place of the state that it wants."""
+    if settings is None or settings.donor is None:
+        return settings
+    return replace(settings, donor=replace(settings.donor, url=checkpoints_place(storage, settings.donor.job_id)))
 
 
 def direction_of(job: JobRow, offer: Offer, *, is_leaving: bool) -> Direction:

@@ -7,17 +7,17 @@ import contextlib
 import time
 from collections.abc import Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from service import demand, queue, spares
 from service.avoidance import HISTORY_S, avoided, suspects, usable
-from service.folders import JOBS
 from service.ports import ClusterLostError
-from service.reconciler.orphans import Suspects, orphaned_actors
+from service.reconciler.promoting import Promoting
 from service.reconciler.pursuit import Offer, Office, Pursuit
+from service.reconciler.reaper import Reaper
+from service.reconciler.searching import Searching
 from service.reconciler.sight import StorageSight
 from service.reconciler.telling import Teller
 from service.records import ClusterView, Duty, Explanation, JobRow, NodeMark, NodeView
@@ -25,34 +25,30 @@ from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from workers.control.names import parse_name
 from workers.status import AvoidedNode
-from workers.storage import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
 VIEW_S = 2.0
 STORED_VIEW_S = 5.0
-REAP_S = 10.0
 BRISK_S = 0.1
 LINE = 100
 """How many of the queue are looked at in one tick: those behind them are not placed before them."""
 
 
 class Reconciler:
-    """``scratch`` is where this machine's workers keep their logs. Not for several tasks at once.
+    """With ``sight`` only nodes that see the storage take workers. Not for several tasks at once."""
 
-    With ``sight`` only nodes that see the storage take workers.
-    """
-
-    def __init__(self, office: Office, scratch: Path, sight: StorageSight | None = None) -> None:
-        self._office, self._scratch, self._sight = office, scratch, sight
+    def __init__(self, office: Office, reaper: Reaper, sight: StorageSight | None = None) -> None:
+        self._office, self._reaper, self._sight = office, reaper, sight
         self._pursuits: dict[str, Pursuit] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._view: ClusterView | None = None
         self._marks: dict[str, NodeMark] = {}
         self._avoid: tuple[AvoidedNode, ...] = ()
-        self._viewed_s = self._stored_view_s = self._reaped_s = float("-inf")
-        self._suspects = Suspects()
+        self._viewed_s = self._stored_view_s = float("-inf")
         self._teller = Teller(office.cluster, office.max_demand_workers)
+        self._searching = Searching(office)
+        self._promoting = Promoting(office)
         self._max_queued = LINE
         self.is_leaving = False
         self.is_brisk = False
@@ -77,6 +73,7 @@ class Reconciler:
 
         Raises ClusterLostError, FencedOutError.
         """
+        self._office.news.take()
         self._reraise()
         now_s = time.monotonic()
         # Those that can never start hold nobody up, so that many more are looked at.
@@ -86,13 +83,14 @@ class Reconciler:
         self._forget_all_but(placed)
         await self._look(now_s, len(placed), has_waiting=bool(queued))
         if not self.is_leaving:
+            await self._searching.tick()
+            await self._promoting.tick()
             await self._place(queued, placed)
         for job in placed:
             self._follow(job)
-        if now_s - self._reaped_s >= REAP_S:
-            self._reaped_s = now_s
-            await self._reap(now_s)
-        self.is_brisk = any(p.is_brisk(job) for job in placed if (p := self._pursuits.get(job.id)) is not None)
+        await self._reaper.look(now_s)
+        is_brisk = any(p.is_brisk(job) for job in placed if (p := self._pursuits.get(job.id)) is not None)
+        self.is_brisk = is_brisk or self._searching.is_brisk or self._promoting.is_brisk
         return len(placed)
 
     async def end(self) -> None:
@@ -105,6 +103,7 @@ class Reconciler:
         """Wait for the steps that are under way."""
         if self._steps:
             await asyncio.wait(self._steps.values(), timeout=timeout_s)
+        await self._searching.settle(timeout_s)
 
     async def _placed(self) -> list[JobRow]:
         return [job for job in await self._office.store.live_jobs() if job.state in PLACED_STATES]
@@ -271,31 +270,3 @@ class Reconciler:
         log.info("job admitted", job=job.id, attempt=job.attempt, workers=num_workers)
         pursuit = self._pursuits[job.id] = Pursuit(self._office, job)
         self._spawn(job.id, pursuit.begin(job))
-
-    async def _reap(self, now_s: float) -> None:
-        """Remove what belongs to no job: names first, rows second, and only what was seen so twice."""
-        names = await self._office.cluster.names()
-        try:
-            places = await asyncio.to_thread(_places, join(self._office.storage, JOBS), str(self._scratch / "logs"))
-        except OSError as error:
-            log.warning("storage cannot be looked into", why=str(error))
-            places = []
-        rows = {job.id: job for job in await self._office.store.live_jobs()}
-        known = await self._office.store.job_ids()
-        if not known:
-            return  # more likely a database that is not ours than one without jobs
-        orphans = orphaned_actors(names, rows)
-        stray = {place for job_id, place in places if job_id not in known}
-        ripe = self._suspects.ripe(orphans | stray, now_s)
-        for place in stray.intersection(ripe):
-            log.warning("removing files of no job", place=place)
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(open_storage(place).clear)
-        if actors := [thing for thing in ripe if thing not in stray]:
-            log.warning("ending actors of no job", names=actors)
-            await self._office.cluster.kill(actors)
-
-
-def _places(*roots: str) -> list[tuple[str, str]]:
-    """What jobs have left, by their ids."""
-    return [(job_id, join(root, job_id)) for root in roots for job_id in open_storage(root).folders()]

@@ -11,11 +11,13 @@ import structlog
 
 from service.ports import ClusterLostError, ClusterPort
 from service.records import NodeView
+from workers.local_storage import check_mark
 from workers.status import AvoidedNode
 
 log = structlog.get_logger("concertina.reconciler")
 
 TRY_S = 10.0
+PROBE = ".probe-"
 
 
 class StorageSight:
@@ -35,7 +37,7 @@ class StorageSight:
         """
         unproven = self._unproven(nodes)
         if unproven:
-            probe = self._storage / f".probe-{secrets.token_hex(8)}"
+            probe = self._storage / f"{PROBE}{secrets.token_hex(8)}"
             await asyncio.to_thread(_lay, probe)
             try:
                 self._seeing |= await self._cluster.who_sees(str(probe), [node.node_id for node in unproven])
@@ -85,5 +87,7 @@ def refusal(blind: list[NodeView], storage: str) -> str:
 
 
 def _lay(probe: Path) -> None:
-    probe.parent.mkdir(parents=True, exist_ok=True)
+    check_mark(probe.parent)
+    for left in probe.parent.glob(f"{PROBE}*"):  # by one that was killed before it took it away
+        left.unlink(missing_ok=True)
     probe.touch()

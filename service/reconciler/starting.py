@@ -1,4 +1,4 @@
-"""How often a job's controller is started in vain, when it is tried again, and what its owner is told. Pure."""
+"""How often a controller is started in vain or dies before it is of use, and what the job's owner is told. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from workers.errors import Failure, Reason, described
 FIRST_S = 0.5
 MOST_S = 30.0
 MAX_STARTS = 5
+STEADY_S = 30.0
+"""A controller that tells for so long can work, whether or not the job gets further meanwhile: builds take minutes."""
 
 REMEDY = (
     "Look for that error in the logs of Ray on the service's machine (often it has no memory left, or other code "
@@ -37,22 +39,36 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """Controllers started since one gave a snapshot, the first at ``since_s``.
+    """Controllers started since one was of use, the first at ``since_s``.
 
     ``error`` is what the latest one's start raised, or how it was found after; empty while it may go well.
+    ``cursor`` is the most samples that any told of (-1: none told yet), ``heard_s`` since when the latest tells.
     """
 
     backoff: Backoff = Backoff()
     since_s: float = math.inf
     error: str = ""
+    cursor: int = -1
+    heard_s: float = math.inf
 
     def after(self, began_s: float, ended_s: float, error: str) -> Starts:
-        """One more start, until a snapshot shows that it was not in vain."""
-        since_s = min(self.since_s, began_s)
-        return Starts(backoff=self.backoff.failed(ended_s), since_s=since_s, error=error)
+        """One more start, until what it tells shows that it was not in vain."""
+        since_s, backoff = min(self.since_s, began_s), self.backoff.failed(ended_s)
+        return replace(self, backoff=backoff, since_s=since_s, error=error, heard_s=math.inf)
+
+    def heard(self, cursor: int, now_s: float) -> Starts:
+        """The latest controller has told; it is of use once the job gets further under it, or it has lived for long."""
+        heard_s = min(self.heard_s, now_s)
+        if cursor > self.cursor or now_s - heard_s >= STEADY_S:
+            return Starts(cursor=max(cursor, self.cursor), heard_s=heard_s)
+        return replace(self, error="", heard_s=heard_s)
+
+    def forgiven(self) -> Starts:
+        """What was tried until now is not held against controllers."""
+        return Starts(cursor=self.cursor)
 
     def found(self, seen: str) -> Starts:
-        """The latest controller gives no snapshot: ``seen`` is why, where its start did not tell already."""
+        """The latest controller gives no snapshot any more: ``seen`` is why, where its start did not tell already."""
         return replace(self, error=self.error or seen)
 
     def is_paused(self, now_s: float) -> bool:
@@ -66,15 +82,17 @@ class Starts:
 
     def explanation(self) -> Explanation:
         """For the owner of a job that is tried again."""
+        what = "Its controller does not start" if self.cursor < 0 else "Its controllers end before anything is trained"
         return Explanation(
-            summary=f"Its controller does not start: {self.error}.",
+            summary=f"{what}: {self.error}.",
             details=(f"That is so after {_times(self.backoff.num_failed)}; it is tried again, later each time.",),
             remedy=REMEDY,
         )
 
     def failure(self) -> Failure:
         """For a job that is tried no more."""
-        message = f"its controller did not start in {_times(self.backoff.num_failed)}: {self.error}"
+        what = "its controller did not start" if self.cursor < 0 else "nothing was trained under its controllers"
+        message = f"{what} in {_times(self.backoff.num_failed)}: {self.error}"
         return Failure(reason=Reason.CONTROLLER_ERROR, type="ControllerStartError", message=message)
 
 

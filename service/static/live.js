@@ -1,5 +1,5 @@
 // One EventSource a page. Its events only say what changed: the parts that show it are fetched again as text.
-const NAMES = ["job", "metrics", "timeline", "log", "schedule", "cluster"];
+const NAMES = ["job", "metrics", "timeline", "log", "sweep", "schedule", "cluster"];
 const PAUSE_MS = 1000;
 const RETRY_MS = 3000;
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, literal, select, union_all, update
 
 from service.ids import bundle_id
 from service.records import BundleRow
 from service.store.database import Database, Write
+from service.store.port import StoreError
 from service.store.rows import bundle_of
-from service.store.schema import bundles
+from service.store.schema import bundles, metadata, uploads
+
+
+class UploadForgottenError(StoreError):
+    """The upload took so long that it was given up, and its bytes with it; upload them again."""
 
 
 class BundleStore:
@@ -27,17 +32,36 @@ class BundleStore:
 
         return await self._database.write(work)
 
-    async def add(self, sha256: str, size_bytes: int, files: int) -> tuple[BundleRow, bool]:
-        """The bundle with these bytes, and whether it is new."""
+    async def announce(self, key: str) -> None:
+        """Note that bytes are about to be stored under this key; what nobody has noted there is anybody's to remove."""
+
+        def work(write: Write) -> None:
+            write.conn.execute(insert(uploads).values(key=key, begun_at=write.now_s))
+
+        await self._database.write(work)
+
+    async def add(
+        self, sha256: str, size_bytes: int, files: int, key: str, *, lost: str | None = None
+    ) -> tuple[BundleRow, bool]:
+        """The bundle with these bytes, which lie under the announced ``key``, and whether it is new.
+
+        One that is there already keeps its own key, unless that is ``lost``, where the caller missed them.
+        Raises UploadForgottenError.
+        """
 
         def work(write: Write) -> tuple[BundleRow, bool]:
-            statement = update(bundles).where(bundles.c.sha256 == sha256).values(touched_at=write.now_s)
-            row = write.conn.execute(statement.returning(bundles)).one_or_none()
-            if row is not None:
-                return bundle_of(row), False
+            known = write.conn.execute(delete(uploads).where(uploads.c.key == key).returning(uploads.c.key))
+            if known.one_or_none() is None:
+                raise UploadForgottenError(f"the upload under {key} was given up")
+            same = bundles.c.sha256 == sha256
+            write.conn.execute(update(bundles).where(same, bundles.c.key == lost).values(key=key))
+            row = write.conn.execute(update(bundles).where(same).values(touched_at=write.now_s).returning(bundles))
+            if (found := row.one_or_none()) is not None:
+                return bundle_of(found), False
             new = insert(bundles).values(
                 id=bundle_id(sha256),
                 sha256=sha256,
+                key=key,
                 size_bytes=size_bytes,
                 files=files,
                 created_at=write.now_s,
@@ -55,3 +79,35 @@ class BundleStore:
             return None if row is None else bundle_of(row)
 
         return await self._database.read(work)
+
+
+class BundleKeeping:
+    """The reconciler's side of bundles; see ``ReconcilerStore`` for the promises."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def forget_bundles(self, keep_s: float, upload_s: float, fence: int) -> None:
+        """Drop bundles that nothing names, and uploads that came to nothing."""
+
+        def work(write: Write) -> None:
+            old = bundles.c.touched_at < write.now_s - keep_s
+            write.conn.execute(delete(bundles).where(old, unnamed()))
+            write.conn.execute(delete(uploads).where(uploads.c.begun_at < write.now_s - upload_s))
+
+        await self._database.write(work, fence)
+
+    async def bundle_keys(self) -> frozenset[str]:
+        """The keys under which bytes may lie, or be on the way."""
+
+        def work(conn: Connection) -> frozenset[str]:
+            found = conn.execute(union_all(select(bundles.c.key), select(uploads.c.key)))
+            return frozenset(found.scalars())
+
+        return await self._database.read(work)
+
+
+def unnamed() -> ColumnElement[bool]:
+    """The condition on ``bundles`` that no row of any table refers to it, and so nothing may start with it."""
+    keys = [key for table in metadata.tables.values() for key in table.foreign_keys if key.column is bundles.c.id]
+    return and_(*(~select(literal(1)).where(key.parent == bundles.c.id).exists() for key in keys))

@@ -5,75 +5,132 @@ A further kind adds its functions to ``CHILDREN``; see also ``service/targets.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, and_, literal, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, literal, or_, select
 
 from service.ids import IdSource
-from service.states import ENDED_STATES, JobState, Move, Verb, command
+from service.schedule_records import ScheduleRow
+from service.states import ENDED_STATES, Move, Verb, command
 from service.store.database import Write
-from service.store.jobs import check_references, insert_job
+from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
-from service.store.schema import jobs, schedule_runs
+from service.store.references import check_references
+from service.store.schema import jobs, schedule_runs, sweeps, trials
+from service.store.sweep_rows import fetch_sweep, moved, update_sweep
+from service.store.sweeps import check_sweep, insert_sweep
+from service.sweep_records import ENDED_SWEEPS, SweepState
 from service.targets import Kind, Target
+from tuning.spec import SweepSpec
+from tuning.trial import TrialState
 from workers.errors import Reason
-from workers.spec import JobSpec
 
 SCHEDULE_LABEL = "schedule"
+STOPPED = "its schedule stopped it for the next run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children:
     """One kind; all work in the caller's transaction.
 
-    ``check``: raises UnknownBundleError, UnknownJobError where none could be started now. ``start``: makes one, with
-    a label that names the schedule, and gives its id. ``lives``: the condition on ``schedule_runs`` that the run's
-    child is there and has not ended. ``cancel``: asks one to end; nothing happens to one that is about to.
-    ``states``: by id, of those that are there. ``failed`` judges the state of an ended one, None where it speaks
-    neither for nor against the child.
+    ``check``: raises UnknownReferenceError, for a sweep also UnknownSweepError and OtherMetricError,
+    where none could be started now. ``start``: makes one, with a label that names the schedule, and gives its id.
+    ``lives``: the condition on ``schedule_runs`` that the run's child is there and has not ended. ``cancel``: asks
+    one to end; nothing happens to one that is about to. ``states``: by id, of those that are there. ``failed``
+    judges the state of an ended one, None where it speaks neither for nor against the child.
     """
 
-    check: Callable[[Connection, JobSpec], None]
-    start: Callable[[Write, IdSource, JobSpec, str], str]
+    check: Callable[[Connection, Target], None]
+    start: Callable[[Write, IdSource, Target, ScheduleRow], str]
     lives: ColumnElement[bool]
     cancel: Callable[[Write, str], None]
     states: Callable[[Connection, list[str]], dict[str, str]]
     failed: Callable[[str], bool | None]
 
 
-def _start(write: Write, ids: IdSource, spec: JobSpec, schedule: str) -> str:
-    labelled = spec.model_copy(update={"labels": {SCHEDULE_LABEL: schedule, **spec.labels}})
-    return insert_job(write, ids.job_id(write.now_s), labelled).id
+def _start_job(write: Write, ids: IdSource, target: Target, schedule: ScheduleRow) -> str:
+    labels = {SCHEDULE_LABEL: schedule.name, **target.job.labels}
+    return insert_job(write, ids.job_id(write.now_s), target.job.model_copy(update={"labels": labels})).id
 
 
-def _cancel(write: Write, job_id: str) -> None:
+def _cancel_job(write: Write, job_id: str) -> None:
     job = fetch_job(write.conn, job_id)
     wanted = None if job is None else command(Verb.CANCEL, job.state, job.attempt)
     if job is not None and isinstance(wanted, Move):
         move(write, job, wanted.to, Reason.CANCELLED_BY_SCHEDULE, {"goal": wanted.goal, "explanation": None})
 
 
-def _states(conn: Connection, ids: list[str]) -> dict[str, str]:
+def _job_states(conn: Connection, ids: list[str]) -> dict[str, str]:
     found = conn.execute(select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids)))
     return {row.id: row.state for row in found}
 
 
+def _start_sweep(write: Write, ids: IdSource, target: Target, schedule: ScheduleRow) -> str:
+    """It learns from the schedule's last one: night by night the search goes on where it was."""
+    spec = _sweep_spec(target)
+    labels = {SCHEDULE_LABEL: schedule.name, **target.job.labels}
+    last = _last_sweeps(write.conn, schedule.id, spec.metric)
+    told = {"job": {**spec.job, "labels": labels}, "warm_start": list(dict.fromkeys((*last, *spec.warm_start)))}
+    return insert_sweep(write, ids.sweep_id(write.now_s), spec.model_copy(update=told), target.job, target.origin).id
+
+
+def _last_sweeps(conn: Connection, schedule_id: str, metric: str) -> Sequence[str]:
+    """The latest with a trial that is complete, else the latest: a night without results must not end the chain."""
+    is_complete = (trials.c.sweep_id == sweeps.c.id, trials.c.state == TrialState.COMPLETE)
+    found_any = select(literal(1)).where(*is_complete).exists()
+    of_it = (schedule_runs.c.schedule_id == schedule_id, schedule_runs.c.kind == Kind.SWEEP, sweeps.c.metric == metric)
+    last = select(sweeps.c.id).join(schedule_runs, schedule_runs.c.child_id == sweeps.c.id).where(*of_it)
+    ordered = last.order_by(case((found_any, 0), else_=1), schedule_runs.c.nominal_at.desc())
+    return conn.execute(ordered.limit(1)).scalars().all()
+
+
+def _check_sweep(conn: Connection, target: Target) -> None:
+    check_sweep(conn, _sweep_spec(target), target.job)
+
+
+def _sweep_spec(target: Target) -> SweepSpec:
+    assert isinstance(target.spec, SweepSpec), target.kind
+    return target.spec
+
+
+def _stop_sweep(write: Write, sweep_id: str) -> None:
+    sweep = fetch_sweep(write.conn, sweep_id)
+    if sweep is not None and sweep.state not in ENDED_SWEEPS:
+        update_sweep(write, sweep, moved(sweep, SweepState.STOPPED, STOPPED, write.now_s))
+
+
+def _sweep_states(conn: Connection, ids: list[str]) -> dict[str, str]:
+    found = conn.execute(select(sweeps.c.id, sweeps.c.state).where(sweeps.c.id.in_(ids)))
+    return {row.id: row.state for row in found}
+
+
 def _failed(state: str) -> bool | None:
-    return {JobState.FAILED: True, JobState.SUCCEEDED: False}.get(JobState(state))
+    """Alike for jobs and sweeps: what a person ended speaks neither for nor against it."""
+    return {"FAILED": True, "SUCCEEDED": False}.get(state)
 
 
 CHILDREN: Mapping[Kind, Children] = {
     Kind.JOB: Children(
-        check=check_references,
-        start=_start,
+        check=lambda conn, target: check_references(conn, target.job),
+        start=_start_job,
         lives=select(literal(1))
         .where(jobs.c.id == schedule_runs.c.child_id, jobs.c.state.not_in(sorted(ENDED_STATES)))
         .exists(),
-        cancel=_cancel,
-        states=_states,
+        cancel=_cancel_job,
+        states=_job_states,
         failed=_failed,
-    )
+    ),
+    Kind.SWEEP: Children(
+        check=_check_sweep,
+        start=_start_sweep,
+        lives=select(literal(1))
+        .where(sweeps.c.id == schedule_runs.c.child_id, sweeps.c.state.not_in(sorted(ENDED_SWEEPS)))
+        .exists(),
+        cancel=_stop_sweep,
+        states=_sweep_states,
+        failed=_failed,
+    ),
 }
 
 

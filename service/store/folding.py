@@ -16,6 +16,7 @@ from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
 from service.store.stretches import LineageKey, roll_up
 from service.store.visible import num_skipped_before
+from workers.plan import TimelineKind
 from workers.status import (
     Acknowledged,
     CheckpointInfo,
@@ -110,14 +111,33 @@ def _insert_into(conn: Connection, table: Table) -> Any:
     return (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(table)
 
 
-def store_logs(write: Write, snapshot: JobSnapshot) -> None:
+def store_logs(write: Write, snapshot: JobSnapshot) -> bool:
     """Append log bytes; what is stored already is cut off, and an unfinished line waits for its end.
 
-    A line is finished by force when it is long, or when its worker or the attempt is over.
+    A line is finished by force when it is long, or when its worker or the attempt is over. True where the
+    job's oldest pieces went, as there is more than may be kept.
     """
-    if snapshot.logs:
-        _append_logs(write, snapshot)
+    num_gone = _append_logs(write, snapshot) if snapshot.logs else 0
     _rank_logs(write, snapshot)
+    return num_gone > 0
+
+
+def log_limit(snapshot: JobSnapshot, global_size: int, now_s: float) -> TimelineRow:
+    """The row that tells of it, once an attempt."""
+    return TimelineRow(
+        key="limit/stored_log",
+        kind=TimelineKind.LIMIT,
+        time=now_s,
+        step=snapshot.cursor // global_size,
+        actor="service",
+        reason=(
+            f"the log of the job is longer than the {MAX_LOG_BYTES // 2**20} MiB that are kept; "
+            "its oldest lines are left out; print less"
+        ),
+        after={"cut": "stored_log"},
+        cost_s=0.0,
+        steps_lost=0,
+    )
 
 
 def _rank_logs(write: Write, snapshot: JobSnapshot) -> None:
@@ -131,7 +151,8 @@ def _rank_logs(write: Write, snapshot: JobSnapshot) -> None:
             write.conn.execute(ranked.values(rank=ranks[worker_id]))
 
 
-def _append_logs(write: Write, snapshot: JobSnapshot) -> None:
+def _append_logs(write: Write, snapshot: JobSnapshot) -> int:
+    """The number of pieces that went, being the oldest."""
     job_id, attempt = snapshot.job_id, snapshot.attempt
     sizes = _log_sizes(write.conn, job_id, attempt)
     last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
@@ -152,11 +173,12 @@ def _append_logs(write: Write, snapshot: JobSnapshot) -> None:
         ranks[chunk.worker_id] = chunk.rank if chunk.rank is not None else ranks.get(chunk.worker_id)
         rows.append(_log_row(write, (job_id, attempt), chunk, (offset, position, data)))
         position += len(data)
-    if rows:
-        write.conn.execute(insert(log_chunks), rows)
-        _note_log_workers(write, (job_id, attempt), sizes, ranks)
-        too_old = (log_chunks.c.job_id == job_id, log_chunks.c.position < position - MAX_LOG_BYTES)
-        write.conn.execute(delete(log_chunks).where(*too_old))
+    if not rows:
+        return 0
+    write.conn.execute(insert(log_chunks), rows)
+    _note_log_workers(write, (job_id, attempt), sizes, ranks)
+    too_old = (log_chunks.c.job_id == job_id, log_chunks.c.position < position - MAX_LOG_BYTES)
+    return write.conn.execute(delete(log_chunks).where(*too_old)).rowcount
 
 
 def _new_part(chunk: LogChunk, stored_bytes: int, is_living: bool) -> tuple[int, bytes]:

@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from sqlalchemy import Connection, delete, func, insert, literal, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
 from service.states import JobState, Move
+from service.store.bundles import unnamed
+from service.store.configuration_tables import promotion_runs
 from service.store.database import Database, Write
 from service.store.job_lists import page_of
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.moves import add_event, fetch_job, move, update_guarded
-from service.store.port import StaleRowError, StoreError
+from service.store.port import StaleRowError
+from service.store.references import check_references
 from service.store.rows import event_of, job_of
-from service.store.schema import bundles, events, job_labels, jobs, schedules
+from service.store.schema import bundles, events, job_labels, jobs, trials
 from workers.spec import JobSpec
 from workers.status import RunGoal
 
@@ -28,7 +31,7 @@ _INSERT_JOB = insert(jobs)
 _INSERT_LABELS = insert(job_labels)
 _NEW_JOB: Mapping[str, object] = {
     **dict.fromkeys(jobs.c.keys()),
-    **dict.fromkeys(("restart_after", "attempt", "term", "num_current", "num_desired", "samples"), 0),
+    **dict.fromkeys(("restart_after", "attempt", "term", "num_current", "num_desired", "samples", "saves"), 0),
     "state": JobState.QUEUED,
     "goal": RunGoal.RUN,
     "version": 1,
@@ -41,14 +44,6 @@ _NEW_JOB: Mapping[str, object] = {
 """All columns of a job that nothing has happened to yet."""
 
 
-class UnknownBundleError(StoreError):
-    """The spec names a bundle that was not uploaded, or is gone."""
-
-
-class UnknownJobError(StoreError):
-    """The spec starts from a job that is not there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """``is_new`` is False for the repetition of an earlier submission."""
@@ -59,9 +54,17 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What has to follow on disk; ``bundle_sha256`` is set when no job needs its file any more."""
+    """What has to follow in storage; ``bundle_key`` is set when nothing needs the bytes there any more."""
 
-    bundle_sha256: str | None
+    bundle_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The sweep that a job was made for: as its trial ``number``, or for its promotion where that is None."""
+
+    sweep_id: str
+    number: int | None
 
 
 class JobStore:
@@ -74,7 +77,7 @@ class JobStore:
     async def submit(self, spec: JobSpec, key: IdempotencyKey | None = None) -> Submitted:
         """Insert a QUEUED job; durable when this returns.
 
-        Raises UnknownBundleError, UnknownJobError, KeyReusedError, KeySpentError; nothing is stored then.
+        Raises UnknownReferenceError, KeyReusedError, KeySpentError; nothing is stored then.
         """
 
         def work(write: Write) -> Submitted:
@@ -90,7 +93,7 @@ class JobStore:
         return await self._database.write(work)
 
     async def check_references(self, spec: JobSpec) -> None:
-        """Raises UnknownBundleError, UnknownJobError, as ``submit`` would now."""
+        """Raises UnknownReferenceError, as ``submit`` would now."""
 
         def work(conn: Connection) -> None:
             check_references(conn, spec)
@@ -100,6 +103,19 @@ class JobStore:
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""
         return await self._database.read(lambda conn: fetch_job(conn, job_id))
+
+    async def owner(self, job_id: str) -> Owner | None:
+        """The sweep that looks after a job; None for a job of its own."""
+        of_trial = select(trials.c.sweep_id, trials.c.number).where(trials.c.job_id == job_id)
+        of_run = select(promotion_runs.c.sweep_id).where(promotion_runs.c.job_id == job_id)
+
+        def work(conn: Connection) -> Owner | None:
+            if (row := conn.execute(of_trial).one_or_none()) is not None:
+                return Owner(row.sweep_id, row.number)
+            sweep_id = conn.execute(of_run).scalar_one_or_none()
+            return None if sweep_id is None else Owner(sweep_id, None)
+
+        return await self._database.read(work)
 
     async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> list[JobRow]:
         """At most ``limit`` jobs, newest first, those older than ``before_id``."""
@@ -135,6 +151,7 @@ class JobStore:
             columns["failure"] = None
         if is_fresh_start:
             columns.update(restart_after=job.attempt, samples=0, total_samples=None, loss=None, eval_values="{}")
+            columns["settings"] = None
         return await self._database.write(lambda write: move(write, job, wanted.to, wanted.reason, columns))
 
     async def set_scale(self, job: JobRow, scale: Scale) -> JobRow:
@@ -176,16 +193,6 @@ class JobStore:
         )
 
 
-def check_references(conn: Connection, spec: JobSpec) -> None:
-    """Raises UnknownBundleError, UnknownJobError. The bundle last: whoever uploads one asks before about all else."""
-    if spec.init_from is not None and fetch_job(conn, spec.init_from.job) is None:
-        raise UnknownJobError(spec.init_from.job)
-    if spec.bundle is not None:
-        found = conn.execute(select(bundles.c.id).where(bundles.c.id == spec.bundle))
-        if found.one_or_none() is None:
-            raise UnknownBundleError(spec.bundle)
-
-
 def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
     job_id = made_before(write, key)
     if job_id is None:
@@ -196,8 +203,8 @@ def _earlier(write: Write, key: IdempotencyKey) -> JobRow | None:
     return job
 
 
-def insert_job(write: Write, job_id: str, spec: JobSpec) -> JobRow:
-    """A job that is QUEUED from now on; what its spec names was found to be there."""
+def insert_job(write: Write, job_id: str, spec: JobSpec, until: int | None = None) -> JobRow:
+    """A job that is QUEUED from now on, with the line ``until``; what its spec names was found to be there."""
     columns = {
         **_NEW_JOB,
         "id": job_id,
@@ -209,6 +216,7 @@ def insert_job(write: Write, job_id: str, spec: JobSpec) -> JobRow:
         "max_workers": spec.workers.max,
         "created_at": write.now_s,
         "queued_at": write.now_s,
+        "until": until,
     }
     write.conn.execute(_INSERT_JOB, columns)
     if spec.labels:
@@ -220,12 +228,10 @@ def insert_job(write: Write, job_id: str, spec: JobSpec) -> JobRow:
 
 
 def drop_bundle(write: Write, bundle_id: str) -> str | None:
-    """Forget a bundle that nothing names any more; the SHA-256 of its file, which the caller removes."""
-    in_use = select(literal(1)).where(jobs.c.bundle_id == bundle_id).exists()
-    to_be_used = select(literal(1)).where(schedules.c.bundle_id == bundle_id).exists()
+    """Forget a bundle that nothing names any more; the key of its bytes, which the caller removes."""
     gone = write.conn.execute(
         delete(bundles)
-        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, ~in_use, ~to_be_used)
-        .returning(bundles.c.sha256)
+        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, unnamed())
+        .returning(bundles.c.key)
     )
     return gone.scalar_one_or_none()

@@ -59,8 +59,22 @@ class LeaseStore:
         return await self.installation() if await self.revision() == REVISION else None
 
     async def installation_id(self) -> str:
-        """The name of this installation."""
-        return (await self.installation()).id
+        """The name of this installation; also of a database that is at an older migration."""
+        found = await self._database.read(lambda conn: conn.execute(select(installation.c.id)).scalar_one())
+        return str(found)
+
+    async def marked_storage(self) -> str | None:
+        """The URL of the storage that bears the mark, None before the first."""
+        row = await self._database.read(lambda conn: conn.execute(select(installation.c.storage)).one())
+        return None if row.storage is None else str(row.storage)
+
+    async def note_storage(self, url: str) -> None:
+        """Note that this storage bears the mark."""
+
+        def work(conn: Connection) -> None:
+            conn.execute(update(installation).values(storage=url))
+
+        await self._database.write_quietly(work)
 
     async def revision(self) -> str | None:
         """The migration that the database is at; None for a database without tables."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, select, update
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
-from service.states import LIVE_STATES, JobState
+from service.states import LIVE_STATES, PLACED_STATES, JobState
 from service.store.database import Database, Write
 from service.store.folding import (
     acknowledged,
+    log_limit,
     store_checkpoints,
     store_logs,
     store_records,
     store_timeline,
     unpriced,
 )
+from service.store.looks import Look, Looks
 from service.store.moves import fetch_job, move
 from service.store.port import StaleRowError
 from service.store.progress import observed_columns
@@ -32,8 +34,9 @@ from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
 class ObservedStore:
     """See ``ReconcilerStore`` for what each method promises; the lease's part is in ``LeaseStore``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, monotonic_s: Callable[[], float]) -> None:
         self._database = database
+        self._looks = Looks(monotonic_s)
 
     async def live_jobs(self, max_queued: int | None = None) -> list[JobRow]:
         """Jobs in LIVE_STATES, those that have waited longest first; of the QUEUED ones the first ``max_queued``."""
@@ -91,7 +94,10 @@ class ObservedStore:
         columns: dict[str, Any] = {"explanation": explanation_text(change.explanation)}
         if change.failure is not None:
             columns["failure"] = failure_text(change.failure)
-        return await self._database.write(lambda write: move(write, job, to, change.reason, columns), fence)
+        moved = await self._database.write(lambda write: move(write, job, to, change.reason, columns), fence)
+        if to not in PLACED_STATES:
+            self._looks.note(job.id, None)
+        return moved
 
     async def set_desired(self, job: JobRow, num_desired: int, fence: int) -> None:
         """Note the size steered to. Raises StaleRowError, FencedOutError."""
@@ -129,21 +135,26 @@ class ObservedStore:
         """Store all that is new in the snapshot. Raises StaleRowError, FencedOutError."""
         job_id, attempt = snapshot.job_id, snapshot.attempt
 
-        def work(write: Write) -> Acknowledged:
+        def work(write: Write) -> tuple[Acknowledged, Look | None]:
             job = fetch_job(write.conn, job_id)
             if job is None or (job.attempt, job.term) != (attempt, snapshot.term):
                 seen = "gone" if job is None else f"at attempt {job.attempt}, term {job.term}"
                 raise StaleRowError(f"snapshot of {job_id} attempt {attempt}, term {snapshot.term}: the job is {seen}")
             store_records(write, job_id, attempt, snapshot.records)
-            store_logs(write, snapshot)
-            store_timeline(write, job_id, attempt, snapshot.timeline)
+            told = snapshot.timeline
+            if store_logs(write, snapshot):
+                told = (*told, log_limit(snapshot, job.spec.batch.global_size, write.now_s))
+            store_timeline(write, job_id, attempt, told)
             store_checkpoints(write, job_id, snapshot.checkpoints)
             store_spans(write.conn, job_id, attempt, snapshot.spans)
-            columns = observed_columns(job, snapshot, write.now_s)
+            look = self._looks.look(write.now_s)
+            columns = observed_columns(job, snapshot, write.now_s, self._looks.passed_s(job, look))
             write.conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns, changed=write.change))
-            return acknowledged(write.conn, job_id, attempt)
+            return acknowledged(write.conn, job_id, attempt), look if job.state in PLACED_STATES else None
 
-        return await self._database.write(work, fence)
+        stored, look = await self._database.write(work, fence)
+        self._looks.note(job_id, look)
+        return stored
 
     async def register_checkpoints(self, job_id: str, found: Sequence[CheckpointInfo], fence: int) -> None:
         """Make the list equal to ``found``. Raises FencedOutError; a job that is gone is passed over."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from service.store.access import AccessStore
-from service.store.bundles import BundleStore
+from service.store.bundles import BundleKeeping, BundleStore
+from service.store.configurations import ConfigurationStore
 from service.store.database import Database
 from service.store.firing import FiringStore
 from service.store.jobs import JobStore
@@ -15,16 +16,22 @@ from service.store.leases import LeaseStore
 from service.store.nodes import NodeStore
 from service.store.observed import ObservedStore
 from service.store.port import ReconcilerStore
+from service.store.promoting import PromotingStore
 from service.store.schedules import ScheduleStore
+from service.store.searching import SearchStore
+from service.store.sweeps import SweepStore
 from service.store.telemetry import TelemetryStore
 
 
-class Reconciling(LeaseStore, ObservedStore, NodeStore, FiringStore):
+class Reconciling(LeaseStore, ObservedStore, NodeStore, FiringStore, SearchStore, PromotingStore, BundleKeeping):
     """``ReconcilerStore`` on SQL."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, monotonic_s: Callable[[], float]) -> None:
         LeaseStore.__init__(self, database)
+        ObservedStore.__init__(self, database, monotonic_s)
         FiringStore.__init__(self, database)
+        SearchStore.__init__(self, database)
+        PromotingStore.__init__(self, database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class Store:
     observed: ObservedStore
     nodes: NodeStore
     schedules: ScheduleStore
+    sweeps: SweepStore
+    configurations: ConfigurationStore
     reconciler: ReconcilerStore
 
     async def close(self) -> None:
@@ -47,10 +56,15 @@ class Store:
         await self.database.close()
 
 
-def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
-    """Connect lazily to a database that is at the newest migration (``service.migrations.upgrade``)."""
+def open_store(
+    url: str, clock: Callable[[], float] = time.time, monotonic_s: Callable[[], float] = time.monotonic
+) -> Store:
+    """Connect lazily to a database that is at the newest migration (``service.migrations.upgrade``).
+
+    ``clock`` gives the times that are stored, ``monotonic_s`` the seconds that are billed.
+    """
     database = Database(url, clock)
-    reconciling = Reconciling(database)
+    reconciling = Reconciling(database, monotonic_s)
     return Store(
         database=database,
         jobs=JobStore(database),
@@ -61,5 +75,7 @@ def open_store(url: str, clock: Callable[[], float] = time.time) -> Store:
         observed=reconciling,
         nodes=reconciling,
         schedules=ScheduleStore(database),
+        sweeps=SweepStore(database),
+        configurations=ConfigurationStore(database),
         reconciler=reconciling,
     )

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from service.promotion_records import Contest, PromotionView, Step
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, NodeMark, Transition
 from service.schedule_records import DueSchedules, Firing, ScheduleRow
 from service.states import JobState
+from service.sweep_records import SweepRow, SweepView
+from tuning.orders import Answer, Beginning
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
 
 
@@ -143,8 +146,31 @@ class ReconcilerStore(Protocol):
         """Registered checkpoints, oldest first by ``order``; go on from the last with attempt > ``restart_after``."""
         ...
 
+    async def marked_storage(self) -> str | None:
+        """The URL of the storage that bears this installation's mark, as last noted; None before the first."""
+        ...
+
+    async def note_storage(self, url: str) -> None:
+        """Note that this storage bears the mark; for whoever left it there, the leader or not."""
+        ...
+
     async def bundle(self, bundle_id: str) -> BundleRow | None:
-        """An uploaded bundle; its bytes have the key ``service.folders.bundle_key(row.sha256)``."""
+        """An uploaded bundle; its bytes have the key ``row.key``."""
+        ...
+
+    async def forget_bundles(self, keep_s: float, upload_s: float, fence: int) -> None:
+        """Drop bundles that nothing names, ``keep_s`` after their last upload, and uploads begun ``upload_s`` ago.
+
+        From then on a submission that names one is refused, and an upload of that time comes to nothing. Their
+        bytes are under none of ``bundle_keys`` then. Raises FencedOutError.
+        """
+        ...
+
+    async def bundle_keys(self) -> frozenset[str]:
+        """The keys of all bundles' bytes, and of those that are being uploaded.
+
+        A key that was listed in storage before, and is not among them, is nobody's and never will be anybody's.
+        """
         ...
 
     async def put_cluster(self, view: ClusterView, fence: int) -> None:
@@ -182,5 +208,59 @@ class ReconcilerStore(Protocol):
 
         A nominal time that has a run already is passed over, so that it never has two children. Raises
         StaleRowError when anybody wrote the schedule since it was read, FencedOutError.
+        """
+        ...
+
+    async def live_sweeps(self) -> list[SweepRow]:
+        """Sweeps that run, or of which a trial has not ended."""
+        ...
+
+    async def observe_sweep(self, sweep_id: str, fence: int) -> SweepRow | None:
+        """Note what jobs say of their trials, and tell jobs what is wanted of them; the sweep after it, None if gone.
+
+        Nothing is written where there is no news. Raises StaleRowError, TransitionError, FencedOutError.
+        """
+        ...
+
+    async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
+        """One sweep with those of its trials that were written after that change, or None."""
+        ...
+
+    async def beginning(self, sweep: SweepRow) -> Beginning:
+        """What a search begins from: other sweeps' trials and configurations as they are now, where they still are."""
+        ...
+
+    async def new_sweep_term(self, sweep: SweepRow, fence: int) -> SweepRow:
+        """Count a new controller of a sweep, before it is started. Raises StaleRowError, FencedOutError."""
+        ...
+
+    async def carry_out(self, sweep: SweepRow, answer: Answer, fence: int) -> bool:
+        """Write what a search decided, with the jobs that it starts, in one transaction.
+
+        False where some order no longer fitted the rows and was left out: the search then must begin anew. Raises
+        StaleRowError when anybody wrote the sweep since it was read, FencedOutError.
+        """
+        ...
+
+    async def promoting(self) -> list[str]:
+        """Ids of sweeps whose winner is to be promoted, or of whose promotion something goes on."""
+        ...
+
+    async def promotion_view(self, sweep_id: str) -> PromotionView | None:
+        """One sweep with its latest promotion, the runs of it as their jobs show them now, or None."""
+        ...
+
+    async def begin_promotion(self, sweep: SweepRow, contest: Contest, fence: int) -> None:
+        """Write who is compared, or why nobody is. Raises StaleRowError, FencedOutError.
+
+        StaleRowError comes when anybody wrote the sweep since it was read, so that nothing begins twice.
+        """
+        ...
+
+    async def carry_promotion(self, view: PromotionView, step: Step, fence: int) -> None:
+        """Write what has ended, start and cancel runs, and at the end replace the configuration, in one transaction.
+
+        A configuration that is not the one compared with is left alone, and the promotion has failed. Raises
+        StaleRowError when anybody wrote the promotion since it was read, TransitionError, FencedOutError.
         """
         ...

@@ -66,9 +66,7 @@ class PostgresTransactions:
                 await driver.add_listener(news, lambda *_: wake())
             wake()  # for what was committed while nobody listened
             while not has_ended.is_set():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LISTEN_PROBE_S):
-                        await has_ended.wait()
+                await _until(has_ended, LISTEN_PROBE_S)
                 # A connection that the network has forgotten says nothing by itself.
                 await conn.exec_driver_sql("SELECT 1")
                 await conn.rollback()
@@ -100,6 +98,12 @@ def postgres_engine(url: str, *, is_pooled: bool = True) -> AsyncEngine:
         pool_timeout=BUSY_TIMEOUT_S,
         pool_pre_ping=True,
     )
+
+
+async def _until(event: asyncio.Event, limit_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
 
 
 @contextlib.asynccontextmanager

@@ -16,12 +16,16 @@ from workers.status import JobSnapshot, RoundRecord, RunPhase
 EVAL_PREFIX = "eval."
 NUM_RECORDS_OF_SPEED = 20
 
+MOST_UNTOLD_S = 600.0
+"""Beside what samples tell there are starts and evaluations; so long a micro-batch may last by default, too."""
 
-def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float) -> dict[str, Any]:
+
+def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float, passed_s: float | None) -> dict[str, Any]:
     """Columns of ``jobs`` that follow from the snapshot.
 
     Worker seconds grow by the workers held since the last look, so that a service that was away
-    counts what ran meanwhile.
+    counts what ran meanwhile. ``passed_s`` is how long that was by a monotonic clock, None where nobody has
+    seen it pass: then it is the difference of the times of the two looks, as far as samples bear it out.
     """
     records = sorted(snapshot.records, key=lambda record: record.key)
     columns: dict[str, Any] = {
@@ -29,7 +33,7 @@ def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float) -> dict[s
         "num_current": snapshot.num_current if job.state in PLACED_STATES else 0,
         "observed_at": now_s,
         "observed": dumps(_view(snapshot)),
-        "worker_s": job.worker_s + _held_s(job, now_s),
+        "worker_s": job.worker_s + _held_s(job, now_s, passed_s, _most_s(job, snapshot.cursor, records)),
         "eval_values": dumps(_latest_eval(job, records)),
     }
     if snapshot.total_samples is not None:
@@ -47,10 +51,20 @@ def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float) -> dict[s
     return columns
 
 
-def _held_s(job: JobRow, now_s: float) -> float:
+def _held_s(job: JobRow, now_s: float, passed_s: float | None, most_s: float) -> float:
     if job.observed_at is None:
         return 0.0
-    return max(0.0, now_s - job.observed_at) * len(job.observed.get("workers", ()))
+    if passed_s is None:
+        passed_s = min(max(0.0, now_s - job.observed_at), most_s)
+    return passed_s * len(job.observed.get("workers", ()))
+
+
+def _most_s(job: JobRow, cursor: int, records: Sequence[RoundRecord]) -> float:
+    """What may have passed since the last look, by the samples drawn meanwhile at the speed known."""
+    speed = (_speed(records) if records else None) or job.samples_per_s
+    trained_s = max(0, cursor - job.samples) / speed if speed else 0.0
+    # Twice, as between rounds there are evaluations and saves.
+    return 2 * trained_s + MOST_UNTOLD_S
 
 
 def _latest_eval(job: JobRow, records: Sequence[RoundRecord]) -> dict[str, float]:
@@ -90,5 +104,5 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "lr": asdict(plan.lr),
         "precision": asdict(plan.precision),
         "exchange": asdict(plan.exchange),
-        "failures": plan.failures,
+        "failures": plan.failures.num,
     }

@@ -27,6 +27,7 @@ from service.records import (
 from service.states import JobState
 from workers.errors import Failure, Reason
 from workers.plan import TimelineKind
+from workers.run_settings import Donor, RunSettings
 from workers.status import CheckpointInfo, RunGoal, TimelineRow
 
 MAX_FAILURE_CHARS = 4000
@@ -74,6 +75,9 @@ def job_of(row: Row[Any] | SimpleNamespace) -> JobRow:
             actor=row.scale_actor,
             reason=row.scale_reason,
         ),
+        settings=_settings_of(row.settings),
+        saves=row.saves,
+        until=row.until,
         restart_after=row.restart_after,
         attempt=row.attempt,
         term=row.term,
@@ -122,6 +126,13 @@ def failure_text(failure: Failure | None) -> str | None:
         "traceback": clean(failure.traceback[-MAX_FAILURE_CHARS:]),
     }
     return dumps({**asdict(failure), **texts})
+
+
+def _settings_of(text: str | None) -> RunSettings | None:
+    if text is None:
+        return None
+    value = json.loads(text)
+    return RunSettings(**{**value, "donor": Donor(**value["donor"]) if value["donor"] else None})
 
 
 def _failure_of(text: str | None) -> Failure | None:
@@ -194,7 +205,12 @@ def log_of(row: Row[Any]) -> LogPiece:
 def bundle_of(row: Row[Any]) -> BundleRow:
     """A row of ``bundles``."""
     return BundleRow(
-        id=row.id, sha256=row.sha256, size_bytes=row.size_bytes, files=row.files, created_at=row.created_at
+        id=row.id,
+        sha256=row.sha256,
+        key=row.key,
+        size_bytes=row.size_bytes,
+        files=row.files,
+        created_at=row.created_at,
     )
 
 

@@ -20,12 +20,14 @@ from service.schedule_records import (
     Upcoming,
 )
 from service.store.children import CHILDREN, HAS_LIVING_CHILD, children_of
+from service.store.configurations import fetch_configuration
 from service.store.database import Write
-from service.store.jobs import UnknownBundleError, UnknownJobError
 from service.store.port import StaleRowError
+from service.store.references import UnknownReferenceError
 from service.store.schema import schedule_runs as runs
 from service.store.schema import schedules
-from service.targets import Kind
+from service.store.sweeps import OtherMetricError, UnknownConfigurationError, UnknownSweepError
+from service.targets import Kind, Target
 from workers.errors import SpecError
 
 MAX_RUNS = 1000
@@ -108,15 +110,22 @@ def _ended(conn: Connection, found: Sequence[Row[Any]]) -> tuple[EndedChild, ...
 
 def _fault(conn: Connection, schedule: ScheduleRow) -> str | None:
     try:
-        target = schedule.target
-        children_of(target).check(conn, target.spec)
+        target = _target(conn, schedule)
+        children_of(target).check(conn, target)
     except SpecError as error:
         return f"its target is refused by now: {error}; replace the schedule"
-    except UnknownBundleError as error:
-        return f"there is no bundle {error} any more; upload it again and replace the schedule"
-    except UnknownJobError as error:
-        return f"init_from: there is no job {error} any more; replace the schedule"
+    except UnknownReferenceError as error:
+        return f"what its target names is not there any more: {error}; replace the schedule"
+    except (UnknownSweepError, OtherMetricError) as error:
+        return f"warm_start: {error.args[0]} cannot be learned from any more; replace the schedule"
+    except UnknownConfigurationError as error:
+        return f"promote: there is no configuration {error.args[0]!r} any more; put one, or replace the schedule"
     return None
+
+
+def _target(conn: Connection, schedule: ScheduleRow) -> Target:
+    name = schedule.configuration
+    return schedule.target(None if name is None else fetch_configuration(conn, name))
 
 
 def update_guarded(write: Write, schedule: ScheduleRow, columns: dict[str, Any]) -> ScheduleRow:
@@ -172,8 +181,8 @@ def _add_runs(write: Write, ids: IdSource, schedule: ScheduleRow, new: Sequence[
 def _columns(write: Write, ids: IdSource, schedule: ScheduleRow, run: NewRun) -> dict[str, Any]:
     child_id, kind = None, next(iter(schedule.spec.target))
     if run.outcome is Outcome.STARTED:
-        target = schedule.target
-        child_id = children_of(target).start(write, ids, target.spec, schedule.name)
+        target = _target(write.conn, schedule)
+        child_id = children_of(target).start(write, ids, target, schedule)
     return {
         "schedule_id": schedule.id,
         "nominal_at": run.nominal_at,

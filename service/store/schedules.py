@@ -42,10 +42,10 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """``bundle_sha256`` is set when nothing needs the file of the bundle before any more."""
+    """``bundle_key`` is set when nothing needs the bytes of the bundle before any more."""
 
     schedule: ScheduleRow
-    bundle_sha256: str | None
+    bundle_key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,8 @@ class ScheduleStore:
     async def create(self, spec: ScheduleSpec, target: Target, key: IdempotencyKey | None = None) -> Created:
         """Store a schedule that is ACTIVE; durable when this returns.
 
-        Raises NameTakenError, UnknownBundleError, UnknownJobError, KeyReusedError, KeySpentError; nothing is
-        stored then.
+        Raises NameTakenError, KeyReusedError, KeySpentError, and what the ``check`` of its children raises;
+        nothing is stored then.
         """
 
         def work(write: Write) -> Created:
@@ -96,15 +96,15 @@ class ScheduleStore:
         return await self._database.write(work)
 
     async def check_references(self, target: Target) -> None:
-        """Raises UnknownBundleError, UnknownJobError, as ``create`` would now."""
-        await self._database.read(lambda conn: children_of(target).check(conn, target.spec))
+        """Raises what ``create`` would raise for the target now."""
+        await self._database.read(lambda conn: children_of(target).check(conn, target))
 
     async def replace(
         self, schedule: ScheduleRow, spec: ScheduleSpec, target: Target, upcoming: Upcoming | None
     ) -> Replaced:
         """Exchange the spec; one that had ended goes on.
 
-        Raises StaleRowError, NameTakenError, UnknownBundleError, UnknownJobError.
+        Raises StaleRowError, NameTakenError, and what the ``check`` of its children raises.
         """
 
         def work(write: Write) -> Replaced:
@@ -240,13 +240,14 @@ def _bundle_id(conn: Connection, schedule_id: str) -> str | None:
 
 
 def _spec_columns(conn: Connection, spec: ScheduleSpec, target: Target) -> dict[str, object]:
-    """Raises UnknownBundleError, UnknownJobError."""
-    children_of(target).check(conn, target.spec)
+    """Raises what is raised by the ``check`` of its children."""
+    children_of(target).check(conn, target)
     return {
         "name": spec.name,
         "spec": spec.model_dump_json(),
         "time_zone": spec.time_zone,
-        "bundle_id": target.spec.bundle,
+        # What comes from a configuration is held there.
+        "bundle_id": target.job.bundle if target.origin is None else None,
     }
 
 

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -22,18 +21,15 @@ from sqlalchemy import (
     text,
 )
 
-VERSION_TABLE = "concertina_version"
-REVISION = "0006"
-"""The migration that makes these tables."""
+from service.store.configuration_tables import configuration_versions as configuration_versions
+from service.store.configuration_tables import configurations as configurations
+from service.store.configuration_tables import promotion_runs as promotion_runs
+from service.store.configuration_tables import promotions as promotions
+from service.store.metadata import metadata as metadata
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+VERSION_TABLE = "concertina_version"
+REVISION = "0011"
+"""The migration that makes these tables."""
 
 
 def _job_column() -> Column[str]:
@@ -52,6 +48,7 @@ installation = Table(
     Column("leader", String(128)),
     Column("lease_until", Double, nullable=False),
     Column("heartbeat_at", Double),
+    Column("storage", Text),  # where its mark was last left
     Column("cluster", Text),
     Column("cluster_at", Double),
     Column("cluster_changed", BigInteger, nullable=False),
@@ -78,10 +75,18 @@ bundles = Table(
     metadata,
     Column("id", String(48), primary_key=True),
     Column("sha256", String(64), nullable=False, unique=True),
+    Column("key", String(128), nullable=False),  # of its bytes in storage; of no others, ever
     Column("size_bytes", BigInteger, nullable=False),
     Column("files", Integer, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("touched_at", Double, nullable=False),  # last upload of the same bytes
+)
+
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("key", String(128), primary_key=True),
+    Column("begun_at", Double, nullable=False),
 )
 
 jobs = Table(
@@ -101,6 +106,9 @@ jobs = Table(
     Column("pinned_workers", Integer),
     Column("scale_actor", String(64), nullable=False),
     Column("scale_reason", Text, nullable=False),
+    Column("settings", Text),  # the newest order to change learning rate, batch or state
+    Column("saves", Integer, nullable=False),  # checkpoints that others asked for
+    Column("until", BigInteger),  # the line, in samples, at which it stands still for a verdict
     Column("restart_after", Integer, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("term", Integer, nullable=False),
@@ -335,3 +343,55 @@ schedule_runs = Table(
 )
 Index("ix_schedule_runs_child_id", schedule_runs.c.child_id, unique=True)
 Index("ix_schedule_runs_is_open_schedule_id", schedule_runs.c.is_open, schedule_runs.c.schedule_id)
+
+sweeps = Table(
+    "sweeps",
+    metadata,
+    Column("id", String(32), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("metric", String(200), nullable=False),
+    Column("bundle_id", String(48), ForeignKey("bundles.id"), index=True),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+    Column("version", BigInteger, nullable=False),
+    Column("changed", BigInteger, nullable=False, index=True),
+    Column("num_trials", Integer, nullable=False),
+    Column("term", Integer, nullable=False),
+    Column("importance", Text, nullable=False),
+    Column("ran_s", Double, nullable=False),
+    Column("runs_since", Double),
+    Column("created_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("origin_name", String(63)),  # of the configuration that its job was taken from
+    Column("origin_version", BigInteger),
+    Column("promote_to", String(63)),  # what its winner is to be held against as soon as it has ended
+)
+Index("ix_sweeps_state_id", sweeps.c.state, sweeps.c.id)
+Index("ix_sweeps_promote_to", sweeps.c.promote_to)
+
+trials = Table(
+    "trials",
+    metadata,
+    Column("sweep_id", String(32), ForeignKey("sweeps.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("params", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("wish", String(16), nullable=False),
+    Column("is_held", Boolean, nullable=False),  # its job was paused by the sweep
+    Column("must_retry", Boolean, nullable=False),  # it failed, and is tried again once there is room
+    Column("value", Double),
+    Column("reports", Text, nullable=False),
+    Column("job_id", String(32), nullable=False),  # kept when the job is deleted
+    Column("reason", Text),
+    Column("seconds", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    Column("changed", BigInteger, nullable=False),
+    Column("seen", BigInteger, nullable=False),  # the change up to which its job's points were read
+    Column("is_open", Boolean, nullable=False),  # has not ended
+    Column("course", Text, nullable=False),  # what a population made of it
+)
+Index("ix_trials_job_id", trials.c.job_id, unique=True)
+Index("ix_trials_is_open_sweep_id", trials.c.is_open, trials.c.sweep_id)
+Index("ix_trials_sweep_id_state_value", trials.c.sweep_id, trials.c.state, trials.c.value)

@@ -124,6 +124,12 @@ class TelemetryStore:
 
         return sorted(await self._database.read(work), key=lambda entry: -entry.seq)
 
+    async def limits(self, job_id: str, attempt: int) -> list[str]:
+        """What an attempt no longer tells in full, or not as it was asked to, oldest first: a kind is told once."""
+        of_attempt = (timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.kind == TimelineKind.LIMIT)
+        statement = select(timeline.c.reason).where(*of_attempt).order_by(timeline.c.seq)
+        return await self._database.read(lambda conn: list(conn.execute(statement).scalars()))
+
     async def logs(self, job_id: str, rank: int | None, offset: int, max_bytes: int) -> list[LogPiece]:
         """Pieces that end after position ``offset``, up to the one with which they reach ``max_bytes``."""
         begin = select(func.coalesce(func.max(log_chunks.c.position), 0)).where(
@@ -186,6 +192,11 @@ class TelemetryStore:
         """The position after the last byte of the job's log."""
         last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
         return await self._database.read(lambda conn: int(conn.execute(last).scalar_one() or 0))
+
+    async def log_begin(self, job_id: str) -> int:
+        """The position of the first byte that is still there; what was before it is left out for good."""
+        first = select(func.min(log_chunks.c.position)).where(log_chunks.c.job_id == job_id)
+        return await self._database.read(lambda conn: int(conn.execute(first).scalar_one() or 0))
 
     async def job(self, job_id: str) -> JobRow | None:
         """One job, or None."""

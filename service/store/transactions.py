@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from service.store.port import DatabaseAwayError
@@ -79,4 +79,7 @@ def _is_away(error: Exception) -> bool:
     if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | OSError | TimeoutError):
         return True
     state = getattr(error.orig if isinstance(error, DBAPIError) else error, "sqlstate", None)
+    if state is None and isinstance(error, InternalError):
+        # The driver's own word: it was told of its connection's end while it waited for nothing, and stands there.
+        return True
     return isinstance(state, str) and state.startswith(_AWAY_STATES)

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.supervise.log_files import bound_log, open_log
 from service.supervise.vigil import Vigil
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_AFTER_S = 30.0  # a process that lived this long has shown that it can run
-MAX_LOG_BYTES = 20 * 2**20
 
 
 def pause_before_start_s(num_quick_ends: int) -> float:
@@ -110,6 +110,7 @@ class Child:
         exit_code = self._process.poll()
         if exit_code is None:
             self._kill_if_hung(now_s)
+            bound_log(self.log_file)
             return None
         self._num_quick_ends = 1 if now_s - self._started_s >= STEADY_AFTER_S else self._num_quick_ends + 1
         pause_s = pause_before_start_s(self._num_quick_ends)
@@ -147,20 +148,3 @@ class Child:
             self._process.kill()
             self._process.wait(timeout=10)
             self._forget()
-
-
-def open_log(file: Path) -> int:
-    """A descriptor to append to a log of bounded size: one older part is kept. The caller closes it."""
-    if file.exists() and file.stat().st_size > MAX_LOG_BYTES:
-        file.replace(file.with_name(file.name + ".1"))
-    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-
-def last_lines(file: Path, count: int, max_bytes: int = 16_384) -> list[str]:
-    """The end of a log, for a person to read; empty where there is none."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - max_bytes))
-            return stream.read().decode(errors="replace").splitlines()[-count:]
-    except OSError:
-        return []

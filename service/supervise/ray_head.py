@@ -1,7 +1,7 @@
 """A Ray head of one's own: started in a session of its own, found again, watched, ended.
 
 It outlives a `serve` that is killed; the next one takes it over when the record, the process and its
-port agree. It listens on loopback only and asks for a token.
+ports agree. It listens on loopback only and asks for a token.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 
-from service.supervise.child import STEADY_AFTER_S, open_log, pause_before_start_s
+from service.supervise.child import STEADY_AFTER_S, pause_before_start_s
 from service.supervise.home import Home, write_private
+from service.supervise.log_files import open_log
 from service.supervise.ports import LOOPBACK, free_port, is_free, speaks
 from service.supervise.processes import Identity, belonging_to, identity_of, kill_all, terminate_leader
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
@@ -126,7 +127,7 @@ class RayHead:
         return self._identity.pid if self._identity else None
 
     def tick(self, now_s: float) -> HeadNews | None:
-        """Take over, start or look after the head; never waits longer than a probe of its port."""
+        """Take over, start or look after the head; never waits longer than a probe of each of its two ports."""
         if self._record is None:
             if self._start_at_s is None or now_s < self._start_at_s:
                 return None
@@ -150,7 +151,7 @@ class RayHead:
         self._last_port = record.port
         identity = Identity(record.pid, record.started_at)
         is_whole = identity.is_alive() and record.temp_dir == str(self._temp_dir)
-        if not (is_whole and speaks(record.port, ADOPT_TIMEOUT_S)):
+        if not is_whole or _silent_part(record, ADOPT_TIMEOUT_S):
             self._end(record, CLEAN_UP_LIMIT_S)
             return None
         self._record, self._identity, self._is_up = record, identity, True
@@ -164,10 +165,11 @@ class RayHead:
             write_private(self._home.ray_token, secrets.token_hex(32))
         # The same port as before where it can be had: drivers that still try to reach it find the new head.
         self._last_port = self._last_port if self._last_port and is_free(self._last_port) else free_port()
+        raylet_port = free_port()
         log = open_log(self._log)
         self._log_begin = os.fstat(log).st_size
         self._process = subprocess.Popen(
-            self._command(self._last_port),
+            self._command(self._last_port, raylet_port),
             env=self._environment,
             cwd=self._temp_dir,
             stdin=subprocess.DEVNULL,
@@ -185,14 +187,15 @@ class RayHead:
             temp_dir=str(self._temp_dir),
             token_path=str(self._home.ray_token),
             num_cpus=self._num_cpus,
+            raylet_port=raylet_port,
         )
         self._started_s, self._start_at_s, self._num_silent = now_s, None, 0
         return HeadNews(HeadEvent.STARTING, f"process {self._identity.pid}")
 
-    def _command(self, port: int) -> list[str]:
+    def _command(self, port: int, raylet_port: int) -> list[str]:
         return [
             *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-            *(f"--node-ip-address={LOOPBACK}", f"--port={port}"),
+            *(f"--node-ip-address={LOOPBACK}", f"--port={port}", f"--node-manager-port={raylet_port}"),
             # Ray's client server has a fixed port unless told; without its dependency the option is refused.
             *((f"--ray-client-server-port={free_port()}",) if find_spec("grpc") else ()),
             *("--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"),
@@ -205,7 +208,7 @@ class RayHead:
         assert self._record is not None
         if not self._is_alive():
             return self._lose(now_s, "it ended while starting")
-        if self._says_started() and speaks(self._record.port, PROBE_TIMEOUT_S):
+        if self._says_started() and not _silent_part(self._record, PROBE_TIMEOUT_S):
             write_ray_record(self._home.ray_file, self._record)
             self._is_up, self._next_probe_s = True, now_s + PROBE_EVERY_S
             return HeadNews(HeadEvent.UP, f"{self._num_cpus} CPUs, token on, loopback only")
@@ -220,9 +223,10 @@ class RayHead:
         if now_s < self._next_probe_s:
             return None
         self._next_probe_s = now_s + PROBE_EVERY_S
-        self._num_silent = 0 if speaks(self._record.port, PROBE_TIMEOUT_S) else self._num_silent + 1
+        silent = _silent_part(self._record, PROBE_TIMEOUT_S)
+        self._num_silent = self._num_silent + 1 if silent else 0
         if self._num_silent >= PROBES_BEFORE_LOST:
-            return self._lose(now_s, f"its port {self._record.port} said nothing {PROBES_BEFORE_LOST} times")
+            return self._lose(now_s, f"{silent} said nothing {PROBES_BEFORE_LOST} times")
         return None
 
     def _lose(self, now_s: float, why: str) -> HeadNews:
@@ -256,3 +260,12 @@ class RayHead:
         with self._log.open("rb") as stream:
             stream.seek(self._log_begin)
             return STARTED_LINE in stream.read()
+
+
+def _silent_part(record: RayRecord, timeout_s: float) -> str:
+    """Which of the head's two processes gives no sign of life, in words; empty where both do.
+
+    Without the raylet no actor starts and none is told from a dead one, while all else goes on answering.
+    """
+    ports = {"its port": record.port, "its raylet's port": record.raylet_port}
+    return next((f"{name} {port}" for name, port in ports.items() if not speaks(port, timeout_s)), "")

@@ -14,8 +14,8 @@ class RayRecord:
     """A Ray that can be used now.
 
     ``is_own``: it was started by `serve`, on this machine alone. Then ``pid`` and ``started_at`` (Unix
-    seconds, as the system tells it) name the head's process, ``temp_dir`` its folder and ``token_path``
-    the file with its token; otherwise they are 0 and empty.
+    seconds, as the system tells it) name the head's process, ``temp_dir`` its folder, ``token_path``
+    the file with its token and ``raylet_port`` where its node answers; otherwise they are 0 and empty.
     """
 
     address: str
@@ -25,6 +25,7 @@ class RayRecord:
     temp_dir: str = ""
     token_path: str = ""
     num_cpus: int = 0
+    raylet_port: int = 0
 
     @property
     def port(self) -> int:

@@ -58,7 +58,7 @@ def serve(
         _listening(settings) as (listener, actual),
         _lifeline() as lifeline,
     ):
-        home.remember_outside([p for p in (actual.storage_folder, actual.database_file) if p is not None])
+        home.remember_outside(_own_outside(actual))
         write_private(home.settings_file, json.dumps(actual.as_environment()))
         host = actual.host if actual.host not in ("0.0.0.0", "::") else LOOPBACK
         address = Address(host, actual.port, own_trust(actual))
@@ -78,6 +78,13 @@ def serve(
         exit_code = supervisor.run()
         home.ray_file.unlink(missing_ok=True)
         return exit_code
+
+
+def _own_outside(settings: Settings) -> list[Path]:
+    """What goes with the home; nothing where a database server is used, with which other replicas may go on."""
+    if settings.database_file is None:
+        return []
+    return [path for path in (settings.storage_folder, settings.database_file) if path is not None]
 
 
 def last_settings(home: Home) -> Settings:

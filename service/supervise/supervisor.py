@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from service.supervise.child import Child, Ended, last_lines
+from service.supervise.child import Child, Ended
+from service.supervise.log_files import last_lines
 from service.supervise.ray_head import HeadEvent, HeadNews, RayHead
 
 TICK_S = 0.2

@@ -1,8 +1,9 @@
 """SIGKILL of the service at random moments on a real Ray: ``python -m tests.benchmarks.kills --rounds 1000``.
 
-Works in portions, each with a Ray and a home of its own, its jobs brought to their end and the oracle asked.
-Each appends a line to ``--output``; a later call goes on until the file counts ``--rounds`` in all. ``--limit-s``
-begins no portion that would not end within that time. Ends with 1 where anything was found.
+In one of ten rounds it is `serve` itself, twice. Works in portions, each with a Ray and a home of its own, its jobs
+brought to their end and the oracle asked. Each appends a line to ``--output``; a later call goes on until the file
+counts ``--rounds`` in all. ``--limit-s`` begins no portion that would not end within that time. Ends with 1 where
+anything was found.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
 Every job asks for more CPUs than its cluster has, so on both sides it waits and none starts: what is measured is
 taking a job in. Ours is the whole of `serve` (API, SQLite on disk, reconciler, Ray head); ``--api-alone`` leaves the
 latter two out. Ray's is the dashboard's REST interface, which its JobSubmissionClient speaks; with ``--ray-starts``
-its jobs (`true`) start at once, as is usual there. After each block its jobs are taken back, so that they do not weigh
-on the other side's. Latency counts from the moment a request was due. Both ask for a token. Besides: how soon the API
-process answers, and what it holds.
+its jobs (`true`) start at once, as is usual there, while ours still wait: that is not like for like. After each
+block its jobs are taken back, so that they do not weigh on the other side's. Latency counts from the moment a request
+was due. Both ask for a token. Besides: how soon the API process answers, and what it holds.
 """
 
 from __future__ import annotations

@@ -14,9 +14,11 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, s
 
 from service.records import JobRow
 from service.schedule_records import ScheduleRow
+from service.sweep_records import SweepRow
 from tests.browser.scheduled import SCHEDULED_S, fill_schedule
 from tests.browser.site import Site
 from tests.browser.stock import fill
+from tests.browser.swept import SWEPT_S, fill_sweep
 from tests.conftest import CHROMIUM_NAMES
 
 FLAGS = (
@@ -45,11 +47,12 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Filled:
-    """A site with the sample's jobs, by name, and its schedule."""
+    """A site with the sample's jobs, by name, its schedule and its sweep."""
 
     site: Site
     jobs: dict[str, JobRow]
     schedule: ScheduleRow
+    sweep: SweepRow
 
     def page(self, name: str, query: str = "") -> str:
         """The address of a job's page."""
@@ -61,7 +64,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     """A filled home folder, to be copied."""
     site = Site(tmp_path_factory.mktemp("prepared"))
     jobs = site.write(fill, time.time() - HISTORY_S)
-    return Filled(site, jobs, site.write(fill_schedule, time.time() - SCHEDULED_S))
+    schedule = site.write(fill_schedule, time.time() - SCHEDULED_S)
+    return Filled(site, jobs, schedule, site.write(fill_sweep, time.time() - SWEPT_S))
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +93,7 @@ def _served(prepared: Filled, home: Path) -> Iterator[Filled]:
     shutil.copytree(prepared.site.home, home, dirs_exist_ok=True)
     site = Site(home, prepared.site.fence)
     site.start()
-    yield Filled(site, prepared.jobs, prepared.schedule)
+    yield Filled(site, prepared.jobs, prepared.schedule, prepared.sweep)
     site.stop()
 
 

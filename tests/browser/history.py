@@ -81,7 +81,6 @@ class History:
             cursor=upto * GLOBAL_BATCH,
             total_samples=course.steps * GLOBAL_BATCH,
             num_current=workers,
-            num_wanted=workers,
             workers=_views(workers),
             records=tuple(records),
             logs=self._logs(upto, workers, now_s),
@@ -126,6 +125,25 @@ class History:
             spans=(),
             timeline=(row,),
             checkpoints=(replace(final, is_final=True),),
+        )
+
+    def losing_all(self, snapshot: JobSnapshot) -> JobSnapshot:
+        """All workers are lost with their node, and new ones are waited for."""
+        last = snapshot.records[-1]
+        lost = [{"worker_id": each.worker_id, "rank": each.rank, "node_id": each.node_id} for each in snapshot.workers]
+        row = self._row(TimelineKind.WORKER_LOST, last.round, last.time + 0.5, snapshot.num_current, 0)
+        row = replace(row, before={**row.before, "lost": lost}, reason="the node is gone", cost_s=None, steps_lost=None)
+        return replace(
+            snapshot,
+            phase=RunPhase.RECOVERING,
+            workers=(),
+            num_current=0,
+            num_pending=len(lost),
+            records=(),
+            logs=(),
+            spans=(),
+            timeline=(row,),
+            checkpoints=(),
         )
 
     def _record(self, step: int, time_s: float, workers: int, generation: int) -> RoundRecord:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from service.folders import checkpoints_place
 from service.records import Autoscaling, ClusterView, JobRow, NodeView, Transition
-from service.replica import mark_storage
+from service.replica import Claim
 from service.states import JobState, Move
 from service.store.opening import Store
 from tests.browser.history import NODES, Course, History
@@ -40,7 +40,7 @@ class Sample:
     async def begin(self) -> None:
         """Become the reconciler."""
         fence = await self.store.reconciler.take_lease("test", 10**9)
-        mark_storage(self.storage, await self.store.reconciler.installation_id())
+        await Claim(self.store.reconciler, self.storage).take()
         assert fence is not None
         self.fence = fence
 

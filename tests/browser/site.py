@@ -78,7 +78,7 @@ class Site:
 
         async def run() -> T:
             clock = Clock(time.time() if began_s is None else began_s)
-            store = open_store(self._settings.database_url, clock)
+            store = open_store(self._settings.database_url, clock, clock)
             sample = Sample(store, clock, self._settings.storage_url, self.fence)
             try:
                 return await change(sample)

@@ -38,6 +38,7 @@ async def fill(sample: Sample) -> dict[str, JobRow]:
     paused = await sample.run(Course("chargpt-small", 6000, 1900, [(0, 2)], speed=900.0, seed=6))
     await sample.command(paused, Move(to=JobState.PAUSING, goal=RunGoal.PAUSE))
     jobs["chargpt-small"] = await sample.move(paused, JobState.PAUSED)
+    jobs["speech-tiny"] = await _recovering(sample)
     jobs["digits"] = digits = await sample.run(
         Course(
             "digits",
@@ -60,6 +61,15 @@ async def fill(sample: Sample) -> dict[str, JobRow]:
     )
     await sample.store.reconciler.set_explanations([(waiting, explanation)], sample.fence)
     return jobs
+
+
+async def _recovering(sample: Sample) -> JobRow:
+    """All of its workers were lost at once, and it waits for others."""
+    course = Course("speech-tiny", 3000, 400, [(0, 2)], seed=10)
+    job = await sample.run(course)
+    told = History(course, job, sample.clock.now_s)
+    await sample.store.reconciler.fold(told.losing_all(told.snapshot(course.upto)), sample.fence)
+    return await sample.move(job, JobState.RECOVERING, Transition(reason=Reason.NODE_LOST))
 
 
 async def _failed(sample: Sample) -> JobRow:

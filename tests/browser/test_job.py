@@ -106,6 +106,20 @@ def test_cancel_asks_once_and_shows_only_what_is_legal_then(own: Filled, view: O
     expect(page.locator("#actions button")).to_have_count(0)
 
 
+def test_a_job_that_recovers_tells_what_was_lost_and_what_it_waits_for(shared: Filled, view: Open) -> None:
+    page = charts(view(shared.site).go(shared.page("speech-tiny")))
+    expect(page.locator("#summary")).to_contain_text("Recovering")
+    expect(page.locator("#summary")).to_contain_text("step 400 of 3,000")
+    explained = page.get_by_role("region", name="What it is doing")
+    expect(explained).to_contain_text("It recovers: 0 of 2 workers train.")
+    expect(explained).to_contain_text("2 more are being started.")
+    first = page.locator("#happened li").first
+    expect(first).to_contain_text("Worker 0 was lost on node 5f1c0de2")
+    expect(first).to_contain_text("nobody trains")
+    page.goto(f"{shared.site.url}{shared.page('speech-tiny', '?tab=events')}")
+    expect(page.locator("#events tbody tr").first).to_contain_text("Recovering")
+
+
 def test_a_paused_job_resumes_without_a_question(own: Filled, view: Open) -> None:
     page = view(own.site).go(own.page("chargpt-small"))
     page.get_by_role("button", name="Resume").click()
@@ -188,7 +202,7 @@ def test_a_remedy_makes_room_and_comes_back(own: Filled, view: Open) -> None:
     page = view(own.site).go(own.page("chargpt-large"))
     page.get_by_role("button", name="Pause digits, which holds 3 workers").click()
     page.wait_for_url(own.site.url + own.page("chargpt-large"))
-    expect(page.get_by_role("button", name="Pause digits")).to_have_count(0)
+    expect(page.get_by_role("button", name="Pause digits, which")).to_have_count(0)
     page.goto(own.site.url + own.page("digits"))
     expect(page.locator("#summary")).to_contain_text("Pausing")
 

@@ -32,9 +32,9 @@ def test_a_row_tells_state_progress_metric_size_speed_and_cost(shared: Filled, v
 
 def test_states_are_filters_with_counts_and_stand_in_the_address(shared: Filled, view: Open) -> None:
     page = view(shared.site).go("/jobs")
-    page.get_by_role("link", name="Failed 1").click()
+    page.get_by_role("link", name="Failed 2").click()
     expect(page).to_have_url(re.compile(r"state=FAILED"))
-    assert names(page) == ["wide-fails"]
+    assert names(page) == ["wide-fails", "digits-lr-9"]
 
 
 def test_slash_searches_by_name_or_label(shared: Filled, view: Open) -> None:

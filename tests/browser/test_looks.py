@@ -23,7 +23,10 @@ def addresses(filled: Filled) -> list[str]:
     return [
         "/jobs",
         "/jobs?state=PAUSED&q=nothing-like-this",
-        *(filled.page(name) for name in ("digits", "mnist-warmup", "wide-fails", "chargpt-large", "chargpt-small")),
+        *(
+            filled.page(name)
+            for name in ("digits", "speech-tiny", "mnist-warmup", "wide-fails", "chargpt-large", "chargpt-small")
+        ),
         *(filled.page("digits", f"?tab={tab}") for tab in TABS),
         filled.page("wide-fails", "?tab=logs"),
         filled.page("digits", f"?tab=spec&with={filled.jobs['mnist-warmup'].id}"),
@@ -32,6 +35,9 @@ def addresses(filled: Filled) -> list[str]:
         "/cluster",
         "/schedules",
         f"/schedules/{filled.schedule.id}",
+        "/sweeps",
+        f"/sweeps/{filled.sweep.id}",
+        f"/sweeps/{filled.sweep.id}?sort=best&brush=3:0.5-1",
         "/jobs/job_00000000000000000000000000",
     ]
 
@@ -87,7 +93,8 @@ def test_no_page_takes_more_than_150_kb_to_load(shared: Filled, view: Open) -> N
     network.send("Network.setCacheDisabled", {"cacheDisabled": True})
     two = f"{shared.jobs['digits'].id},{shared.jobs['mnist-warmup'].id}"
     queries = ("", "?tab=logs", "?tab=metrics", "?tab=spec")
-    for address in ("/jobs", "/cluster", f"/compare?jobs={two}", *(shared.page("digits", query) for query in queries)):
+    lists = ("/jobs", "/cluster", f"/compare?jobs={two}", f"/sweeps/{shared.sweep.id}")
+    for address in (*lists, *(shared.page("digits", query) for query in queries)):
         sizes.clear()
         settle(viewer.go(address))
         assert 10_000 < sum(sizes) <= MAX_FIRST_LOAD_BYTES, address

@@ -49,7 +49,7 @@ def test_it_is_paused_resumed_run_now_and_deleted_on_its_page(own: Filled, view:
     expect(state).to_contain_text("Active")
     page.get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Jobs that it started stay")
+    expect(dialog).to_contain_text("What it started stays")
     dialog.get_by_role("button", name="Delete it").click()
     expect(page.locator("#schedules")).to_contain_text("No schedule yet")
 
@@ -63,7 +63,7 @@ def test_what_the_leader_fires_appears_by_itself(own: Filled, view: Open) -> Non
         await fire(sample)
 
     own.site.write(an_hour_later, time.time() + 3600)
-    expect(history).to_have_count(before + 2)
+    expect(history.nth(before + 1)).to_be_visible()  # and one more where half an hour begins meanwhile
 
 
 def test_a_dangerous_action_asks_without_javascript_too(own: Filled, view: Open) -> None:

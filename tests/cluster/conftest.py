@@ -12,5 +12,6 @@ from tests.cluster.serving import Serving, whole_service
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """`serve` with a Ray of its own; what a test submits it must also end."""
-    with whole_service(tmp_path_factory.mktemp("cluster") / "home") as started:
+    # On a busy machine the second worker may come long after the first, and tests count on both.
+    with whole_service(tmp_path_factory.mktemp("cluster") / "home", settings={"gather_s": 60}) as started:
         yield started

@@ -54,6 +54,21 @@ def start_node(
     return process
 
 
+def drain_node(folder: Path, address: str, node_id: str, after_s: int, *, variables: Mapping[str, str]) -> None:
+    """Announce at the head that a node is taken away in so many seconds; its processes are told nothing."""
+    subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "ray.scripts.scripts", "drain-node", f"--address={address}"),
+            *(f"--node-id={node_id}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=spot"),
+            f"--deadline-remaining-seconds={after_s}",
+        ],
+        env={**environment(), "HOME": str(folder), "RAY_TMPDIR": str(folder), **variables},
+        check=True,
+        capture_output=True,
+        timeout=START_S,
+    )
+
+
 def end_ray(folder: Path) -> None:
     """All of its processes end, and its files go."""
     kill_all(belonging_to(folder))

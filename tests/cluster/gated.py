@@ -10,16 +10,16 @@ from typing import Any
 
 import psutil
 
+from service.folders import JOBS
 from service.packing import pack
-from service.settings import load_settings
 from service.supervise.processes import belonging_to
+from tests.cluster.judging import assert_home_at_rest
 from tests.cluster.serving import Serving
 from tests.faults.diary import Note, read_diary
-from tests.faults.evidence import gather
-from tests.faults.findings import assert_nothing_found
-from tests.faults.oracle import Case, judge
 from tests.service.given import zip_bytes
 from tests.waiting import wait_for
+from workers.checkpoints import DRAFTS, MANIFESTS, PIECES, checkpoint_names, manifest_key, read_manifest
+from workers.local_storage import LocalStorage
 
 BATCH = 12
 TESTS = Path(__file__).parents[1]
@@ -43,7 +43,11 @@ class Gated:
         self.served, self.folder, self.steps = served, folder, steps
         self.num_samples = steps * BATCH // 2
         config = {"folder": str(folder), "num_samples": self.num_samples, **changes.pop("config", {})}
-        self._gates: list[int] = config.get("gates", [])
+        self._gates: list[int | str] = [
+            *config.get("gates", []),
+            *(f"publish-{step}" for step in config.get("publishes", [])),
+            *(["state"] if "hands_over_after" in config else []),
+        ]
         with served.client() as client:
             bundle = client.upload(gated_bundle() if code is None else pack(code).data)["id"]
             spec = {
@@ -64,28 +68,54 @@ class Gated:
         with self.served.client() as client:
             return client.job(self.id)
 
-    def wait_at(self, step: int, num_workers: int) -> list[int]:
-        """Wait until that many workers stand at a gate; their process ids."""
+    def wait_at(self, gate: int | str, num_workers: int) -> list[int]:
+        """Wait until that many workers stand at a gate (a step, or a name); their process ids."""
 
         def living() -> list[int]:
             self._assert_alive()
-            pids = [int(path.name.split("-")[2]) for path in self.folder.glob(f"at-{step}-*")]
+            pids = [int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"at-{gate}-*")]
             return [pid for pid in pids if psutil.pid_exists(pid)]
 
-        wait_for(f"{num_workers} workers at step {step}", lambda: len(living()) == num_workers, START_S)
+        wait_for(f"{num_workers} workers at gate {gate}", lambda: len(living()) == num_workers, START_S)
         return living()
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Its workers as the cluster page has them."""
+        nodes = self.served.cluster()["nodes"]
+        return [worker for node in nodes for worker in node["workers"] if worker["job_id"] == self.id]
+
+    def ranks_at(self, step: int, num_workers: int) -> list[int]:
+        """As ``wait_at``, in the order of their ranks."""
+        pids = self.wait_at(step, num_workers)
+        return sorted(pids, key=lambda pid: int((self.folder / f"at-{step}-{pid}").read_text()))
+
+    def wait_newcomer(self, known: list[int]) -> int:
+        """Wait until another process stands ready, waiting for the boundary at which it is let in; its id."""
+
+        def come() -> list[int]:
+            mine = [worker for worker in self.workers() if worker["pid"] not in known]
+            return [int(worker["pid"]) for worker in mine if worker["phase"] in ("ready", "rendezvous")]
+
+        wait_for("a newcomer", come, START_S)
+        return come()[0]
+
+    def scale(self, num_workers: int) -> None:
+        """Ask for another size, and wait until it is wanted."""
+        with self.served.client() as client:
+            client.scale(self.id, num_workers, f"wants {num_workers}")
+        wait_for("the wish", lambda: self.job()["workers"]["desired"] == num_workers)
 
     def wait_told(self, step: int) -> None:
         """Wait until the point of a step is in the store; progress is told earlier, by a status of its own."""
         wait_for(f"step {step} in the store", lambda: any(p["step"] >= step for p in self.points()), STEP_S)
 
-    def open(self, step: int) -> None:
-        (self.folder / f"go-{step}").touch()
+    def open(self, gate: int | str) -> None:
+        (self.folder / f"go-{gate}").touch()
 
     def end(self) -> None:
         """Leave nothing running, however the test ended."""
-        for step in self._gates:
-            self.open(step)
+        for gate in self._gates:
+            self.open(gate)
         if self.job()["state"] not in ENDED:
             with self.served.client() as client:
                 client.command(self.id, "cancel")
@@ -122,17 +152,22 @@ class Gated:
     def notes(self) -> list[Note]:
         return read_diary(self.folder / "diary")
 
-    def assert_nothing_broken(self, *, has_lost_all: bool = False) -> None:
-        """Ask the oracle about this job; ``has_lost_all`` where the test killed all of its workers at once."""
-        evidence = gather(load_settings({"home": self.served.home}, {}))
-        assert any(note.job == self.id for note in self.notes()), "no worker noted a step"
-        assert_nothing_found(judge(Case(evidence=evidence, notes=self.notes(), has_lost_all=has_lost_all)))
+    def assert_nothing_broken(self, *, has_lost_all: bool = False, foreign: Path | None = None) -> None:
+        """Ask the oracle about this job and all that is left; ``has_lost_all`` where all its workers died at once.
 
-    def seconds_without_a_step(self, kind: str) -> float:
-        """What the timeline says that a change cost."""
-        (cost_s,) = [row["cost_s"] for row in self.timeline() if row["kind"] == kind]
-        assert cost_s is not None
-        return float(cost_s)
+        ``foreign`` holds the files of a Ray that is not the service's own.
+        """
+        assert any(note.job == self.id for note in self.notes()), "no worker noted a step"
+        assert_home_at_rest(self.served.home, notes=self.notes(), foreign=foreign, has_lost_all=has_lost_all)
+
+    def assert_tidy(self) -> None:
+        """Of saves that came to nothing no draft is left, no half-written file, and no piece that nobody needs."""
+        storage = LocalStorage(self.served.home / "storage" / JOBS / self.id / "checkpoints")
+        names = checkpoint_names(storage)
+        manifests = [manifest for name in names if (manifest := read_manifest(storage, name)) is not None]
+        assert storage.keys(DRAFTS) == []
+        assert storage.keys(MANIFESTS) == [manifest_key(name) for name in names]
+        assert set(storage.keys(PIECES)) == {piece for manifest in manifests for piece in manifest.pieces}
 
     def _assert_alive(self) -> None:
         job = self.job()

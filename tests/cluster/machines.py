@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.ports import free_port
-from tests.cluster.foreign_ray import end_ray, start_head, start_node
+from tests.cluster.foreign_ray import drain_node, end_ray, start_head, start_node
 
 
 def _run(*command: str) -> None:
@@ -75,6 +75,10 @@ class Machines:
         """A node on the other machine."""
         flags = (f"--address={self.address}", f"--node-ip-address={self.there}", f"--num-cpus={num_cpus}")
         start_node(self.folder, "there", *flags, variables=self.identity, inside=self.inside)
+
+    def announce_end(self, node_id: str, after_s: int) -> None:
+        """Tell Ray's head, as an autoscaler does, that the node is taken away after so many seconds."""
+        drain_node(self.folder, self.address, node_id, after_s, variables=self.identity)
 
     def cut(self) -> None:
         """Pull the cable: nothing gets through, nobody is told, and everything runs on."""

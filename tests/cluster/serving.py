@@ -18,8 +18,8 @@ import pytest
 from service.client import Client
 from service.folders import token_file
 from service.settings import environment
-from service.supervise.child import last_lines
 from service.supervise.home import Home
+from service.supervise.log_files import last_lines
 from service.supervise.processes import belonging_to
 from service.supervise.ray_record import RayRecord, read_ray_record
 from tests.waiting import wait_for
@@ -137,16 +137,21 @@ def whole_service(
         for name, value in (variables or {}).items():
             patch.setenv(name, value)
         if settings:
-            home.mkdir(mode=0o700)
-            # JSON's numbers, words and lists are TOML's too.
-            lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
-            (home / "config.toml").write_text("".join(lines))
+            configure(home, settings)
         try:
             with serving(home, *flags, inside=inside) as started:
                 yield started
                 assert started.stop() == 0
         finally:
             end_everything(home)
+
+
+def configure(home: Path, settings: Mapping[str, object]) -> None:
+    """Make a home whose file of settings holds these."""
+    home.mkdir(mode=0o700)
+    # JSON's numbers, words and lists are TOML's too.
+    lines = [f"{name} = {json.dumps(value)}\n" for name, value in settings.items()]
+    (home / "config.toml").write_text("".join(lines))
 
 
 def end_everything(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from service.packing import pack
 from tests.cluster.serving import Serving
 from tests.training.wheels import write_wheel
 from tests.waiting import wait_for
+from workers.scratch import Bounds, sweep
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -20,8 +22,13 @@ import torch
 from torch import nn
 import service
 from tuning.knobs import WIDTH
+import tinydep
 from tinydep import SCALE
+from workers.node_lock import try_lock
 from workers.task import TrainingTask
+
+def is_kept(folder):
+    return try_lock(folder.with_suffix(".lock")) is None
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -32,6 +39,7 @@ class Data(torch.utils.data.Dataset):
 def build(config):
     Path(os.environ["CONCERTINA_OUTPUT"], "note.txt").write_text(f"{service.NAME} {os.environ['FLAVOUR']}")
     print("my own service is", service.NAME)
+    print("kept in use:", is_kept(Path.cwd()), is_kept(Path(tinydep.__file__).parent))
     return TrainingTask(
         model=nn.Linear(WIDTH, 1),
         train_data=Data(),
@@ -65,9 +73,17 @@ def test_a_bundle_with_names_of_ours_and_a_local_wheel_trains(served: Serving, t
         job = client.job(job_id)
         assert job["state"] == "SUCCEEDED", (job, client.logs(job_id).text)
         assert "my own service is not concertina" in client.logs(job_id).text
+        assert "kept in use: True True" in client.logs(job_id).text
+        wait_for("the end of its worker's use", lambda: is_swept(Path(served.ray().temp_dir) / "scratch"))
         target = tmp_path / "note.txt"
         client.download(f"/jobs/{job_id}/files/note.txt", target)
         assert target.read_text() == "not concertina vanilla"
+
+
+def is_swept(scratch: Path) -> bool:
+    """Whether no code and no packages are left on the node, after removing what nobody uses."""
+    sweep(scratch, Bounds(max_bytes=0), time.time(), every_s=0.0)
+    return not [path for kind in ("bundles", "deps") for path in (scratch / kind).iterdir() if path.is_dir()]
 
 
 def test_code_that_fails_at_start_up_is_told_and_not_tried_again(served: Serving, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from service.packing import pack
 from tests.cluster.gated import START_S, Gated
+from tests.cluster.judging import assert_home_at_rest
 from tests.cluster.serving import Serving
 from tests.waiting import wait_for
 
@@ -64,3 +66,41 @@ def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(ser
     (verdict,) = [r["after"] for r in rows if r["kind"] == "probation"]
     assert verdict["is_kept"]
     assert verdict["gain"] > 1.2
+    assert_home_at_rest(served.home)
+
+
+def test_a_trial_grows_into_the_workers_that_no_other_trial_wants_any_more(served: Serving, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_TASK)
+    with served.client() as client:
+        job = {
+            "entrypoint": "train:build",
+            "bundle": client.upload(pack(tmp_path).data)["id"],
+            "samples": 100_000,
+            "batch": {"global_size": 12},
+            "workers": {"min": 1, "max": 2},
+        }
+        search = {"optimizer.lr": {"uniform": [0.01, 0.02]}}
+        spec = {"name": "grows", "job": job, "space": search, "metric": "loss", "mode": "min", "pruner": "none"}
+        sweep_id = client.submit_sweep({**spec, "trials": 2, "parallel": 2})["id"]
+
+        def sizes() -> dict[str, int]:
+            jobs = client.jobs(label=f"sweep={sweep_id}")
+            return {job["id"]: int(job["workers"]["current"]) for job in jobs if job["state"] == "RUNNING"}
+
+        wait_for("trials on all three CPUs", lambda: sorted(sizes().values()) == [1, 2], START_S)
+        small, large = sorted(found := sizes(), key=found.__getitem__)
+        client.command(large, "cancel")
+        wait_for("the other to grow", lambda: sizes() == {small: 2}, START_S)
+        grown = {"kind": "resize", "before": {"workers": 1}}
+
+        def row() -> dict[str, object]:
+            rows = [row for row in client.timeline(small) if row.items() >= grown.items()]
+            return rows[0]["after"] if rows else {}
+
+        wait_for("the row", row)
+        after = row()
+        client.command_sweep(sweep_id, "stop")
+        wait_for("the end", lambda: not sizes(), START_S)
+    assert after["workers"] == 2
+    assert not after.keys() & {"lr", "global_batch"}
+    assert_home_at_rest(served.home)

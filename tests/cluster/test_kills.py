@@ -30,5 +30,6 @@ def test_ten_kills_under_mixed_load_on_a_real_ray_lose_nothing_and_leave_nothing
     assert done.returncode == 0, done.stdout + done.stderr
     line = json.loads(output.read_text())
     assert line["rounds"] == 10
+    assert line["kills"]["serve"] > 0
     assert line["accepted"] > 0
     assert line["steps"] > 0

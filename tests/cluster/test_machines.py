@@ -82,6 +82,31 @@ def test_workers_on_both_machines_train_together_and_leave_a_drained_one(
     assert moved["steps_lost"] == 0
 
 
+@pytest.mark.parametrize("job", [gates(4, 12)], indirect=True)
+def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
+    job: Gated, attached: Serving, machines: Machines
+) -> None:
+    before = job.wait_at(4, 3)
+    machines.announce_end(nodes(attached)[machines.there]["id"], after_s=60)
+    wait_for("the plan without it", lambda: any(row["actor"] == "cluster" for row in job.timeline()))
+    job.open(4)
+    after = job.wait_at(12, 2)
+    assert set(after) < set(before)
+    wait_for("the end of the worker there", lambda: not machines.pids_there() & set(before))
+    machines.lose_there()
+    try:
+        job.open(12)
+        job.wait_done()
+    finally:
+        machines.renew_there(CPUS_THERE)
+    job.assert_nothing_broken()
+    (moved,) = [row for row in job.timeline() if row["actor"] == "cluster"]
+    assert (moved["kind"], moved["before"]["workers"], moved["after"]["workers"]) == ("resize", 3, 2)
+    assert f"the cluster is taking node {machines.there} away" in moved["reason"]
+    assert moved["steps_lost"] == 0
+    assert "worker_lost" not in job.kinds()
+
+
 @pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
 def test_a_worker_whose_network_is_cut_is_left_behind_and_the_others_go_on(job: Gated, machines: Machines) -> None:
     pids = job.wait_at(6, 3)

@@ -33,10 +33,11 @@ PATIENT = {"CONCERTINA_LIVENESS_S": "10", "RAY_gcs_rpc_server_reconnect_timeout_
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What lies between the reconciler and Ray's head."""
+    """What lies between the reconciler and Ray's head, whose files are in ``folder``."""
 
     proxy: TcpProxy
     loop: asyncio.AbstractEventLoop
+    folder: Path
 
     @property
     def address(self) -> str:
@@ -67,7 +68,7 @@ def link() -> Iterator[Link]:
     try:
         start_head(folder, *flags, variables=LOOPBACK)
         with proxied_in_thread(port) as (proxy, loop):
-            yield Link(proxy, loop)
+            yield Link(proxy, loop, folder)
     finally:
         end_ray(folder)
 
@@ -123,7 +124,7 @@ def test_delays_resets_and_a_short_cut_of_the_link_to_ray_are_borne(
         assert job.wait_done()["attempt"] == 1
         assert [to for to, _ in job.events()] == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
         assert "controller_lost" not in job.kinds()
-        job.assert_nothing_broken()
+        job.assert_nothing_broken(foreign=link.folder)
     assert attached.pid_of("reconciler") == reconciler
 
 
@@ -164,4 +165,4 @@ def assert_outlives(link: Link, attached: Serving, submit: Submit, spoil: Callab
     for job in (first, second):
         assert job.wait_done()["attempt"] == 1
         assert "controller_lost" not in job.kinds()
-        job.assert_nothing_broken()
+        job.assert_nothing_broken(foreign=link.folder)

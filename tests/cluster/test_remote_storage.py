@@ -73,3 +73,4 @@ def test_a_job_lives_in_an_object_store(tmp_path: Path) -> None:
                 assert served.stop() == 0
         finally:
             end_everything(home)
+        assert open_storage(url).keys() == [], "nothing of an installation outlives it"

@@ -14,7 +14,9 @@ import pytest
 
 from service.supervise.home import Home
 from service.supervise.processes import Identity
+from tests.cluster.judging import assert_home_at_rest
 from tests.cluster.serving import Serving, end_everything, serving
+from tests.cluster.strays import nothing_left_behind
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -24,11 +26,10 @@ JOB_LIMIT_S = 60.0
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "home"
-    yield folder
-    temp_dir = Home(folder).remembered_temp_dir()
-    end_everything(folder)
+    with nothing_left_behind():
+        yield folder
+        end_everything(folder)
     assert not folder.exists()
-    assert temp_dir is None or not temp_dir.exists()
 
 
 def is_gone(pid: int) -> bool:
@@ -58,6 +59,11 @@ def is_loopback(address: str) -> bool:
 def job_of(served: Serving, job_id: str) -> dict[str, Any]:
     with served.client() as client:
         return client.job(job_id)
+
+
+def timeline_kinds(served: Serving, job_id: str) -> list[str]:
+    with served.client() as client:
+        return [row["kind"] for row in client.timeline(job_id)]
 
 
 def submit(served: Serving, **changes: Any) -> str:
@@ -96,6 +102,7 @@ def test_each_part_that_is_killed_comes_back_alone_and_all_listen_on_loopback(ho
         wait_for("another Ray", lambda: Home(home).ray_file.exists() and served.ray().pid != ray.pid, 90)
         assert served.stop() == 0
         assert "Traceback" not in served.told
+        assert_home_at_rest(home)
 
 
 @pytest.mark.timeout(400)
@@ -116,6 +123,25 @@ def test_each_part_that_is_stopped_is_replaced_and_the_job_starts_again(home: Pa
         # The new reconciler, on the new Ray, told by the new API.
         wait_for("the job's return", lambda: job_of(served, job_id)["attempt"] == 2, JOB_LIMIT_S)
         assert served.stop() == 0
+        assert_home_at_rest(home, has_lost_all=True)
+
+
+@pytest.mark.timeout(300)
+def test_a_raylet_that_is_stopped_is_replaced_with_its_head_and_the_job_starts_again(home: Path) -> None:
+    with serving(home) as served:
+        job_id = submit(served, checkpoint={"every_steps": 1000})
+        wait_for_step(served, job_id, 1500)
+        ray = served.ray()
+        [raylet] = [process.pid for process in served.processes() if process.name() == "raylet"]
+        os.kill(raylet, signal.SIGSTOP)
+        served.wait_told(f"! Ray        lost: its raylet's port {ray.raylet_port} said nothing")
+        wait_for("word on the page", lambda: not served.cluster()["is_up"])
+        assert is_gone(raylet)
+        wait_for("the job's return", lambda: "restore" in timeline_kinds(served, job_id), JOB_LIMIT_S)
+        assert job_of(served, job_id)["attempt"] == 2
+        assert served.ray().pid != ray.pid
+        assert served.stop() == 0
+        assert_home_at_rest(home, has_lost_all=True)
 
 
 def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path) -> None:
@@ -143,7 +169,9 @@ def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path)
             rows = client.timeline(job_id)
         assert [row["step"] for row in rows if row["kind"] == "restore"] >= [step + 200]
         wait_for_step(third, job_id, step + 250)
+        assert_home_at_rest(home)
         assert third.stop() == 0
+        assert_home_at_rest(home)
 
 
 def test_purging_after_a_kill_ends_what_was_left_running(home: Path) -> None:

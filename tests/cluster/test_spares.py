@@ -11,9 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
+from service.settings import load_settings
 from tests.cluster.gated import Gated, actor_pids, sigkill
+from tests.cluster.judging import remains_of
 from tests.cluster.serving import Serving
+from tests.faults.evidence import gather
 from tests.waiting import wait_for
+from workers.assignment import JobKey
+from workers.control.names import worker_name
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -41,6 +46,9 @@ def test_a_spare_becomes_a_worker_with_room_of_its_own_and_is_adopted_and_replac
     job = submit(config={"gates": [4, 8, 16]})
     assert job.wait_at(4, 1) == [spare]
     wait_for("its room to be taken", lambda: free_cpus(served) == NUM_CPUS - 1)
+    remains = remains_of(served.home, gather(load_settings({"home": served.home}, {})).installation)
+    assert set(remains.groups.values()) == {worker_name(JobKey(job_id=job.id, attempt=1), "1.1")}
+    assert set(remains.groups.values()) < set(remains.names)
     sigkill(*actor_pids(served, "JobController"))
     job.open(4)
     assert job.wait_at(8, 1) == [spare]
@@ -74,6 +82,7 @@ def test_a_worker_with_variables_of_its_own_is_a_new_process(served: Serving, su
     job.open(4)
     job.wait_done()
     assert psutil.pid_exists(spare)
+    job.assert_nothing_broken()
 
 
 def the_spare(served: Serving) -> int:

@@ -80,7 +80,7 @@ class Desk:
         }
         heard = {i: s for i, s in self.statuses.items() if i not in silent}
         inputs = Inputs(
-            unix_s=1e9 + self.now,
+            unix_s=self.unix_s,
             direction=self.direction,
             acked=self.acked,
             listed=self.listed,
@@ -95,6 +95,10 @@ class Desk:
         self.state, self.actions = turn(self.state, inputs, self.now)
         if self.sees_head and self.of(AskHead):
             self.head_seen_s = self.now
+
+    @property
+    def unix_s(self) -> float:
+        return 1e9 + self.now
 
     def say(self, worker_id: str, phase: Phase, **more: object) -> None:
         old = self.statuses.get(worker_id)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from workers.control.actor import Tail
 from workers.control.fleet import Heard
 from workers.errors import Failure, Reason
 from workers.plan import Goal, Plan, PlanId
+from workers.run_settings import Donor
 from workers.status import (
     Acknowledged,
     BuildInfo,
@@ -27,11 +29,23 @@ from workers.status import (
 BATCH = 8
 DIVERGED = Failure(reason=Reason.DIVERGED, type="DivergedError", message="the loss was not finite")
 ROUNDS_A_POLL = 10
+_IN_GROUP = (Phase.COMPUTE, Phase.HELD)
+
+
+Measured: TypeAlias = Callable[[Plan, int], dict[str, float]]
+
+
+def falling(plan: Plan, round: int) -> dict[str, float]:
+    """A loss that is the same whatever the plan says."""
+    return {"loss": 1.0 / round}
 
 
 @dataclass
 class FakeWorker:
-    """One worker; ``total`` rounds are to be done in all, or it diverges for good at round ``fails_at``."""
+    """One worker; ``total`` rounds are to be done in all, or it diverges for good at round ``fails_at``.
+
+    Every round reports ``values`` besides.
+    """
 
     worker_id: str
     total: int
@@ -46,6 +60,10 @@ class FakeWorker:
     round: int | None = None
     log: bytes = b""
     records: list[RoundRecord] = field(default_factory=list)
+    values: Mapping[str, float] = field(default_factory=dict)
+    measured: Measured = falling
+    may_reach: Callable[[], int] = lambda: sys.maxsize
+    asked: list[CheckpointInfo] = field(default_factory=list)
 
     def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
         self.term, self.seq = term, self.seq + 1
@@ -65,7 +83,7 @@ class FakeWorker:
             phase_age_s=0.0,
             plan=self.plan,
             halted=self.halted,
-            generation=self.plan.generation if self.plan and self.phase is Phase.COMPUTE else None,
+            generation=self.plan.generation if self.plan and self.phase in _IN_GROUP else None,
             lineage=self.plan.lineage if self.plan else None,
             round=self.round,
             cursor=None if self.round is None else self.round * BATCH,
@@ -84,7 +102,7 @@ class FakeWorker:
             ),
             records=tuple(self.records) if wants_records else (),
             logs=(LogChunk(worker_id=self.worker_id, offset=offset, rank=0, time=0.0, data=rest),) if rest else (),
-            checkpoints=(self._final(),) if is_done else (),
+            checkpoints=(*self.asked, *([self._checkpoint(is_final=True)] if is_done else [])),
         )
 
     def halt(self, plan_id: PlanId) -> None:
@@ -93,7 +111,7 @@ class FakeWorker:
 
     def leave_group(self) -> None:
         """Stop in mid-round, as for the loss of a peer."""
-        if self.plan is not None and self.phase is Phase.COMPUTE:
+        if self.plan is not None and self.phase in _IN_GROUP:
             self.phase = Phase.STOPPED
             self.stop = StopReport(generation=self.plan.generation, cause=StopCause.ABORTED)
 
@@ -106,14 +124,29 @@ class FakeWorker:
 
     def _obey(self, plan: Plan) -> None:
         if plan.member(self.worker_id) is None:
-            if self.plan is not None and self.phase is Phase.COMPUTE:
+            if self.plan is not None and self.phase in _IN_GROUP:
                 self.stop = StopReport(generation=self.plan.generation, cause=StopCause.REMOVED)
                 self.plan, self.phase = plan, Phase.STOPPED
         elif plan.goal is Goal.SAVE_AND_STOP:
             self.plan, self.phase = plan, Phase.SAVED
         else:
-            for _ in range(ROUNDS_A_POLL):
-                self._train(plan)
+            if isinstance(plan.source, Donor) and (self.plan is None or plan.lineage > self.plan.lineage):
+                self.round = plan.source.cursor // BATCH
+            num_saves = self.plan.saves if self.plan else plan.saves
+            self.plan = plan
+            if plan.saves > num_saves:
+                self.asked = [self._checkpoint(is_final=False)]
+            for _ in range(min(ROUNDS_A_POLL, self.may_reach() - (self.round or 0))):
+                if not self._stands(plan):
+                    self._train(plan)
+
+    def _stands(self, plan: Plan) -> bool:
+        """Whether the last round crossed the plan's line."""
+        at = (self.round or 0) * BATCH
+        if plan.until is None or not at - BATCH < plan.until <= at or self.phase in (Phase.DONE, Phase.FAILED):
+            return False
+        self.phase = Phase.HELD
+        return True
 
     def _train(self, plan: Plan) -> None:
         self.plan, self.stop = plan, None
@@ -134,26 +167,34 @@ class FakeWorker:
                 cursor=self.round * BATCH,
                 samples=BATCH,
                 time=float(self.round),
-                values={"loss": 1.0 / self.round, "step_s": 1.0 / plan.num_members, "workers": plan.num_members},
+                values={
+                    **self.measured(plan, self.round),
+                    "step_s": 1.0 / plan.num_members,
+                    "workers": plan.num_members,
+                    **self.values,
+                },
             )
         )
         if self.round == self.total:
             self.phase = Phase.DONE
 
-    def _final(self) -> CheckpointInfo:
+    def _checkpoint(self, *, is_final: bool) -> CheckpointInfo:
         assert self.plan is not None
+        assert self.round is not None
         return CheckpointInfo(
-            path="final",
+            path="final" if is_final else f"{self.plan.lineage:04d}-{self.round:09d}",
             attempt=1,
             lineage=self.plan.lineage,
             generation=self.plan.generation,
-            round=self.total,
-            step=self.total,
-            cursor=self.total * BATCH,
+            round=self.round,
+            step=self.round,
+            cursor=self.round * BATCH,
             size_bytes=1,
             metric=None,
-            is_final=True,
+            is_final=is_final,
             created_at=0.0,
+            settings=self.plan.settings,
+            saves=self.plan.saves,
         )
 
 
@@ -167,7 +208,12 @@ class FakeFleet:
         workers: dict[str, FakeWorker] | None = None,
         machines: Callable[[], tuple[str, ...]] = lambda: ("n",),
         fails_at: int | None = None,
+        values: Mapping[str, float] | None = None,
+        measured: Measured = falling,
+        may_reach: Callable[[], int] = lambda: sys.maxsize,
     ) -> None:
+        self._values = values or {}
+        self._measured, self._may_reach = measured, may_reach
         self.news = asyncio.Event()
         self._machines = machines
         self.workers = workers if workers is not None else {}
@@ -207,7 +253,15 @@ class FakeFleet:
             self._unplaced.add(worker_id)
         else:
             place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))
-            self.workers[worker_id] = FakeWorker(worker_id, self._total, self._fails_at, place)
+            self.workers[worker_id] = FakeWorker(
+                worker_id,
+                self._total,
+                self._fails_at,
+                place,
+                values=self._values,
+                measured=self._measured,
+                may_reach=self._may_reach,
+            )
             self.news.set()
 
     def can_poll(self, worker_id: str) -> bool:
@@ -247,6 +301,9 @@ class FakeFleet:
 
     async def bundle(self) -> list[Any]:
         return []
+
+    def abandon(self) -> None:
+        return
 
     def leave(self) -> None:
         self.has_left = True

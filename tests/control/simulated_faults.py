@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from tests.control.simulated_worker import SimWorker
+from workers.run_settings import Donor, RunSettings
 from workers.status import Phase, RunGoal
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Fault(StrEnum):
     KILL_WITH_CONTROLLER = "kill_with_controller"
     RAISE_AND_KILL = "raise_and_kill"
     CUT_OFF = "cut_off"
+    RETUNE = "retune"
+    EXPLOIT = "exploit"
+    LINE = "line"
 
 
 TARGETED: Mapping[Fault, Callable[[SimWorker], bool]] = {
@@ -133,6 +137,27 @@ def _scale(world: World) -> None:
     world.want = world.rng.randint(*world.workers_range)
 
 
+def _retune(world: World, donor: Donor | None = None) -> None:
+    n = world.settings.n + 1 if world.settings else 1
+    lr = world.rng.random() + 0.1
+    world.settings = RunSettings(n=n, lr=lr, global_batch=8, actor="pbt", reason="planted", donor=donor)
+
+
+def _exploit(world: World) -> None:
+    """Another job offers a state of so many rounds; its rounds have negative tokens."""
+    n = len(world.donors) + 1
+    num_rounds = world.rng.randint(1, world.num_rounds - 1)
+    donor = Donor(job_id="donor", path=f"donated/{n}", cursor=num_rounds * 8)
+    world.donors[donor.path] = tuple(-(n * 1000 + round) for round in range(1, num_rounds + 1))
+    _retune(world, donor)
+
+
+def _draw_line(world: World) -> None:
+    """A line ahead of most, or behind them; whoever drew it decides when all stand there, sooner or later."""
+    furthest = max((w.round or 0 for w in world.workers.values()), default=0)
+    world.until = max(1, (furthest + world.rng.randint(-1, 8)) * 8 - world.rng.randint(0, 7))
+
+
 def _cut_rendezvous(world: World) -> None:
     for group in world.groups.values():
         group.is_broken = group.is_broken or world.rng.random() < 0.5
@@ -161,6 +186,9 @@ _STRIKES: Mapping[Fault, Strike] = {
     Fault.SLOW_CONTROLLER: _slow_controller,
     Fault.CUT_OFF: _cut_off,
     Fault.SCALE: _scale,
+    Fault.RETUNE: _retune,
+    Fault.EXPLOIT: _exploit,
+    Fault.LINE: _draw_line,
     Fault.CUT_RENDEZVOUS: _cut_rendezvous,
     Fault.PAUSE: _pause,
     Fault.CANCEL: _cancel,

@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING
 
 from workers.errors import Failure, Reason
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
+from workers.run_settings import Donor
 from workers.status import (
     Phase,
     StopCause,
     StopReport,
     WorkerStatus,
 )
-from workers.training.boundary import Agreement, count, enter, enterable, halt, is_halted, offer, settle
+from workers.training.boundary import (
+    Agreement,
+    count,
+    enter,
+    enterable,
+    halt,
+    has_pending,
+    is_halted,
+    offer,
+    settle,
+)
 
 if TYPE_CHECKING:
     from tests.control.simulation import World
@@ -51,6 +62,7 @@ class SimWorker:
     has_contributed: bool = False
     stop: StopReport | None = None
     is_finished: bool = False
+    stands_at: int | None = None
     is_frozen: bool = False
     slow_until: float = 0.0
     user_error_next: bool = False
@@ -119,6 +131,10 @@ class SimWorker:
                     self._obey(plan)
             case Phase.RENDEZVOUS:
                 self._rendezvous()
+            case Phase.HELD if self.group is not None and self.group.is_broken:
+                self.leave(StopCause.PEER)
+            case Phase.HELD if not (self.has_contributed or has_pending(self.held)):
+                pass
             case _:
                 self._collective()
 
@@ -183,9 +199,12 @@ class SimWorker:
         assert self.round is not None
         assert self.lineage is not None
         assert self.held.plan is not None
-        self.round += 1
-        token = self.world.token(self, group, self.held.plan)
-        self.history += (token,)
+        if self.phase is not Phase.HELD:
+            self.round += 1
+            token = self.world.token(self, group, self.held.plan)
+            self.history += (token,)
+            until = self.held.plan.until
+            self.stands_at = until if until is not None and self.round * 8 - 8 < until <= self.round * 8 else None
         self.held = settle(self.held, num_counted)
         plan = self.held.plan
         if self.round == self.world.num_rounds:
@@ -198,7 +217,10 @@ class SimWorker:
         else:
             if self.round % 5 == 0 and plan.members[0].worker_id == self.id:
                 self.world.save(self, is_final=False)
-            self.to(Phase.EXCHANGE)
+            self.to(self._onward(plan))
+
+    def _onward(self, plan: Plan) -> Phase:
+        return Phase.HELD if plan.until is not None and plan.until == self.stands_at else Phase.EXCHANGE
 
     def _sync(self, group: Group) -> None:
         """Take the source's state; refuse a generation in which a commit would be lost."""
@@ -211,10 +233,15 @@ class SimWorker:
         if snapshot == "refused":
             self.leave(StopCause.PEER)
             return
+        if isinstance(source, MemberSource):
+            self.stands_at = self.world.all_workers[source.worker_id].stands_at
+        elif self.lineage != group.plan.lineage:
+            self.stands_at = None
         self.lineage, self.history = group.plan.lineage, snapshot
         self.round = len(snapshot)
         self.is_finished = self.round == self.world.num_rounds
-        self.to(Phase.EVAL if self.is_finished else Phase.EXCHANGE)
+        assert self.held.plan is not None
+        self.to(Phase.EVAL if self.is_finished else self._onward(self.held.plan))
 
     def _source_state(self, source: object, members: list[SimWorker | None]) -> tuple[int, ...] | str:
         match source:
@@ -222,6 +249,8 @@ class SimWorker:
                 return ()
             case CheckpointSource(path=path):
                 return next(h for c, h in self.world.storage if c.path == path)
+            case Donor(path=path):
+                return self.world.donors[path]
             case MemberSource(worker_id=worker_id):
                 giver = self.world.all_workers[worker_id]
                 assert giver.round is not None

@@ -28,17 +28,24 @@ from workers.control.decisions import (
 )
 from workers.control.turn import begin, turn
 from workers.plan import Plan
+from workers.run_settings import Donor, RunSettings
 from workers.spec import parse_job_spec
 from workers.status import (
     Acknowledged,
     CheckpointInfo,
     Direction,
     Outcome,
+    Phase,
     RunGoal,
     WorkerStatus,
 )
 
-SETTINGS = ControlSettings(liveness_s=3, hold_s=20, place_s=30, gather_s=1, stop_s=5, kill_s=3)
+SETTINGS = ControlSettings(liveness_s=3, hold_s=20, place_s=30, gather_s=1, stop_s=5, kill_s=3, line_s=10)
+LOST_SHARE = 0.05
+"""Of each kind of message: orders, questions and their answers."""
+
+POLL_S = 0.5
+"""A poll that was not answered by then is given up; the fleet's has a like part of the patience with a worker."""
 
 
 @dataclass
@@ -65,12 +72,16 @@ class World:
     plans: dict[tuple[object, int], object] = field(default_factory=dict)
     mail: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     heard: dict[str, WorkerStatus] = field(default_factory=dict)
-    in_flight: set[str] = field(default_factory=set)
+    asked: dict[str, float] = field(default_factory=dict)
     outcome: Outcome | None = None
     num_user_errors: int = 0
     stored: tuple[int, int] = (0, 0)
     superseded: int = 0
     goal: RunGoal = RunGoal.RUN
+    settings: RunSettings | None = None
+    until: int | None = None
+    num_stood: int = 0
+    donors: dict[str, tuple[int, ...]] = field(default_factory=dict)
     struck: list[Fault] = field(default_factory=list)
     num_deaths: int = 0
     was_empty: bool = False
@@ -107,6 +118,7 @@ class World:
             metric=None,
             is_final=is_final,
             created_at=self.now,
+            settings=plan.settings,
         )
         self.storage.append((info, worker.history))
 
@@ -134,9 +146,12 @@ class World:
     # --- the controller and its calls -----------------------------------------------------------
 
     def send(self, effect: Callable[[], None]) -> None:
-        """Deliver later, out of order, or (seldom) never."""
-        if self.rng.random() > 0.05:
-            self.mail.append((self.now + self.rng.uniform(0.0, 0.3), effect))
+        """Deliver an order later, out of order, or (seldom) never."""
+        self._post(effect, 0.3)
+
+    def _post(self, effect: Callable[[], None], most_s: float) -> None:
+        if self.rng.random() > LOST_SHARE:
+            self.mail.append((self.now + self.rng.uniform(0.0, most_s), effect))
 
     def control(self) -> None:
         if self.now < self.controller_resumes:
@@ -145,12 +160,13 @@ class World:
             self._succeed()
         assert self.controller is not None
         self._poll_all(self.controller)
+        self._decide()
         known = [c for c, _ in self.storage]
         self.stored = max(self.stored, self.controller.furthest)
         newest = max(known, key=lambda c: c.order, default=None)
         inputs = Inputs(
             unix_s=self.now,
-            direction=Direction(goal=self.goal, num_workers=self.want),
+            direction=Direction(goal=self.goal, num_workers=self.want, settings=self.settings, until=self.until),
             acked=Acknowledged(rounds=self.stored, checkpoints=frozenset(c.path for c in known)),
             listed=self.listed,
             statuses=dict(self.heard),
@@ -167,6 +183,13 @@ class World:
         for action in actions:
             self._act(action)
 
+    def _decide(self) -> None:
+        """Whether those who stand at the line go on; now and then the verdict takes longer than they wait."""
+        standing = {w.stands_at for w in self.workers.values() if w.phase is Phase.HELD}
+        if self.until in standing and self.rng.random() < 0.02:
+            self.num_stood += 1
+            self.until = self.rng.choice([None, (self.until or 0) + self.rng.randint(1, 60)])
+
     def _succeed(self) -> None:
         self.term += 1
         spec = parse_job_spec(
@@ -181,7 +204,7 @@ class World:
         )
         self.controller = begin(JobKey(job_id="job", attempt=1), self.term, spec, SETTINGS, self.now)
         self.listed = tuple(sorted(self.workers))
-        self.heard, self.in_flight, self.lost, self.superseded = {}, set(), {}, 0
+        self.heard, self.asked, self.lost, self.superseded = {}, {}, {}, 0
         self.head_seen_s, self.was_cut_off, self.is_asking_head = None, False, False
 
     def _check_lineage(self, before: ControllerState) -> None:
@@ -191,6 +214,8 @@ class World:
         if plan is None or plan.lineage in self.lineages:
             return
         self.lineages.add(plan.lineage)
+        if isinstance(plan.source, Donor):
+            return
         # Who was told to go, as nobody needed it then, cannot be called back.
         sent_away = {i for i, f in self.controller.workers.items() if f.kill or f.stopping_since_s is not None}
         alive = [
@@ -203,9 +228,9 @@ class World:
     def _poll_all(self, controller: ControllerState) -> None:
         for worker_id in controller.workers:
             worker = self.workers.get(worker_id)
-            if worker is None or worker_id in self.in_flight:
+            if worker is None or self.now - self.asked.get(worker_id, -POLL_S) < POLL_S:
                 continue
-            self.in_flight.add(worker_id)
+            self.asked[worker_id] = self.now
             plan, term = controller.offers.get(worker_id), self.term
 
             def ask(worker: SimWorker = worker, plan: Plan | None = plan, term: int = term) -> None:
@@ -214,13 +239,13 @@ class World:
 
                 def answer(status: WorkerStatus | None = status, worker: SimWorker = worker) -> None:
                     if term == self.term:
-                        self.in_flight.discard(worker.id)
+                        self.asked.pop(worker.id, None)
                         if status is not None:
                             self.heard[worker.id] = status
 
-                self.mail.append((self.now + self.rng.uniform(0.0, 0.1), answer))
+                self._post(answer, 0.1)
 
-            self.mail.append((self.now + self.rng.uniform(0.0, 0.1), ask))
+            self._post(ask, 0.1)
 
     def _act(self, action: object) -> None:
         term = self.term

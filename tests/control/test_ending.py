@@ -53,7 +53,7 @@ def test_a_failure_tells_what_failed_beside_the_checkpoint_before_it() -> None:
     desk.stop(worker, StopCause.USER, FAILURE)
     desk.turn()
     desk.turn()
-    why = "ValueError: bad sample (failed 1 times, retry.max_failures=0)"
+    why = "ValueError: bad sample (failed once; retry.max_failures=0)"
     assert told_end(desk, worker) == (f"saving before the job fails: {why}", "end/failed", f"failed: {why}")
 
 
@@ -84,7 +84,7 @@ def test_a_store_that_is_away_holds_a_failure_up_for_a_while_only() -> None:
 def test_a_state_that_was_only_restored_has_no_record_to_wait_for(goal: RunGoal) -> None:
     desk = Desk()
     (worker,) = desk.started(1)
-    restored = replace(desk.plan, source=CheckpointSource("p5", 5))
+    restored = replace(desk.plan, source=CheckpointSource("p5", 5, 40))
     desk.say(worker, Phase.COMPUTE, plan=restored)
     desk.turn()
     if goal is RunGoal.RUN:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.control.desk import Desk, build_info
 from workers.control.decisions import StartWorker, StopWorker
+from workers.control.evacuate import AHEAD_S
 from workers.errors import Reason
 from workers.plan import Goal, Switch, TimelineKind
 from workers.status import AvoidedNode, Outcome, Phase, StopCause
@@ -17,12 +18,13 @@ def on(desk: Desk, worker_id: str, node_id: str, phase: Phase) -> None:
     desk.say(worker_id, phase, build=replace(build_info(), node_id=node_id))
 
 
-def drained(low: int = 1) -> tuple[Desk, list[str]]:
-    """Two workers train, the second on a node that is drained now."""
+def drained(low: int = 1, goes_after_s: float | None = None) -> tuple[Desk, list[str]]:
+    """Two workers train, the second on a node that is drained now, and is taken away after some seconds."""
     desk = Desk(low=low)
     ids = desk.started(2)
     on(desk, ids[1], "old", Phase.COMPUTE)
-    desk.direction = replace(desk.direction, avoid=(OLD,))
+    goes_at = None if goes_after_s is None else desk.unix_s + goes_after_s
+    desk.direction = replace(desk.direction, avoid=(replace(OLD, goes_at=goes_at),))
     desk.turn()
     return desk, ids
 
@@ -69,6 +71,21 @@ def test_with_fewer_than_the_minimum_elsewhere_the_job_saves_and_gives_its_place
     assert OLD.reason in end.detail
     desk.turn()
     assert desk.plan.goal is Goal.SAVE_AND_STOP
+
+
+def test_a_node_that_goes_sooner_is_left_before_it_goes() -> None:
+    desk, (first, _) = drained(goes_after_s=30.0)
+    desk.turn(after_s=30.0 - AHEAD_S - 1.0)
+    assert desk.plan.num_members == 2
+    desk.turn(after_s=1.0)
+    assert desk.plan.worker_ids == (first,)
+
+
+def test_with_nobody_elsewhere_the_job_is_saved_before_the_node_goes() -> None:
+    desk, _ = drained(low=2, goes_after_s=30.0)
+    desk.turn(after_s=30.0 - AHEAD_S)
+    assert desk.state.ending is not None
+    assert desk.state.ending.must_save
 
 
 def test_a_newcomer_on_a_node_to_avoid_is_not_taken_in() -> None:

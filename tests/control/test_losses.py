@@ -219,7 +219,7 @@ def test_an_exception_beside_a_loss_is_counted_once_and_both_are_told() -> None:
     desk.stop("1.3", StopCause.PEER)
     desk.stop("1.2", StopCause.USER, FAILURE)
     desk.turn()
-    assert (desk.state.num_failures, desk.state.ending) == (1, None)
+    assert (desk.state.failures.num, desk.state.ending) == (1, None)
     assert set(desk.plan.worker_ids) == {"1.2", "1.3"}
     assert desk.rows() == [TimelineKind.FAILURE]
     assert lost_of(desk) == ["1.1"]

@@ -91,9 +91,11 @@ def test_generations_do_not_see_each_other() -> None:
 
 def test_only_the_newest_generations_are_kept() -> None:
     store = Rendezvous()
-    for generation in range(1, 3 * MAX_GROUPS):
+    last = 3 * MAX_GROUPS
+    for generation in range(1, last + 1):
         store.set(f"1/{generation}", "a", b"x")
-    assert store.num_groups == MAX_GROUPS
+    kept = [generation for generation in range(1, last + 1) if store.check(f"1/{generation}", ["a"])]
+    assert kept == list(range(last - MAX_GROUPS + 1, last + 1))
     with pytest.raises(SupersededError):
         store.set("1/1", "a", b"x")
 

@@ -70,7 +70,7 @@ def test_a_job_goes_on_from_the_checkpoint_before_a_damaged_one_and_tells(
         await scene.prepare()
         first = await scene.until(lambda s: s.plan is not None)
         assert first.plan is not None
-        assert first.plan.source == CheckpointSource(info(5).path, 5)
+        assert first.plan.source == CheckpointSource(info(5).path, 5, info(5).cursor)
         await scene.until(lambda s: f"passed/{info(6).path}" in scene.store.timeline)
         row = scene.store.timeline[f"passed/{info(6).path}"]
         assert row.kind == "restore"
@@ -126,6 +126,6 @@ def test_storage_that_fails_for_a_moment_is_not_taken_for_empty(
         (tmp_path / "real").rename(root)
         first: JobSnapshot = await scene.until(lambda s: s.plan is not None)
         assert first.plan is not None
-        assert first.plan.source == CheckpointSource(info(5).path, 5)
+        assert first.plan.source == CheckpointSource(info(5).path, 5, info(5).cursor)
 
     play(act)

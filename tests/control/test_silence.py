@@ -6,6 +6,7 @@ import pytest
 
 from tests.control.desk import Desk
 from workers.control.decisions import AskHead, KillWorker
+from workers.control.membership import LATE_TURN_S
 from workers.status import StopCause
 
 
@@ -21,6 +22,18 @@ def test_silence_is_judged_by_whether_others_answer(others_silent: bool, waited_
         if desk.of(KillWorker):
             break
     assert bool(desk.of(KillWorker)) is is_killed
+
+
+@pytest.mark.parametrize("turn_s", [0.1, 0.5, 1.0, LATE_TURN_S])
+def test_who_falls_silent_is_given_up_two_turns_after_liveness_s_at_most(turn_s: float) -> None:
+    """One turn in which Ray's head is asked, one that has its answer."""
+    desk = Desk()
+    desk.started(2)
+    silent_since_s, limit_s = desk.now, desk.state.settings.liveness_s
+    while not desk.of(KillWorker):
+        assert desk.now - silent_since_s <= limit_s + 2 * turn_s
+        desk.turn(after_s=turn_s, silent=("1.2",))
+    assert limit_s < desk.now - silent_since_s <= limit_s + 2 * turn_s + 1e-6
 
 
 @pytest.mark.parametrize(("silent", "waited_s", "is_killed"), [(("1.2",), 4, True), (("1.1", "1.2"), 9, False)])

@@ -61,9 +61,9 @@ def test_a_group_that_is_being_formed_counts() -> None:
     assert (told.plan, told.num_current) == (new, 2)
 
 
-def test_a_worker_without_a_place_is_pending_and_the_wish_stays_within_the_range() -> None:
+def test_a_worker_without_a_place_is_pending_and_asked_for_within_the_range() -> None:
     told = snapshot(state(status("1.1", Phase.BUILD, None), num_unplaced=2))
-    assert (told.num_current, told.num_pending, told.num_wanted) == (0, 2, 4)
+    assert (told.num_current, told.num_pending, told.num_asked) == (0, 2, 4)
 
 
 def test_progress_is_remembered_when_nobody_is_left_to_tell_it() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.control.desk import FAILURE, Desk, checkpoint
 from workers.control import starts
-from workers.control.decisions import StartWorker, StopWorker
+from workers.control.decisions import KillWorker, StartWorker, StopWorker, phase_bounds_s
 from workers.errors import Reason
 from workers.plan import TimelineKind
 from workers.status import Outcome, Phase, RunPhase, TimelineRow
@@ -130,3 +130,64 @@ def test_a_job_that_never_gets_further_than_where_all_its_workers_die_fails() ->
         desk.turn()
     assert desk.state.outcome is Outcome.FAILED
     assert "without getting further" in desk.state.detail
+
+
+def hang(desk: Desk, *worker_ids: str, phase: Phase = Phase.BUILD) -> list[TimelineRow]:
+    """They outlast the time for a start, and are killed; what is told of it."""
+    for worker_id in worker_ids:
+        desk.say(worker_id, phase, build=None, phase_age_s=1801.0)
+    desk.turn()
+    told = desk.notes()
+    assert {action.worker_id for action in desk.actions if isinstance(action, KillWorker)} == set(worker_ids)
+    desk.turn(lost=dict.fromkeys(worker_ids, "killed"))
+    return told
+
+
+def test_a_start_that_hangs_is_told_while_it_does_and_tried_once_more() -> None:
+    desk = Desk(want=2)
+    desk.turn()
+    desk.turn()
+    for age_s, told in ((30.0, ""), (725.0, "worker 1.1 builds its task for 12 min by now, and has 30 min")):
+        desk.say("1.1", Phase.BUILD, build=None, phase_age_s=age_s)
+        desk.turn()
+        assert told in desk.state.detail
+    assert "build_s" in desk.state.detail
+    rows = hang(desk, "1.1", "1.2")
+    assert [(row.kind, row.key) for row in rows] == [(TimelineKind.FAILURE, "start/1.1")]
+    assert "in phase build for 1801 s (bound 1800 s, by the setting build_s)" in rows[0].reason
+    assert desk.state.ending is None
+    second = str(newcomer(desk, 10))
+    assert "1 start of a worker failed: stalled" in desk.state.detail
+    hang(desk, second)
+    desk.turn()
+    desk.turn(lost={"1.4": "ended"})
+    desk.turn()
+    assert (desk.state.outcome, desk.state.reason) == (Outcome.FAILED, Reason.STALLED)
+
+
+def test_a_newcomer_whose_build_hangs_is_no_failure_of_the_code_that_trains() -> None:
+    desk = growing()
+    for _ in range(6):
+        worker = newcomer(desk, HOUR_S)
+        assert worker is not None
+        hang(desk, worker)
+    assert (desk.state.failures.num, desk.state.ending, desk.state.phase) == (0, None, RunPhase.RUNNING)
+
+
+def test_installing_has_a_bound_of_its_own_with_the_time_for_another_worker_that_installs() -> None:
+    desk = Desk(want=1)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.INSTALL, build=None, phase_age_s=3000.0)
+    desk.turn()
+    assert "worker 1.1 installs dependencies for 50 min by now" in desk.state.detail
+    desk.say("1.1", Phase.INSTALL, build=None, phase_age_s=3700.0)
+    desk.turn()
+    assert desk.actions[-1] == KillWorker(
+        "1.1", "stalled: in phase install for 3700 s (bound 3660 s, by the setting install_s)"
+    )
+
+
+def test_who_waits_for_others_in_an_exchange_has_as_long_as_they_have() -> None:
+    bounds = phase_bounds_s(step_s=7200.0)
+    assert bounds[Phase.EXCHANGE] == bounds[Phase.DATA] + bounds[Phase.COMPUTE] == 7500.0

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from service.words import timeline
+import pytest
+
+from service.timeline_words import sentence
 from workers.control import telemetry as module
 from workers.control.telemetry import Pending, Telemetry
 from workers.lr import LrPlan
 from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
+    BackOff,
     CheckpointInfo,
     Cut,
     FailedSave,
@@ -82,6 +85,26 @@ def told(buffers: Telemetry) -> list[tuple[int, int]]:
     return [(r.round, r.generation) for r in buffers.pending().records]
 
 
+def is_drained(buffers: Telemetry) -> bool:
+    """Whether the store has everything."""
+    left = buffers.pending()
+    return not (left.records or left.logs or left.checkpoints or left.timeline)
+
+
+def test_a_portion_is_all_there_is_unless_it_is_too_much_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SENT_RECORDS", 2)
+    monkeypatch.setattr(module, "MAX_SENT_LOG_BYTES", 5)
+    buffers = Telemetry(G, Acknowledged())
+    buffers.take(status(record(1), record(2), record(3), logs=(chunk(0, b"12345678"),)))
+    assert not buffers.is_all(buffers.pending())
+    buffers.acknowledge(Acknowledged(rounds=(1, 1)))
+    assert not buffers.is_all(buffers.pending())
+    buffers.acknowledge(Acknowledged(rounds=(1, 1), log_offsets={"1.1": 5}))
+    portion = buffers.pending()
+    assert buffers.is_all(portion)
+    assert ([r.round for r in portion.records], [c.data for c in portion.logs]) == ([2, 3], [b"678"])
+
+
 def test_records_are_kept_until_the_store_has_them() -> None:
     buffers = Telemetry(G, Acknowledged())
     buffers.take(status(record(1), record(2)))
@@ -91,9 +114,9 @@ def test_records_are_kept_until_the_store_has_them() -> None:
     assert told(buffers) == [(3, 1)]
     buffers.take(status(record(1), record(2), record(3)))
     assert told(buffers) == [(3, 1)]
-    assert not buffers.is_drained
+    assert not is_drained(buffers)
     buffers.acknowledge(Acknowledged(rounds=(1, 3)))
-    assert buffers.is_drained
+    assert is_drained(buffers)
 
 
 def test_of_two_records_of_one_round_the_higher_generation_stays() -> None:
@@ -156,7 +179,7 @@ def test_log_pieces_adjoin_and_are_told_from_what_is_stored_on() -> None:
     buffers.take_log(chunk(20, b"late"))
     assert buffers.pending().logs == (chunk(12, b"th"), chunk(20, b"late"))
     buffers.acknowledge(Acknowledged(log_offsets={"1.1": 24}))
-    assert buffers.is_drained
+    assert is_drained(buffers)
 
 
 def test_logs_are_sent_in_portions(monkeypatch) -> None:  # type: ignore[no-untyped-def]  # pytest
@@ -177,11 +200,11 @@ def test_a_save_that_failed_is_told_once_however_often_it_is_polled() -> None:
     buffers.take(status(failed_saves=(failed,)))
     [row] = buffers.pending().timeline
     assert (row.kind, row.step, row.time, row.reason) == ("checkpoint", 4, 5.0, failed.message)
-    assert timeline(asdict(row)) == "The checkpoint of step 4 cannot be written: full"
+    assert sentence(asdict(row)) == "The checkpoint of step 4 cannot be written: full"
     buffers.acknowledge(Acknowledged(timeline=frozenset({row.key})))
     buffers.take(status(failed_saves=(failed,)))
     assert buffers.pending().timeline == ()
-    assert buffers.is_drained
+    assert is_drained(buffers)
 
 
 def test_checkpoints_are_kept_until_registered() -> None:
@@ -199,12 +222,12 @@ def test_a_row_gets_its_price_from_the_records_around_the_change() -> None:
     assert buffers.pending().timeline[0].cost_s is None
     buffers.acknowledge(Acknowledged(rounds=(1, 3), timeline=frozenset({"plan/1/2"})))
     assert buffers.pending().timeline == ()
-    assert buffers.is_drained
+    assert is_drained(buffers)
     buffers.take(status(record(4, generation=2, n=2, time=4.5)))
     (priced,) = buffers.pending().timeline
     assert (priced.cost_s, priced.steps_lost, priced.step) == (0.5, 0, 3)
     buffers.acknowledge(Acknowledged(rounds=(1, 4), timeline=frozenset({"plan/1/2"})))
-    assert buffers.is_drained
+    assert is_drained(buffers)
 
 
 def test_a_restore_tells_how_many_rounds_were_lost() -> None:
@@ -251,7 +274,7 @@ def test_a_successor_prices_what_its_predecessor_left_open_by_the_last_commit_in
         ("plan/1/3", 3.0, 5),
     ]
     buffers.acknowledge(Acknowledged(rounds=(1, 6), timeline=keys))
-    assert buffers.is_drained
+    assert is_drained(buffers)
 
 
 def test_a_successor_prices_its_own_plan_though_every_record_before_it_is_stored() -> None:
@@ -263,6 +286,21 @@ def test_a_successor_prices_its_own_plan_though_every_record_before_it_is_stored
 
 def test_nothing_pending_is_nothing() -> None:
     assert Telemetry(G, Acknowledged()).pending() == Pending()
+
+
+def test_a_smaller_micro_batch_is_one_row_a_worker_and_size_with_its_reason() -> None:
+    telemetry = Telemetry(G, Acknowledged())
+    halved = BackOff(tried=8, kept=4, reason="out of memory at 8 samples a forward pass; going on with 4", time=5.0)
+    for worker_id in ("1.1", "1.2", "1.1"):
+        telemetry.take(status(back_offs=(halved,), worker_id=worker_id, cursor=3 * G))
+    rows = telemetry.pending().timeline
+    assert [(r.kind, r.step, r.time, r.before, r.after) for r in rows] == 2 * [
+        (TimelineKind.BATCH, 3, 5.0, {"micro_size": 8}, {"micro_size": 4})
+    ]
+    assert sentence(asdict(rows[1])) == f"Micro-batch 8 → 4: worker 1.2: {halved.reason}"
+    telemetry.acknowledge(Acknowledged(timeline=frozenset(r.key for r in rows)))
+    telemetry.take(status(back_offs=(halved,)))
+    assert is_drained(telemetry)
 
 
 def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> None:
@@ -278,7 +316,7 @@ def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> Non
     telemetry.acknowledge(Acknowledged(timeline=frozenset({"limit/logs"})))  # the other's key is long forgotten
     telemetry.take(status(cuts=cuts))
     assert telemetry.pending().timeline == ()
-    assert telemetry.is_drained
+    assert is_drained(telemetry)
     successor = Telemetry(G, Acknowledged(timeline=frozenset({"limit/logs"})))
     successor.take(status(cuts=cuts))
     assert [r.key for r in successor.pending().timeline] == ["limit/values"]

@@ -40,6 +40,10 @@ def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -
     assert desk.plan.switch is Switch.NOW
     assert desk.plan.precision.format is Format.FP32
     assert "fp32" in desk.plan.precision.why
+    assert desk.plan.exchange.scheme == "none"
+    assert "no compression is built yet" in desk.plan.exchange.why
+    (start,) = (row for row in desk.notes() if row.kind is TimelineKind.START)
+    assert start.after["communication"] == {"scheme": "none", "why": desk.plan.exchange.why}
     assert desk.rows() == [TimelineKind.START]
 
 
@@ -121,7 +125,7 @@ def test_the_same_failure_on_two_ranks_counts_once_and_too_many_save_and_fail() 
     for i in ids:
         desk.stop(i, StopCause.USER, FAILURE)
     desk.turn()
-    assert (desk.state.num_failures, desk.plan.failures) == (1, 1)
+    assert (desk.state.failures.num, desk.plan.failures.num) == (1, 1)
     assert desk.rows() == [TimelineKind.FAILURE]
     desk.train(*ids)
     desk.turn()

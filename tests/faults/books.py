@@ -11,6 +11,7 @@ from tests.faults.diary import Note
 from tests.faults.evidence import Event, Job, PointKey
 from tests.faults.findings import Finding, Kind
 from tests.faults.steps import final_generations, lives_of
+from tests.faults.tuned import judge_samples
 
 
 def judge_events(job: Job) -> Iterator[Finding]:
@@ -52,6 +53,10 @@ def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iter
     many = [step for step, count in Counter(point.step for point in visible).items() if count > 1]
     if many:
         yield Finding(Kind.POINT, job.id, f"steps {many[:10]} have several points")
+    if job.is_tuned:
+        if not has_lost_all:
+            yield from judge_samples(job, visible)
+        return
     places = [(0, 0), *((point.attempt, point.step) for point in visible)]
     for before, after in pairwise(places):
         if after[1] > before[1] + 1 and not has_lost_all and not _was_cancelled(job, before[0], after[0]):

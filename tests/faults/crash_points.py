@@ -43,29 +43,45 @@ class CrashPoint:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Trigger:
+    """Tells the one moment at which a crash point strikes."""
+
+    def __init__(self, point: CrashPoint) -> None:
+        self.point = point
+        self.has_struck = False
+        self._num_passed = 0
+
+    def pull(self, method: str, when: When) -> bool:
+        """Whether this is the moment; it comes once."""
+        if self.has_struck or (method, when) != (self.point.method, self.point.when):
+            return False
+        self._num_passed += 1
+        self.has_struck = self._num_passed == self.point.nth
+        return self.has_struck
+
+
 class Armed:
     """A port with a crash point; all else passes through."""
 
     def __init__(self, port: Any, point: CrashPoint) -> None:
-        self._port, self._point = port, point
-        self._num_begun = self._num_done = 0
+        self._port, self._trigger = port, Trigger(point)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._port, name)
-        if name != self._point.method:
+        if name != self._trigger.point.method:
             return method
 
         async def call(*arguments: Any, **named: Any) -> Any:
-            self._num_begun += 1
-            if self._point.when is When.BEFORE and self._num_begun == self._point.nth:
-                self._point.strike()
+            self._pass(name, When.BEFORE)
             answer = await method(*arguments, **named)
-            self._num_done += 1
-            if self._point.when is When.AFTER and self._num_done == self._point.nth:
-                self._point.strike()
+            self._pass(name, When.AFTER)
             return answer
 
         return call
+
+    def _pass(self, name: str, when: When) -> None:
+        if self._trigger.pull(name, when):
+            self._trigger.point.strike()
 
 
 def methods_of(port: type) -> list[str]:

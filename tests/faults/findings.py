@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+
+LOOK_S = 0.25
 
 
 class Kind(StrEnum):
@@ -13,12 +17,14 @@ class Kind(StrEnum):
     LOST = "an accepted job was lost"
     TWICE_MADE = "one submission made two jobs"
     TWICE_RUN = "a job ran twice at once"
+    TERMS = "two terms of a job at once"
     STEP = "an optimizer step was skipped or repeated"
     SAMPLE = "a sample was skipped or repeated"
     STATE = "an illegal transition or a wrong sequence of events"
     POINT = "a metric point is missing or double"
     TIMELINE = "the timeline is wrong"
     CHECKPOINT = "the list of checkpoints is not what storage holds"
+    SWEEP = "a sweep's books are wrong"
     LEFT = "something was left behind"
 
 
@@ -38,3 +44,11 @@ def assert_nothing_found(findings: Iterable[Finding]) -> None:
     """End a test: fails with every finding in a line of its own."""
     found = [str(finding) for finding in findings]
     assert not found, "\n".join(["the oracle found:", *found])
+
+
+async def at_rest(look: Callable[[], Awaitable[list[Finding]]], limit_s: float) -> list[Finding]:
+    """What is found once there is nothing any more, or once ``limit_s`` is over: the reaper takes its time."""
+    deadline_s = time.monotonic() + limit_s
+    while (found := await look()) and time.monotonic() < deadline_s:
+        await asyncio.sleep(LOOK_S)
+    return found

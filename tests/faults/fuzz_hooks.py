@@ -19,15 +19,52 @@ def as_zip(context: Any, value: Any) -> bytes:
 
 
 @schemathesis.hook
-def map_body(context: Any, body: Any) -> Any:
-    """Of a job, all that a schema cannot tell: something that exists. Without it nearly every spec is refused."""
-    if context.operation.path.startswith("/api/v1/jobs") and isinstance(body, dict) and "entrypoint" in body:
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """Make bodies sane that would be refused for what a schema cannot tell.
+
+    Only here, as what is changed now is judged anew: a body that was made to be wrong may have become right.
+    """
+    body = _sane(case.operation.path, case.body)
+    if body is not case.body:
+        case.body = body
+
+
+def _sane(path: str, body: Any) -> Any:
+    """Of a job, something that exists. Without it nearly every spec is refused."""
+    if path.startswith("/api/v1/jobs") and isinstance(body, dict) and "entrypoint" in body:
         sane = {"name": "fuzzed", "entrypoint": RECIPES[len(str(body)) % 2], "bundle": None, "init_from": None}
         kept = {k: v for k, v in body.items() if k not in {"steps", "epochs", "samples", "env", "dependencies"}}
         return {**kept, **sane, "steps": 5} if len(str(body)) % 3 else body
-    if context.operation.path.startswith("/api/v1/schedules") and isinstance(body, dict) and "cron" in body:
+    if path.startswith("/api/v1/schedules") and isinstance(body, dict) and "cron" in body:
         return _scheduled(body) if len(str(body)) % 3 else body
+    if path.startswith("/api/v1/configurations") and isinstance(body, dict) and "entrypoint" in body:
+        kept = {k: v for k, v in body.items() if k not in {"steps", "epochs", "samples", "env", "dependencies"}}
+        sane = {"entrypoint": RECIPES[len(str(body)) % 2], "bundle": None, "init_from": None, "steps": 5}
+        return {**kept, **sane} if len(str(body)) % 3 else body
+    if path.startswith("/api/v1/sweeps") and isinstance(body, dict) and "space" in body:
+        return _searched(body) if len(str(body)) % 3 else body
     return body
+
+
+def _searched(body: dict[str, Any]) -> dict[str, Any]:
+    """As of a schedule: the parts of a sweep that a schema cannot tell."""
+    size = len(str(body))
+    lr = {"log_uniform": [1e-4, 1e-1]}
+    sane = {
+        "name": f"fuzzed-{size % 50}",
+        "job": {"entrypoint": RECIPES[0], "samples": 500},
+        "space": ({"optimizer.lr": lr}, {"batch.global_size": {"choice": [8, 16]}, "optimizer.lr": lr})[size % 2],
+        "metric": ("eval.accuracy", "loss", "user.f1")[size % 3],
+        "mode": ("max", "min")[size % 2],
+        "sampler": ("tpe", "random", "cmaes")[size % 3],
+        "pruner": ("asha", "median", "none", {"asha": {"min_samples": 100}})[size % 4],
+        "population": None,
+        "promote": None,
+        "limits": {},
+        "warm_start": [],
+    }
+    own = {name for n, name in enumerate(sane) if size % 13 == n}
+    return body | {name: value for name, value in sane.items() if name not in own}
 
 
 def _scheduled(body: dict[str, Any]) -> dict[str, Any]:

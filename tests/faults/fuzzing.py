@@ -17,6 +17,8 @@ import httpx2
 
 from service.folders import token_file
 from service.settings import Settings, environment
+from service.sweep_records import ENDED_SWEEPS
+from tests.faults.evidence import gather
 from tests.faults.processes import Installation
 from tests.waiting import wait_for
 
@@ -29,6 +31,8 @@ CHECKS = (
     "content_type_conformance",
     "response_headers_conformance",
     "response_schema_conformance",
+    "negative_data_rejection",
+    "unsupported_method",
     "use_after_free",
     "ignored_auth",
 )
@@ -37,10 +41,14 @@ REQUEST_S = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fuzzed:
-    """What one run brought: answers by status, and, where not all was fine, what schemathesis tells of it."""
+    """What one run brought: answers by status, and, where not all was fine, what schemathesis tells of it.
+
+    ``deleted`` are the jobs that it asked to be deleted.
+    """
 
     num_cases: int
     statuses: Mapping[str, int]
+    deleted: frozenset[str]
     is_fine: bool
     told: str
 
@@ -83,16 +91,29 @@ def fuzz(settings: Settings, report: Path, effort: Effort, *, has_token: bool = 
             timeout=effort.limit_s,
             check=False,
         )
+        wait_for("the trials of ended sweeps to end", lambda: not num_open(settings))
     return read_report(report, done.returncode, done.stdout + done.stderr)
+
+
+def num_open(settings: Settings) -> int:
+    """How many trials have yet to be told that their sweep is over: the last call may have stopped it."""
+    ended = [sweep for sweep in gather(settings).sweeps.values() if sweep.state in ENDED_SWEEPS]
+    return sum(trial.is_open for sweep in ended for trial in sweep.trials)
 
 
 def read_report(report: Path, exit_code: int, output: str) -> Fuzzed:
     """Count the answers of a run, and cut what went wrong out of its output."""
     statuses: Counter[str] = Counter()
+    deleted: set[str] = set()
     for line in report.read_text().splitlines():
         recorder = json.loads(line).get("ScenarioFinished", {}).get("recorder", {})
         for interaction in recorder.get("interactions", {}).values():
             statuses[str((interaction["response"] or {}).get("status_code"))] += 1
+            request = interaction["request"]
+            if request["method"] == "DELETE" and "/jobs/" in request["uri"]:
+                deleted.add(request["uri"].rpartition("/")[2].partition("?")[0])
     is_fine = exit_code == 0
     told = "" if is_fine else output[max(0, output.find("= ERRORS =")) or max(0, output.find("= FAILURES =")) :]
-    return Fuzzed(num_cases=statuses.total(), statuses=dict(statuses), is_fine=is_fine, told=told)
+    return Fuzzed(
+        num_cases=statuses.total(), statuses=dict(statuses), deleted=frozenset(deleted), is_fine=is_fine, told=told
+    )

@@ -39,6 +39,7 @@ class Load:
     wrong: list[str] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     _num_keys: int = 0
+    _deletions: Counter[str] = field(default_factory=Counter)
 
     @asynccontextmanager
     async def running(self, num_callers: int = 3) -> AsyncIterator[None]:
@@ -62,15 +63,17 @@ class Load:
     async def _submit(self) -> None:
         if self._num_keys < self.most_jobs:
             self._num_keys += 1
-            await self._post(f"key-{self._num_keys}", self._num_keys)
+            await self.post(self._num_keys)
 
     async def _repeat(self) -> None:
         """The same submission once more, as after an answer that never arrived."""
         if self.accepted:
             key = self.rng.choice(sorted(self.accepted))
-            await self._post(key, int(key.removeprefix("key-")))
+            await self.post(int(key.removeprefix("key-")))
 
-    async def _post(self, key: str, number: int) -> None:
+    async def post(self, number: int) -> None:
+        """Submit a job, again and again until it is answered; the same number is the same submission."""
+        key = f"key-{number}"
         while True:
             answer = await self._call("POST", "/jobs", json=dict(self.spec(number)), headers={"Idempotency-Key": key})
             if answer is not None and answer.status_code != 503:
@@ -98,9 +101,12 @@ class Load:
 
     async def _delete(self) -> None:
         if (job_id := self._some_job()) and self.rng.random() < 0.5:
+            self._deletions[job_id] += 1
             answer = await self._call("DELETE", f"/jobs/{job_id}")
             if answer is None or answer.status_code in (204, 404):
                 self.deleted.add(job_id)
+            if answer is not None and answer.status_code == 404 and self._deletions[job_id] == 1:
+                self.wrong.append(f"{job_id} was gone before anybody had asked for that")
 
     def _some_job(self) -> str | None:
         known = sorted(set(self.accepted.values()) - self.deleted)
@@ -140,6 +146,7 @@ class Load:
             self.answers["broken"] += 1
             return None
         self.answers[str(answer.status_code)] += 1
-        if answer.status_code not in FINE:
+        is_untold = answer.status_code == 503 and "Retry-After" not in answer.headers
+        if answer.status_code not in FINE or is_untold:
             self.wrong.append(f"{method} {path}: {answer.status_code}: {answer.text[:300]}")
         return answer

@@ -22,7 +22,7 @@ from service import services
 from service.cluster import Cluster
 from service.log import configure_log
 from service.ports import ClusterPort
-from service.reconciler import orphans, reconciler
+from service.reconciler import orphans, reaper
 from service.reconciler.process import MakeCluster, Process
 from service.settings import Settings, load_settings
 from service.store.opening import Store, open_store
@@ -88,7 +88,7 @@ def _run_reconciler(
     _enter(environment, log)
     if is_hasty:
         # A test cannot wait for the patience of production; the rule that it counts stays.
-        orphans.PATIENCE_S, reconciler.REAP_S = PATIENCE_S, REAP_S
+        orphans.PATIENCE_S, reaper.REAP_S, reaper.BUNDLES_S = PATIENCE_S, REAP_S, REAP_S
 
     async def run() -> int:
         settings = load_settings()

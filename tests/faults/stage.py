@@ -44,7 +44,7 @@ class Player(SimWorker):
             cursor=None if self.round is None else self.round * self.world.batch,
             build=None if self.phase is Phase.BUILD else self.world.build_info(),
             records=tuple(self.told) if wants_records else (),
-            checkpoints=tuple(self.saved),
+            checkpoints=tuple(info for info in self.saved if info.is_final or info.path not in acked.checkpoints),
         )
 
     def _sync(self, group: Group) -> None:
@@ -65,7 +65,6 @@ class Stage(World):
     launch: Launch = field(kw_only=True)
     saved: Saved = field(kw_only=True)
     diary: int = field(kw_only=True)
-    departed: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.storage = self.saved
@@ -90,21 +89,20 @@ class Stage(World):
     def _num_samples(self) -> int:
         return int(str(self.launch.spec.config.get("num_samples", 40)))
 
-    def come(self, worker_id: str) -> None:
+    def come(self, worker_id: str) -> Player:
         """A worker starts to build."""
         assert worker_id not in self.all_workers, "worker ids are never used twice"
-        self.workers[worker_id] = self.all_workers[worker_id] = Player(
-            id=worker_id, world=self, phase_since=self.now, to_build=self.rng.randint(1, 8)
-        )
+        player = Player(id=worker_id, world=self, phase_since=self.now, to_build=self.rng.randint(1, 8))
+        self.workers[worker_id] = self.all_workers[worker_id] = player
+        return player
 
-    def go(self, worker_id: str, why: str, *, should_save: bool = False) -> None:
+    def go(self, worker_id: str, *, should_save: bool = False) -> None:
         """A worker ends, in order (then it may save its last commit) or not."""
         worker = self.workers.get(worker_id)
         if worker is not None:
             if should_save and worker.round:
                 self.save(worker, is_final=False)
             self.kill(worker_id)
-            self.departed[worker_id] = why
 
     def play(self) -> None:
         """Every worker takes one small step."""

@@ -12,108 +12,49 @@ import contextlib
 import os
 import pickle
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from service.ports import ClusterError, ClusterLostError, ControllerFaultError, ControllerSilentError
 from service.records import Autoscaling, ClusterView
 from tests.fakes import FakeCluster
-from tests.faults.stage import Player, Saved, Stage, make_stage
+from tests.faults.crash_points import CrashPoint, Trigger
+from tests.faults.remains import Remains
+from tests.faults.stage import Saved, Stage, make_stage
+from tests.faults.stage_hands import EXITED, KILLED, MortalHands, StageActor, StageHands
+from tuning.orders import Answer, Question
 from workers.assignment import JobKey
-from workers.control.actor import Tail
-from workers.control.fleet import Fleet, Heard
+from workers.control.fleet import Fleet
+from workers.control.hands import Hands
 from workers.control.launch import Launch
-from workers.control.names import WorkerName, parse_name
-from workers.plan import Plan, PlanId
-from workers.status import Acknowledged, Direction, JobSnapshot, WorkerStatus
+from workers.control.names import SpareName, controller_name, parse_pool, spare_name
+from workers.control.ray_fleet import RayFleet
+from workers.status import Acknowledged, Direction, JobSnapshot
 
 PLAY_S = 0.005
 CALL_S = 10.0
 CLUSTER_BYTES = 2**26
 
 
-class StageFleet:
-    """A controller's ``Fleet`` over a stage."""
-
-    def __init__(self, stage: Stage, term: int) -> None:
-        self.news = asyncio.Event()
-        self._stage, self._term = stage, term
-        self._statuses: dict[str, WorkerStatus] = {}
-        self._told: set[str] = set(stage.departed)
-        self._is_superseded = False
-        self._head_seen_s: float | None = None
-        stage.term = max(stage.term, term)
-
-    @property
-    def worker_ids(self) -> tuple[str, ...]:
-        return tuple(self._stage.workers)
-
-    async def adopt(self) -> tuple[str, ...]:
-        return self.worker_ids
-
-    def heard(self) -> Heard:
-        lost = {i: why for i, why in self._stage.departed.items() if i not in self._told}
-        self._told |= set(lost)
-        heard = Heard(
-            statuses=self._statuses, lost=lost, head_seen_s=self._head_seen_s, is_superseded=self._is_superseded
-        )
-        self._statuses = {}
-        return heard
-
-    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
-        self._stage.come(worker_id)
-        self.news.set()
-
-    def can_poll(self, worker_id: str) -> bool:
-        return worker_id in self._stage.workers
-
-    def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
-        worker = self._stage.workers[worker_id]
-        assert isinstance(worker, Player)
-        status = worker.answer(self._term, plan, acked, wants_records)
-        if status is None:
-            self._is_superseded = True
-        else:
-            self._statuses[worker_id] = status
-        self.news.set()
-
-    def halt(self, worker_id: str, plan_id: PlanId) -> None:
-        if worker_id in self._stage.workers:
-            self._stage.workers[worker_id].halt(self._term, plan_id)
-
-    def stop(self, worker_id: str, save: bool) -> None:
-        self._stage.go(worker_id, "it ended", should_save=save)
-        self.news.set()
-
-    def kill(self, worker_id: str) -> None:
-        self._stage.go(worker_id, "it was killed")
-        self.news.set()
-
-    def ask_head(self) -> None:
-        self._head_seen_s = time.monotonic()
-        self.news.set()
-
-    async def tail(self, worker_id: str, offset: int) -> Tail | None:
-        return None
-
-    def leave(self) -> None:
-        return
-
-    async def bundle(self) -> list[Any]:
-        return []
-
-
 class StageCluster(FakeCluster):
-    """All stages of one installation, and an autoscaler that has no nodes; ``play`` drives them until cancelled."""
+    """All stages of one installation, and an autoscaler that has no nodes; ``play`` drives them until cancelled.
+
+    Controllers reach the workers by the real fleet. ``has_room``: whether a spare gets the room that it asks for.
+    """
 
     def __init__(self, num_cpus: float, diary: Path) -> None:
         super().__init__(num_cpus=num_cpus)
         self.autoscaling = Autoscaling()
+        self.actors: dict[str, StageActor] = {}
+        self.notes: dict[SpareName, str] = {}
+        self.has_room = True
         self._diary = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._stages: dict[JobKey, Stage] = {}
         self._saved: dict[str, Saved] = {}
+        self._hands: dict[str, MortalHands] = {}
+        self._trigger: Trigger | None = None
+        self._num_spares = 0
 
     async def play(self) -> None:
         while True:
@@ -121,22 +62,103 @@ class StageCluster(FakeCluster):
                 stage.play()
             await asyncio.sleep(PLAY_S)
 
+    async def arm(self, point: CrashPoint) -> None:
+        """Let the controller that comes to this point die there."""
+        self._trigger = Trigger(point)
+
+    async def has_struck(self) -> bool:
+        """Whether one came to the point."""
+        return self._trigger is not None and self._trigger.has_struck
+
+    async def go_without_autoscaler(self) -> None:
+        """Where there is one, an idle node has no spares."""
+        self.autoscaling = None
+
+    async def give_room(self, has_room: bool) -> None:
+        """Whether spares get the room that they ask for, from now on."""
+        self.has_room = has_room
+
+    async def freeze(self, name: str) -> None:
+        """A worker stands still, as by SIGSTOP."""
+        self._actor(name).trained().is_frozen = True
+
     async def add_stray(self, name: str) -> None:
         """An actor that nobody owns."""
         self.strays.add(name)
 
+    async def remains(self) -> Remains:
+        """For the oracle."""
+        living = [actor for actor in self.actors.values() if actor.is_alive]
+        return Remains(
+            names=await self.names(),
+            spares=[actor.listed for actor in living if self._waits(actor)],
+            groups={actor.listed: self.name_of(actor) for actor in living if actor.has_seat},
+        )
+
+    async def names(self) -> list[str]:
+        self._check()
+        workers = [self.name_of(actor) for actor in self.actors.values() if actor.is_alive and not self._waits(actor)]
+        return [*self.controllers, *workers, *self.strays, *self.searches]
+
+    async def end_pools(self, sweep_id: str) -> None:
+        await super().end_pools(sweep_id)
+        for actor in self.actors.values():
+            if actor.is_waiting and parse_pool(self.name_of(actor)) == sweep_id:
+                actor.end(EXITED)
+
     async def kill(self, names: Sequence[str]) -> None:
         await super().kill(names)
-        for parsed in [parse_name(name) for name in names]:
-            if isinstance(parsed, WorkerName) and parsed.key in self._stages:
-                self._stages[parsed.key].go(parsed.worker_id, "it was killed")
+        for name in names:
+            for actor in [actor for actor in self.actors.values() if self.name_of(actor) == name]:
+                actor.end(KILLED)
+
+    async def keep_spares(self, wanted: Mapping[str, int]) -> None:
+        await super().keep_spares(wanted)
+        self.notes = {spare: name for spare, name in self.notes.items() if self._listed(spare).is_alive}
+        waiting = [actor for actor in self.actors.values() if actor.is_alive and self._waits(actor)]
+        for node_id, number in wanted.items():
+            for _ in range(number - len(waiting)):
+                self._num_spares += 1
+                spare = SpareName(node_id=node_id, tag=str(self._num_spares))
+                name = spare_name(spare.node_id, spare.tag)
+                self.actors[name] = StageActor(name, spare)
+
+    async def lose_controller(self, name: str) -> None:
+        if name in self._hands:
+            self._hands[name].is_dead = True
+        await super().lose_controller(name)
+
+    def name_of(self, actor: StageActor) -> str:
+        return actor.listed if actor.spare is None else self.notes.get(actor.spare, actor.listed)
+
+    def _waits(self, actor: StageActor) -> bool:
+        return actor.spare is not None and actor.spare not in self.notes
+
+    def _listed(self, spare: SpareName) -> StageActor:
+        return self.actors[spare_name(spare.node_id, spare.tag)]
+
+    def _actor(self, name: str) -> StageActor:
+        return next(actor for actor in self.actors.values() if actor.is_alive and self.name_of(actor) == name)
 
     def _fleet(self, key: JobKey, term: int, launch: Launch) -> Fleet:
         if key not in self._stages:
             saved = self._saved.setdefault(key.job_id, [])
             self._stages[key] = make_stage(key, launch, saved, self._diary, seed=len(self._stages))
             self.workers[key] = self._stages[key].workers  # type: ignore[assignment]  # named and counted alike
-        return StageFleet(self._stages[key], term)
+        stage, name = self._stages[key], controller_name(key, term)
+        stage.term = max(stage.term, term)
+        self._hands[name] = MortalHands(
+            StageHands(self, stage), lambda: self._trigger, leave=lambda: self._drop_controller(name)
+        )
+        return RayFleet(key, term, cast(Hands, self._hands[name]), launch)
+
+    def _drop_controller(self, name: str) -> None:
+        """A controller's process ends, by its own doing."""
+        self._hands[name].is_dead = True
+        controller = self.controllers.pop(name, None)
+        course = controller._course if controller else None
+        if course is not None:
+            course._task.cancel()
 
 
 class RemoteCluster:
@@ -167,11 +189,11 @@ class RemoteCluster:
         await self._call("start_controller", key, term, launch)
 
     async def direct(
-        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float, wait_s: float
     ) -> JobSnapshot | None:
         try:
             async with asyncio.timeout(bound_s):
-                found: JobSnapshot | None = await self._call("direct", key, term, direction, acked, bound_s)
+                found: JobSnapshot | None = await self._call("direct", key, term, direction, acked, bound_s, wait_s)
                 return found
         except TimeoutError:
             raise ControllerSilentError(f"{key} did not answer within {bound_s:g} s") from None
@@ -179,12 +201,42 @@ class RemoteCluster:
     async def end_controller(self, key: JobKey, term: int) -> None:
         await self._call("end_controller", key, term)
 
+    async def ask_search(self, sweep_id: str, term: int, question: Question, bound_s: float) -> Answer | None:
+        answer: Answer | None = await self._call("ask_search", sweep_id, term, question, bound_s)
+        return answer
+
+    async def end_search(self, sweep_id: str, term: int) -> bool:
+        return bool(await self._call("end_search", sweep_id, term))
+
+    async def end_pools(self, sweep_id: str) -> None:
+        await self._call("end_pools", sweep_id)
+
     async def kill(self, names: Sequence[str]) -> None:
         await self._call("kill", list(names))
 
     async def add_stray(self, name: str) -> None:
-        """For the test: an actor that nobody owns."""
+        """See ``StageCluster``, as for all that only tests call."""
         await self._call("add_stray", name)
+
+    async def arm(self, point: CrashPoint) -> None:
+        await self._call("arm", point)
+
+    async def has_struck(self) -> bool:
+        return bool(await self._call("has_struck"))
+
+    async def go_without_autoscaler(self) -> None:
+        await self._call("go_without_autoscaler")
+
+    async def give_room(self, has_room: bool) -> None:
+        await self._call("give_room", has_room)
+
+    async def freeze(self, name: str) -> None:
+        await self._call("freeze", name)
+
+    async def remains(self) -> Remains:
+        """For the oracle."""
+        found: Remains = await self._call("remains")
+        return found
 
     async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
         found: frozenset[str] = await self._call("who_sees", path, list(node_ids))

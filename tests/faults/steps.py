@@ -21,14 +21,28 @@ Life = list[Note]
 def judge_steps(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iterator[Finding]:
     """What is wrong with a job's steps; ``has_lost_all``: all its workers were killed at once on purpose."""
     lives = _lives(notes)
+    yield from judge_notes(job.id, notes)
     for earlier, later in pairwise(lives):
         yield from _follows(job, earlier, later, has_lost_all)
     for life in lives:
         yield from _within(job, life, has_lost_all)
     path = path_of(lives)
+    if job.is_tuned:
+        return
     yield from _samples(job, path)
     if job.state == "SUCCEEDED" and (found := sorted(path)) != list(range(1, job.steps + 1)):
         yield Finding(Kind.STEP, job.id, f"it succeeded with the steps {_ranges(found)} of {job.steps}")
+
+
+def judge_notes(job_id: str, notes: Sequence[Note]) -> Iterator[Finding]:
+    """What is wrong with a job's steps whatever its rows say, also where they were deleted."""
+    lives = _lives(notes)
+    for earlier, later in pairwise(lives):
+        if max(note.time for note in earlier) > min(note.time for note in later):
+            told = f"lineage {earlier[0].life} still trained when {later[0].life} had begun"
+            yield Finding(Kind.TWICE_RUN, job_id, told)
+    for life in lives:
+        yield from _in_order(job_id, life)
 
 
 def path_of(lives: Sequence[Life]) -> dict[int, list[Note]]:
@@ -71,10 +85,10 @@ def _final(notes: list[Note]) -> list[Note]:
 
 
 def _follows(job: Job, earlier: Life, later: Life, has_lost_all: bool) -> Iterator[Finding]:
-    """A later lineage begins after the earlier one has ended, and goes on from something that it had saved."""
+    """A later lineage goes on from something that the earlier one had saved."""
     old, new = earlier[0].life, later[0].life
-    if max(note.time for note in earlier) > min(note.time for note in later):
-        yield Finding(Kind.TWICE_RUN, job.id, f"lineage {old} still trained when {new} had begun")
+    if new in job.taken_over:
+        return  # the same workers gave theirs up for the state of another job
     if both := sorted({n.worker for n in earlier} & {n.worker for n in later}) if old[0] == new[0] else []:
         yield Finding(Kind.STEP, job.id, f"lineage {new} began although {', '.join(both)} of {old} lived")
     last, first = max(note.step for note in earlier), min(note.step for note in later)
@@ -91,34 +105,55 @@ def _was_saved(job: Job, attempt: int) -> bool:
     return end is not None and (end.target == "PAUSED" or (end.target == "QUEUED" and end.reason == "PREEMPTED"))
 
 
+def _in_order(job_id: str, life: Life) -> Iterator[Finding]:
+    """No step is left out, done twice by one worker, or redone for nobody who died."""
+    where, by_step, last_of = f"lineage {life[0].life}", _by_step(life), _last_of(life)
+    steps = sorted(by_step)
+    if steps != list(range(steps[0], steps[-1] + 1)):
+        yield Finding(Kind.STEP, job_id, f"{where} has the steps {_ranges(steps)}")
+    for (worker, step), count in sorted(Counter((note.worker, note.step) for note in life).items()):
+        if count > 1:
+            yield Finding(Kind.STEP, job_id, f"{where}: worker {worker} did step {step} {count} times")
+    for step, notes in by_step.items():
+        for note in notes:
+            if note.generation < _final(notes)[0].generation and last_of[note.worker] > step:
+                detail = f"{where}: step {step} of generation {note.generation} was redone, {note.worker} lived on"
+                yield Finding(Kind.STEP, job_id, detail)
+
+
+def _last_of(life: Life) -> Mapping[str, int]:
+    """The last step of each worker."""
+    return {note.worker: note.step for note in sorted(life, key=lambda note: note.step)}
+
+
 def _within(job: Job, life: Life, has_lost_all: bool) -> Iterator[Finding]:
+    """The parts of each step make up its batch."""
     where = f"lineage {life[0].life}"
     end = job.end_of(life[0].attempt)
     is_cut = has_lost_all or (end is not None and end.target in ("CANCELLED", "FAILED"))
-    by_step = _by_step(life)
+    by_step, last_of = _by_step(life), _last_of(life)
     steps = sorted(by_step)
-    if steps != list(range(steps[0], steps[-1] + 1)):
-        yield Finding(Kind.STEP, job.id, f"{where} has the steps {_ranges(steps)}")
-    done = Counter((note.worker, note.step) for note in life)
-    for (worker, step), count in sorted(done.items()):
-        if count > 1:
-            yield Finding(Kind.STEP, job.id, f"{where}: worker {worker} did step {step} {count} times")
-    last_of = {note.worker: 0 for note in life} | dict(sorted(done, key=lambda key: key[1]))
     for step, notes in by_step.items():
         final = _final(notes)
-        for note in notes:
-            if note.generation < final[0].generation and last_of[note.worker] > step:
-                detail = f"{where}: step {step} of generation {note.generation} was redone, {note.worker} lived on"
-                yield Finding(Kind.STEP, job.id, detail)
-        yield from _parts(job, where, final, may_be_cut=step == steps[-1] and is_cut)
+        may_be_cut = (step == steps[-1] and is_cut) or _has_died_in(final, by_step.get(step - 1, ()), last_of)
+        yield from _parts(job, where, final, may_be_cut=may_be_cut)
+
+
+def _has_died_in(notes: Sequence[Note], before: Sequence[Note], last_of: Mapping[str, int]) -> bool:
+    """Whether a member of this step's group noted nothing since the step before: it did its part, and died with it."""
+    return any(
+        note.generation == notes[0].generation and last_of[note.worker] == note.step and note.step < notes[0].step
+        for note in before
+    )
 
 
 def _parts(job: Job, where: str, notes: list[Note], *, may_be_cut: bool) -> Iterator[Finding]:
-    """The parts of one step make up one batch; of the last before a sudden end some may be unnoted."""
+    """The parts of one step make up one batch; of the last before a sudden end, or death, some may be unnoted."""
     ids = [i for note in notes for i in note.ids]
-    if len(ids) > job.batch or (len(ids) < job.batch and not may_be_cut):
+    size = job.samples_of(notes[0].life, notes[0].step)
+    if len(ids) > size or (len(ids) < size and not may_be_cut):
         seen = ", ".join(f"{note.worker}: {len(note.ids)}" for note in notes)
-        detail = f"{where}: step {notes[0].step} has {len(ids)} samples of {job.batch} ({seen})"
+        detail = f"{where}: step {notes[0].step} has {len(ids)} samples of {size} ({seen})"
         yield Finding(Kind.SAMPLE, job.id, detail)
 
 

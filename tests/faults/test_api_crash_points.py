@@ -13,19 +13,32 @@ import pytest
 
 from service.folders import token_file
 from service.settings import Settings
+from service.store.bundles import BundleStore
 from service.store.jobs import JobStore
 from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
-from tests.faults.findings import assert_nothing_found
+from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, CLUSTER, RECONCILER, Installation
+from tests.service.given import zip_bytes
 from tests.waiting import LIMIT_S, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
-READS = {"check_references", "job", "page", "count_by_state", "queue_before", "events"}
+READS = {
+    "check_references",
+    "job",
+    "owner",
+    "page",
+    "count_by_state",
+    "queue_before",
+    "events",
+    "bundle",
+    "bundle_keys",
+}
+SWEEPS = {"forget_bundles"}  # the reconciler's
 
 
 @dataclass
@@ -101,6 +114,26 @@ ACTS: dict[str, Callable[[Caller, str], Awaitable[None]]] = {
 }
 
 
+async def upload(caller: Caller, body: bytes) -> httpx2.Response:
+    return await caller.say("POST", "/bundles", content=body, headers={"Content-Type": "application/zip"})
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("method", sorted(set(methods_of(BundleStore)) - READS - SWEEPS))
+async def test_an_api_that_dies_at_a_bundle_is_sent_it_again_and_nothing_is_left(
+    caller: Caller, method: str, when: When
+) -> None:
+    # Packed once: a zip tells the time.
+    known, new = (zip_bytes({"train.py": f"NUMBER = {number}"}) for number in (1, 2))
+    assert (await upload(caller, known)).status_code == 201
+    caller.installation.kill(API)
+    caller.installation.start(API, CrashPoint(method=method, when=when, part="bundles"))
+    sent = [(await upload(caller, body)).status_code for body in (known, new)]
+    assert caller.num_deaths == 1, "the crash point was not reached"
+    assert sent in ([200, 201], [200, 200])
+    assert_nothing_found(judge(Case(evidence=gather(caller.installation.settings))))
+
+
 def test_every_write_of_jobs_is_a_crash_point() -> None:
     assert set(methods_of(JobStore)) - READS == set(ACTS)
 
@@ -121,21 +154,17 @@ async def test_an_api_that_dies_at_a_write_is_told_again_and_nothing_is_lost(
         await caller.say("POST", f"/jobs/{job_id}/cancel")
     for known in set(caller.accepted.values()) - caller.deleted:
         await caller.until(known, "SUCCEEDED", "CANCELLED")
-    case = await at_rest(caller)
-    assert_nothing_found(judge(case))
+    # Files of a deleted job go, whoever died in between.
+    assert_nothing_found(await at_rest(lambda: found(caller), LIMIT_S))
 
 
-async def at_rest(caller: Caller) -> Case:
-    """What remains once the reaper has had its time: files of a deleted job go, whoever died in between."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while True:
-        case = Case(
+async def found(caller: Caller) -> list[Finding]:
+    return judge(
+        Case(
             evidence=gather(caller.installation.settings),
             notes=read_diary(caller.installation.diary),
             accepted=caller.accepted,
             deleted=caller.deleted,
-            names=await caller.installation.cluster.names(),
+            remains=await caller.installation.cluster.remains(),
         )
-        if not judge(case) or time.monotonic() > deadline_s:
-            return case
-        await asyncio.sleep(0.05)
+    )

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 
+from service.folders import BUNDLES
 from service.ports import ClusterLostError, ClusterPort
+from service.replica import Claim
 from service.schedule_spec import parse_schedule_spec
 from service.services import Services, build_services
 from service.settings import Settings
 from service.states import ENDED_STATES, JobState, Verb
 from service.store.opening import open_store
 from service.store.port import DatabaseAwayError, ReconcilerStore
+from service.sweep_records import ENDED_SWEEPS
 from service.times import rfc3339
 from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.diary import read_diary
@@ -25,10 +30,11 @@ from tests.faults.findings import assert_nothing_found
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import RECONCILER, Installation
-from tests.service.given import zip_bytes
+from tests.service.given import stored_bundle, zip_bytes
 from tests.waiting import LIMIT_S
 from workers.assignment import JobKey
 from workers.control.names import controller_name
+from workers.storage import open_storage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -39,7 +45,14 @@ NEVER_CALLED = {
     "note_on_node": "the stage's workers do not die",
 }
 METHODS = [name for name in (*STORE, *CLUSTER) if name not in NEVER_CALLED]
-OFTEN = {"fold": 4, "direct": 4, "transition": 3}
+OFTEN = {
+    "fold": 4,
+    "direct": 4,
+    "transition": 3,
+    "observe_sweep": 4,
+    "carry_out": 3,
+    "ask_search": 3,
+}
 """Calls that mean another thing each time: starting, running, ending."""
 
 
@@ -60,8 +73,34 @@ class Scene:
         self.accepted[key] = (await self.services.jobs.submit(spec, key)).job.id
         return self.accepted[key]
 
+    async def search(self, trials: int = 3, **changes: Any) -> str:
+        """Submit a sweep of short jobs."""
+        number = len(self.accepted) + 1
+        key = f"key-{number}"
+        job = {**noted_spec(number), "steps": 12, "workers": {"min": 1, "max": 1}}
+        document = {
+            "name": f"noted-{number}",
+            "job": {name: value for name, value in job.items() if name != "name"},
+            "space": {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}},
+            "metric": "loss",
+            "mode": "min",
+            "sampler": "random",
+            "pruner": "none",
+            "trials": trials,
+            "parallel": 2,
+            **changes,
+        }
+        self.accepted[key] = (await self.services.sweeps.create(document, key)).sweep.id
+        return self.accepted[key]
+
+    async def has_searched(self, sweep_id: str) -> bool:
+        return (await self.services.sweeps.get(sweep_id)).state in ENDED_SWEEPS
+
     async def state(self, job_id: str) -> JobState:
         return (await self.services.jobs.get(job_id)).state
+
+    async def is_in(self, job_id: str, *states: JobState) -> bool:
+        return await self.state(job_id) in states
 
     async def until(self, what: str, holds: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something holds, or the reconciler is dead and nobody starts it again."""
@@ -74,7 +113,7 @@ class Scene:
 
     async def running(self, **changes: Any) -> str:
         """A job that will run for a while, once it runs."""
-        job_id = await self.submit(steps=150, **changes)
+        job_id = await self.submit(**{"steps": 150, **changes})
 
         async def runs() -> bool:
             return await self.state(job_id) is JobState.RUNNING
@@ -98,13 +137,20 @@ class Scene:
             counts = await self.services.jobs.count_by_state()
             is_still = all(state in ENDED_STATES for state, count in counts.items() if count)
             is_decided = not (await self.services.schedules.page(state="ACTIVE")).schedules
-            return is_still and is_decided and not await self.installation.cluster.names()
+            if not is_still or not is_decided or await self.installation.cluster.names():
+                return False
+            evidence = gather(self.installation.settings)
+            return not evidence.stray_bundles and all(sweep.is_over for sweep in evidence.sweeps.values())
 
-        await self.until("the end of all jobs and actors", is_over)
+        await self.until("the end of all jobs, actors and bytes of no bundle", is_over)
+        evidence = gather(self.installation.settings)
+        # Of runs that all come to the same none is better, and none is missing.
+        assert {state for sweep in evidence.sweeps.values() for state in sweep.promotions} <= {"KEPT"}
         case = Case(
-            evidence=gather(self.installation.settings),
+            evidence=evidence,
             notes=read_diary(self.installation.diary),
             accepted=self.accepted,
+            remains=await self.installation.cluster.remains(),
         )
         assert_nothing_found(judge(case))
         for schedule_id in self.schedules:
@@ -158,6 +204,20 @@ async def use_a_bundle(scene: Scene) -> None:
     await scene.submit(entrypoint="train:build", bundle=uploaded.bundle.id)
 
 
+async def leave_a_bundle(scene: Scene) -> None:
+    """One that nothing names, of long ago, and bytes of an upload whose process died."""
+    settings = scene.installation.settings
+    storage, key = open_storage(settings.storage_url), f"{BUNDLES}/{secrets.token_hex(8)}.zip"
+    await Claim(scene.services.store.leases, settings.storage_url).hold()
+    past = open_store(settings.database_url, lambda: time.time() - 2 * settings.bundle_keep_s)
+    await stored_bundle(past, secrets.token_hex(32), key)
+    await past.bundles.announce(f"{key}.cut.zip")
+    await past.close()
+    for left in (key, f"{key}.cut.zip", f"{key}.cut.zip.0123abcd.part"):
+        storage.write(left, [b"code"])
+    await use_a_bundle(scene)
+
+
 async def start_from_another(scene: Scene) -> None:
     job_id = await scene.submit()
 
@@ -191,12 +251,44 @@ async def come_due(scene: Scene) -> None:
     scene.schedules.append(schedule.id)
 
 
+async def search(scene: Scene) -> None:
+    await scene.search()
+
+
+async def search_on(scene: Scene) -> None:
+    """A sweep that begins with what another has found."""
+    earlier = await scene.search(trials=2)
+    await scene.until("the earlier sweep", partial(scene.has_searched, earlier))
+    await scene.search(trials=2, sampler="tpe", warm_start=[earlier])
+
+
+async def promote(scene: Scene) -> None:
+    """A sweep whose second trial is held against a configuration, the first being it; all runs come to the same."""
+    job = {**noted_spec(1), "steps": 12, "workers": {"min": 1, "max": 1}}
+    name = f"held-{len(scene.accepted) + 1}"
+    await scene.services.configurations.put(name, {key: value for key, value in job.items() if key != "name"})
+    await scene.search(trials=2, parallel=4, promote=name)
+
+
 STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
+    "observe_sweep": search,
+    "sweep_view": search,
+    "new_sweep_term": search,
+    "carry_out": search,
+    "ask_search": search,
+    "end_pools": search,
+    "end_search": search,
+    "beginning": search_on,
+    "promotion_view": promote,
+    "begin_promotion": promote,
+    "carry_promotion": promote,
     "new_term": lose_a_controller,
     "kill": leave_an_orphan,
     "set_explanations": wait_for_room,
     "set_desired": scale,
     "bundle": use_a_bundle,
+    "forget_bundles": leave_a_bundle,
+    "bundle_keys": leave_a_bundle,
     "checkpoints": start_from_another,
     "release_lease": leave_in_order,
     "close": leave_in_order,

@@ -8,22 +8,26 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from service.folders import token_file
 from service.settings import Settings, load_settings
+from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
-from tests.faults.findings import assert_nothing_found
+from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, Installation
-from tests.waiting import wait_for
+from tests.waiting import LIMIT_S, wait_for
 
 pytestmark = [pytest.mark.faults, pytest.mark.mount]
 
 DISK = "6m"
+STEPS = 800
+STEPS_MEANWHILE = 100
 PADDING = "x" * 10_000
 
 
@@ -86,3 +90,44 @@ def test_a_full_disk_refuses_for_a_while_and_loses_nothing(cramped: Settings) ->
     evidence = gather(cramped)
     assert_nothing_found(judge(Case(evidence=evidence, accepted=accepted)))
     assert len(evidence.jobs) == 7
+
+
+@pytest.mark.anyio
+async def test_a_job_that_trains_while_the_disk_of_the_service_is_full_for_some_seconds_loses_nothing(
+    cramped: Settings, tmp_path: Path
+) -> None:
+    # What workers write lies elsewhere, as it does where they are on other machines.
+    settings = cramped.model_copy(update={"storage": str(tmp_path / "storage")})
+    ballast = cramped.home.parent / "ballast"
+    installation = Installation(settings)
+    installation.diary = tmp_path / "diary"
+    with installation:
+        token = token_file(cramped.home)
+        wait_for("the API's token", token.exists)
+        headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+        with httpx2.Client(base_url=f"{installation.url}/api/v1", headers=headers, trust_env=False) as client:
+            job_id = client.post("/jobs", json={**noted_spec(1), "steps": STEPS}).json()["id"]
+
+            def job() -> dict[str, Any]:
+                installation.tend()
+                found: dict[str, Any] = client.get(f"/jobs/{job_id}", timeout=30).json()
+                return found
+
+            def last_step() -> int:
+                return max((note.step for note in read_diary(installation.diary)), default=0)
+
+            wait_for("the job's steps in the store", lambda: job()["progress"]["step"] > 0)
+            fill(ballast)
+            before = last_step()
+            wait_for("more steps", lambda: last_step() >= before + STEPS_MEANWHILE)
+            stored = job()["progress"]["step"]
+            assert stored < before + STEPS_MEANWHILE, "the disk was not full"
+            ballast.unlink()
+            wait_for("the job's end", lambda: job()["state"] == "SUCCEEDED", 2 * LIMIT_S)
+
+        async def look() -> list[Finding]:
+            evidence, notes = gather(settings), read_diary(installation.diary)
+            return judge(Case(evidence=evidence, notes=notes, remains=await installation.cluster.remains()))
+
+        assert_nothing_found(await at_rest(look, LIMIT_S))
+    assert len(gather(settings).jobs[job_id].points) == STEPS

@@ -17,7 +17,7 @@ from service.reconciler.process import Exit
 from service.settings import Settings
 from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
-from tests.faults.findings import assert_nothing_found
+from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.load import Load
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
@@ -49,17 +49,18 @@ async def judged(installation: Installation, load: Load) -> None:
     """Let everything come to its end, and ask the oracle."""
     states = await load.settle(90, installation.tend)
     assert set(states) <= {"SUCCEEDED", "CANCELLED"}, states
-    deadline_s = time.monotonic() + LIMIT_S
-    while (names := await installation.cluster.names()) and time.monotonic() < deadline_s:
-        await asyncio.sleep(0.02)
-    case = Case(
-        evidence=gather(installation.settings),
-        notes=read_diary(installation.diary),
-        accepted=load.accepted,
-        deleted=load.deleted,
-        names=names,
-    )
-    assert_nothing_found(judge(case))
+
+    async def look() -> list[Finding]:
+        case = Case(
+            evidence=gather(installation.settings),
+            notes=read_diary(installation.diary),
+            accepted=load.accepted,
+            deleted=load.deleted,
+            remains=await installation.cluster.remains(),
+        )
+        return judge(case)
+
+    assert_nothing_found(await at_rest(look, LIMIT_S))
     assert load.wrong == []
 
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
-from service.settings import Settings
+from service.settings import load_settings
 from service.states import JobState
 from service.store.opening import Store
 from tests.faults.diary import Note, line_of, read_diary
-from tests.faults.evidence import Event, Evidence, Job, PointKey, Row, gather
+from tests.faults.evidence import Event, Evidence, Job, PointKey, PromotionRun, Row, Sweep, Trial, gather
 from tests.faults.findings import Kind
 from tests.faults.oracle import Case, judge
+from tests.faults.ray_remains import titled
+from tests.faults.remains import Remains
+from tests.service.conftest import database_url, postgres, store
 from tests.service.given import checkpoint, leader, placed, record, row, snapshot
+from tests.waiting import wait_for
+
+__all__ = ["database_url", "postgres", "store"]
 
 BATCH, STEPS = 4, 6
 
@@ -62,6 +74,7 @@ JOB = Job(
     spec={"steps": STEPS, "batch": {"global_size": BATCH}, "config": {"num_samples": 12}},
     state="SUCCEEDED",
     attempt=1,
+    term=1,
     restart_after=0,
     num_current=0,
     events=chain("QUEUED", "STARTING", "RUNNING", "SUCCEEDED"),
@@ -92,6 +105,15 @@ def test_a_step_redone_for_a_member_that_died_with_it_is_allowed() -> None:
     assert judge(case(replace(JOB, points=points), died)) == []
 
 
+def test_the_part_of_a_member_that_died_before_it_noted_its_last_step_may_be_missing() -> None:
+    alone = [note(s, generation=2) for s in range(4, STEPS + 1)]
+    points = tuple(point(s, generation=1 if s < 4 else 2) for s in range(1, STEPS + 1))
+    died = [*pair(1), *pair(2), pair(3)[0], *alone]
+    assert judge(case(replace(JOB, points=points), died)) == []
+    lived = [*pair(1), *pair(2), pair(3)[0], *pair(4), *(n for s in range(5, STEPS + 1) for n in pair(s))]
+    assert kinds(case(notes=lived)) == {Kind.SAMPLE}
+
+
 def test_a_restore_after_the_loss_of_all_may_repeat_and_a_shared_worker_gives_it_away() -> None:
     again = [note(s, "1.5", lineage=2, time=10.0 + s) for s in range(3, STEPS + 1)]
     points = tuple(point(s, lineage=1 if s < 3 else 2) for s in range(1, STEPS + 1))
@@ -99,6 +121,21 @@ def test_a_restore_after_the_loss_of_all_may_repeat_and_a_shared_worker_gives_it
     assert judge(case(job, [*NOTES[:4], *again])) == []
     lived = [replace(n, worker="1.0") for n in again]
     assert kinds(case(job, [*NOTES[:4], *lived])) == {Kind.STEP}
+
+
+def test_a_state_taken_over_from_another_job_is_no_lost_step_and_the_timeline_must_say_so() -> None:
+    """At step 4 it gives its own state up for another's of 8 samples, and goes on with twice the batch."""
+    own = [point(s, cursor=4 * s, samples=4) for s in range(1, 5)]
+    taken = [point(s, lineage=2, cursor=8 + 8 * (s - 2), samples=8) for s in (3, 4)]
+    again = [note(s, lineage=2, time=10.0 + s, ids=tuple(range(8))) for s in (3, 4)]
+    after = '{"lineage": 2, "donor": "job_2", "samples": 8, "global_batch": 8}'
+    told = Row(seq=1, attempt=1, key="plan/1/2", kind="restore", steps_lost=0, after=after)
+    job = replace(JOB, points=(*own, *taken), timeline=(told,), total_samples=24)
+    assert judge(case(job, [*NOTES[:4], *again])) == []
+    untold = replace(job, timeline=(replace(told, after='{"lineage": 2}'),))
+    assert {Kind.STEP, Kind.SAMPLE} <= kinds(case(untold, [*NOTES[:4], *again]))
+    skipped = replace(job, points=(*own, replace(taken[0], cursor=20), replace(taken[1], cursor=28)))
+    assert kinds(case(skipped, [*NOTES[:4], *again])) == {Kind.SAMPLE}
 
 
 SPOILT_NOTES: dict[str, tuple[list[Note], Kind]] = {
@@ -123,6 +160,16 @@ SPOILT_NOTES: dict[str, tuple[list[Note], Kind]] = {
 def test_spoilt_training_is_found(name: str) -> None:
     notes, kind = SPOILT_NOTES[name]
     assert kind in kinds(case(notes=notes))
+
+
+@pytest.mark.parametrize(
+    "name", ["a worker does a step twice", "a step is redone though all lived", "two lineages at once"]
+)
+def test_spoilt_training_of_a_job_that_was_deleted_since_is_found(name: str) -> None:
+    notes, kind = SPOILT_NOTES[name]
+    gone = Evidence(installation="i", fence=1, jobs={}, keys={}, folders=frozenset())
+    assert kinds(case(notes=NOTES, evidence=gone, deleted={JOB.id})) == set()
+    assert kinds(case(notes=notes, evidence=gone, deleted={JOB.id})) == {kind}
 
 
 SPOILT_BOOKS: dict[str, tuple[Callable[[Job], Job], Kind]] = {
@@ -183,12 +230,120 @@ def test_lost_doubled_and_left_over_things_are_found() -> None:
     assert kinds(replace(clean, accepted={"k": "job_1", "l": "job_2"})) == {Kind.LOST}
     assert kinds(replace(clean, accepted={"k": "job_1", "l": "job_2"}, deleted={"job_2"})) == set()
     assert Kind.TWICE_MADE in kinds(replace(clean, accepted={"k": "job_2"}, deleted={"job_2"}))
-    assert kinds(replace(clean, names=["worker/job_1/1/1.0"])) == {Kind.LEFT}
+    assert kinds(replace(clean, remains=Remains(names=["worker/job_1/1/1.0"]))) == {Kind.LEFT}
     running = replace(JOB, state="RUNNING", events=JOB.events[:3])
-    assert judge(replace(case(running), names=["worker/job_1/1/1.0"])) == []
-    assert kinds(replace(case(running), names=["controller/job_1/2/1"])) == {Kind.LEFT}
-    folders = replace(clean.evidence, folders=frozenset({"job_1", "job_9"}))
-    assert kinds(replace(clean, evidence=folders)) == {Kind.LEFT}
+    assert judge(replace(case(running), remains=Remains(names=["worker/job_1/1/1.0"]))) == []
+    assert kinds(replace(case(running), remains=Remains(names=["controller/job_1/2/1"]))) == {Kind.LEFT}
+
+
+TRIAL = Trial(number=0, state="COMPLETE", is_open=False, job_id="job_1", params="{}")
+OTHER = replace(TRIAL, number=1, params='{"optimizer.lr": 0.1}', job_id="job_2")
+SWEEP = Sweep(id="sweep_1", state="SUCCEEDED", num_trials=2, trials=(TRIAL, OTHER))
+SPOILT_SWEEPS: dict[str, tuple[tuple[Trial, ...], Kind]] = {
+    "a missing number": ((TRIAL, replace(OTHER, number=2)), Kind.SWEEP),
+    "more than allowed": ((TRIAL, OTHER, replace(OTHER, number=2, params="[]", job_id="job_3")), Kind.SWEEP),
+    "a point twice": ((TRIAL, replace(OTHER, params="{}")), Kind.TWICE_MADE),
+    "a job twice": ((TRIAL, replace(OTHER, job_id="job_1")), Kind.TWICE_MADE),
+    "a job that is gone": ((TRIAL, replace(OTHER, job_id="job_9")), Kind.LOST),
+    "a job without its trial": ((TRIAL,), Kind.TWICE_MADE),
+    "a trial that goes on": ((TRIAL, replace(OTHER, state="RUNNING", is_open=True)), Kind.SWEEP),
+    "a wrong end": ((TRIAL, replace(OTHER, state="PRUNED")), Kind.SWEEP),
+}
+
+
+def searched(*trials: Trial) -> Case:
+    clean = case()
+    spec = {**JOB.spec, "labels": {"sweep": SWEEP.id}}
+    jobs = {id_: replace(JOB, id=id_, spec=spec) for id_ in ("job_1", "job_2", "job_3")[: max(2, len(trials))]}
+    sweeps = {SWEEP.id: replace(SWEEP, trials=trials)}
+    evidence = replace(clean.evidence, jobs=jobs, keys={"k": SWEEP.id}, folders=frozenset(jobs), sweeps=sweeps)
+    return replace(clean, evidence=evidence, notes=[], accepted={"k": SWEEP.id})
+
+
+def test_the_books_of_a_sweep_that_is_right_are_clean() -> None:
+    assert judge(searched(TRIAL, OTHER)) == []
+
+
+@pytest.mark.parametrize("name", SPOILT_SWEEPS)
+def test_wrong_books_of_a_sweep_are_found(name: str) -> None:
+    trials, kind = SPOILT_SWEEPS[name]
+    assert kind in kinds(searched(*trials))
+
+
+RUN = PromotionRun(number=1, contender=-1, pair=0, job_id="job_2", is_open=False, state="KEPT")
+SPOILT_RUNS: dict[str, tuple[tuple[PromotionRun, ...], Kind]] = {
+    "a job that is gone": ((RUN, replace(RUN, pair=1, job_id="job_9")), Kind.LOST),
+    "a job twice": ((RUN, replace(RUN, pair=1)), Kind.TWICE_MADE),
+    "a job without its run": ((), Kind.TWICE_MADE),
+    "a run that never ends": ((replace(RUN, is_open=True),), Kind.SWEEP),
+}
+
+
+def promoted(*runs: PromotionRun) -> Case:
+    searched_once = searched(TRIAL)
+    jobs = {
+        id_: replace(job, spec=JOB.spec | {"labels": {"promotion": SWEEP.id} if id_ == "job_2" else {}})
+        for id_, job in searched_once.evidence.jobs.items()
+    }
+    sweeps = {SWEEP.id: replace(SWEEP, trials=(TRIAL,), runs=runs)}
+    return replace(searched_once, evidence=replace(searched_once.evidence, jobs=jobs, sweeps=sweeps))
+
+
+def test_the_books_of_a_promotion_that_is_right_are_clean() -> None:
+    assert judge(promoted(RUN)) == []
+
+
+@pytest.mark.parametrize("name", SPOILT_RUNS)
+def test_wrong_books_of_a_promotion_are_found(name: str) -> None:
+    runs, kind = SPOILT_RUNS[name]
+    assert kind in kinds(promoted(*runs))
+
+
+LEFT_FILES: dict[str, dict[str, object]] = {
+    "a folder in storage": {"folders": frozenset({"job_1", "job_9"})},
+    "a folder in scratch": {"scratch": {"logs": frozenset({"job_1", "job_9"})}},
+    "half an upload": {"uploads": frozenset({"1234.part"})},
+    "half a save": {"jobs": {"job_1": replace(JOB, unfinished=frozenset({"drafts/c.1.json"}))}},
+}
+
+
+@pytest.mark.parametrize("name", LEFT_FILES)
+def test_files_that_nobody_owns_are_found(name: str) -> None:
+    clean = case()
+    changed: dict[str, Any] = LEFT_FILES[name]
+    assert kinds(replace(clean, evidence=replace(clean.evidence, **changed))) == {Kind.LEFT}
+
+
+WORKER, SPARE = "worker/job_1/1/1.0", "spare/n/0"
+LEFT_IN_CLUSTER: dict[str, tuple[Remains, Kind]] = {
+    "room of a spare that waits": (Remains(spares=[SPARE], groups={"g": SPARE}), Kind.LEFT),
+    "room of one that is gone": (Remains(groups={"g": ""}), Kind.LEFT),
+    "a process that is no actor's": (Remains(processes=["7 ray::TrainWorker"]), Kind.LEFT),
+    "an earlier term": (Remains(names=["controller/job_1/1/1", "controller/job_1/1/2"]), Kind.TERMS),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_IN_CLUSTER)
+def test_what_a_cluster_holds_of_no_living_worker_is_found(name: str) -> None:
+    remains, kind = LEFT_IN_CLUSTER[name]
+    running = case(replace(JOB, state="RUNNING", term=2, events=JOB.events[:3]))
+    assert judge(replace(running, remains=Remains(names=[WORKER], groups={"g": WORKER}, spares=[SPARE]))) == []
+    assert kinds(replace(running, remains=remains)) == {kind}
+
+
+def test_workers_among_the_processes_of_a_ray_are_known_by_their_titles(tmp_path: Path) -> None:
+    raylet = tmp_path / "raylet"
+    raylet.symlink_to(shutil.which("bash") or "/bin/bash")
+    script = "(exec -a ray::TrainWorker sleep 60) & (exec -a ray::IDLE sleep 60) & echo begun; wait"
+    with subprocess.Popen(
+        [raylet, "-c", script, f"--temp-dir={tmp_path}"], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            wait_for("its children", lambda: len(psutil.Process(process.pid).children()) == 2)
+            wait_for("a worker", lambda: titled(tmp_path))
+            assert [title.split()[1] for title in titled(tmp_path).values()] == ["ray::TrainWorker"]
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
@@ -199,11 +354,13 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(store: Store, settings: Settings) -> None:
+async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(
+    store: Store, database_url: str, tmp_path: Path
+) -> None:
     job = await placed(store, fence := await leader(store))
     told = snapshot(job, [record(1), record(2)], timeline=(row("r", cost_s=0.5),), checkpoints=(checkpoint(2),))
     await store.reconciler.fold(told, fence)
-    found = gather(settings).jobs[job.id]
+    found = gather(load_settings({"home": tmp_path / "home", "database": database_url}, {})).jobs[job.id]
     assert [event.target for event in found.events] == ["QUEUED", "STARTING"]
     assert [(p.attempt, p.lineage, p.generation, p.round, p.step) for p in found.points] == [
         (1, 1, 1, 1, 1),
@@ -211,4 +368,4 @@ async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(store:
     ]
     assert [(r.seq, r.key, r.kind, r.steps_lost) for r in found.timeline] == [(1, "r", "resize", 0)]
     assert found.checkpoints == {checkpoint(2).path}
-    assert (found.state, found.attempt, found.steps, found.batch) == ("STARTING", 1, 100, 32)
+    assert (found.state, found.attempt, found.term, found.steps, found.batch) == ("STARTING", 1, 1, 100, 32)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,15 +19,17 @@ from service.app import create_app
 from service.folders import token_file
 from service.records import JobRow, Transition
 from service.services import build_services
-from service.settings import Settings
+from service.settings import Settings, load_settings
 from service.states import TRANSITIONS, JobState, Verb
 from service.store.opening import Store, open_store
 from service.store.port import StaleRowError, TransitionError
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
 from tests.faults.oracle import Case, judge
-from tests.service.conftest import BASE_URL
+from tests.service.conftest import BASE_URL, database_url, postgres
 from tests.service.given import leader, spec
+
+__all__ = ["database_url", "postgres"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -130,6 +133,14 @@ class Arena:
             return 200
 
         return act
+
+
+@pytest.fixture
+def settings(tmp_path: Path, database_url: str) -> Settings:
+    """A home with a database of each kind."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    return load_settings({"home": home, "database": database_url}, {})
 
 
 @pytest.fixture

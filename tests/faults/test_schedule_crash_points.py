@@ -9,9 +9,11 @@ import pytest
 
 from service.store.schedules import ScheduleStore
 from tests.faults.crash_points import CrashPoint, When, methods_of
+from tests.faults.findings import assert_nothing_found, at_rest
 from tests.faults.processes import API
-from tests.faults.test_api_crash_points import Caller, caller
+from tests.faults.test_api_crash_points import Caller, caller, found
 from tests.service.scheduled import schedule_document
+from tests.waiting import LIMIT_S
 
 __all__ = ["caller"]
 
@@ -78,3 +80,4 @@ async def test_an_api_that_dies_at_a_write_of_schedules_is_told_again_and_it_is_
     caller.installation.start(API, CrashPoint(method=method, when=when, part="schedules"))
     await ACTS[method](caller, f"/schedules/{made['id']}")
     assert caller.num_deaths == 1, "the crash point was not reached"
+    assert_nothing_found(await at_rest(lambda: found(caller), LIMIT_S))

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from service.app import create_app
 from service.folders import token_file
 from service.migrations.upgrade import upgrade
+from service.replica import Claim
 from service.services import Services, build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store, open_store
@@ -68,7 +69,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: 
 
 @pytest.fixture
 async def store(database_url: str, clock: Clock) -> AsyncIterator[Store]:
-    opened = open_store(database_url, clock)
+    opened = open_store(database_url, clock, clock)
     yield opened
     await opened.close()
 
@@ -83,7 +84,7 @@ def settings(tmp_path: Path, migrated_file: Path) -> Settings:
 
 @pytest.fixture
 async def services(settings: Settings, clock: Clock) -> Services:
-    return build_services(settings, clock)
+    return build_services(settings, clock, clock)
 
 
 @pytest.fixture
@@ -131,6 +132,7 @@ async def scene(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("workers.control.pace.BRISK_S", 0.005)
     monkeypatch.setattr("service.reconciler.reconciler.VIEW_S", 0.05)
     settings = load_settings({"home": tmp_path / "home"}, {})
+    await Claim(store.reconciler, settings.storage_url).take()
     made = Scene(store, settings, await leader(store))
     yield made
     await made.reconciler.settle(5)

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from service.records import JobRow
+from service.records import BundleRow, JobRow
 from service.store.opening import Store
 from workers.plan import PlanId, TimelineKind
 from workers.spec import JobSpec, parse_job_spec
@@ -122,7 +122,6 @@ def snapshot(job: JobRow, records: Iterable[RoundRecord] = (), **changes: Any) -
         "lineage": max((r.lineage for r in found), default=1),
         "total_samples": 100 * BATCH,
         "num_current": 1,
-        "num_wanted": 1,
         "workers": (view(),),
         "records": found,
     }
@@ -134,6 +133,12 @@ async def leader(store: Store, holder: str = "reconciler") -> int:
     fence = await store.reconciler.take_lease(holder, 1e6)
     assert fence is not None
     return fence
+
+
+async def stored_bundle(store: Store, sha256: str, key: str = "bundles/a.zip") -> BundleRow:
+    """The row of an upload that came to its end; its bytes are the caller's to put under ``key``."""
+    await store.bundles.announce(key)
+    return (await store.bundles.add(sha256, 100, 1, key))[0]
 
 
 async def placed(store: Store, fence: int, **changes: Any) -> JobRow:

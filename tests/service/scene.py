@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from service.cost import Prices
 from service.reconciler.launching import Launching
 from service.reconciler.pursuit import Office
+from service.reconciler.reaper import Premises, Reaper
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.sight import StorageSight
 from service.records import JobRow
@@ -35,26 +37,42 @@ class Scene:
     def __post_init__(self) -> None:
         self.reconciler = self._reconciler()
 
+    @property
+    def scratch(self) -> Path:
+        return self.settings.home / "scratch"
+
     def sees_storage(self) -> None:
         """The cluster is somebody else's: its nodes must show that they see the storage."""
         self.sight = StorageSight(self.cluster, Path(self.settings.storage_url))
         self.reconciler = self._reconciler()
 
     def _reconciler(self) -> Reconciler:
-        scratch = self.settings.home / "scratch"
         office = Office(
             store=self.store.reconciler,
             cluster=self.cluster,
-            launching=Launching(self.settings, self.store.reconciler, scratch),
+            launching=Launching(self.settings, self.store.reconciler, self.scratch),
             fence=self.fence,
             storage=self.settings.storage_url,
             liveness_s=1.0,
             place_s=self.settings.place_s,
             max_demand_workers=4,
             spares_per_node=1,
+            prices=Prices.of(self.settings),
             monotonic_s=self.monotonic_s,
         )
-        return Reconciler(office, scratch, self.sight)
+        return Reconciler(office, Reaper(self.premises), self.sight)
+
+    @property
+    def premises(self) -> Premises:
+        return Premises(
+            store=self.store.reconciler,
+            cluster=self.cluster,
+            fence=self.fence,
+            storage=self.settings.storage_url,
+            scratch=self.scratch,
+            bounds=self.settings.scratch_bounds,
+            bundle_keep_s=self.settings.bundle_keep_s,
+        )
 
     async def restart(self) -> None:
         """Another process takes over."""

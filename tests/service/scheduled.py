@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from service.configuration_records import ConfigurationRow
 from service.reconciler.firing import Schedules
 from service.records import JobRow, Transition
 from service.schedule_records import ScheduleRow
@@ -13,8 +14,10 @@ from service.states import JobState
 from service.store.opening import Store
 from service.targets import Target
 from tests.service.given import START_S, Clock, leader
+from tests.service.swept import Swept, sweep_document
 
 JOB = {"entrypoint": "workers.recipes.digits:build", "steps": 10}
+SWEEP = {key: value for key, value in sweep_document().items() if key != "name"}
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
 
@@ -23,8 +26,8 @@ def schedule_document(**changes: Any) -> dict[str, Any]:
     return {"name": "nightly", "cron": "0 * * * *", "time_zone": "UTC", "target": {"job": JOB}, **changes}
 
 
-def schedule_spec(**changes: Any) -> tuple[ScheduleSpec, Target]:
-    return parse_schedule_spec(schedule_document(**changes), at(7))
+def schedule_spec(configuration: ConfigurationRow | None = None, **changes: Any) -> tuple[ScheduleSpec, Target]:
+    return parse_schedule_spec(schedule_document(**changes), at(7), configuration=configuration)
 
 
 def at(hour: int, minute: int = 0, day: int = 0) -> float:
@@ -82,6 +85,10 @@ class Firing:
             job = await self.store.reconciler.admit(job, 1, self.fence)
             job = await self.store.reconciler.transition(job, JobState.RUNNING, Transition(), self.fence)
         return job
+
+    def swept(self, sweep_id: str) -> Swept:
+        """The child whose search and workers the test plays."""
+        return Swept(self.store, self.clock, self.fence, sweep_id)
 
     async def end(self, job_id: str, state: JobState = JobState.SUCCEEDED) -> None:
         """The child runs, and comes to its end."""

@@ -83,6 +83,8 @@ async def test_a_number_pins_the_size_until_a_range_or_auto_frees_it(client: htt
     assert await workers(3) == {"min": 1, "max": 4, "current": 0, "desired": 3}
     assert await workers({"min": 2, "max": 3}) == {"min": 2, "max": 3, "current": 0, "desired": 2}
     assert await workers(3) == {"min": 2, "max": 3, "current": 0, "desired": 3}
+    assert await workers(2.0) == {"min": 2, "max": 3, "current": 0, "desired": 2}
+    assert await workers({"min": 1.0, "max": 3}) == {"min": 1, "max": 3, "current": 0, "desired": 1}
     assert await workers("auto") == {"min": 1, "max": 4, "current": 0, "desired": 1}
 
 
@@ -110,8 +112,9 @@ async def test_a_bad_size_is_refused_and_changes_nothing(subtests: pytest.Subtes
     for body, pointer in BAD_SIZES:
         with subtests.test(body=repr(body)[:80]):
             job = await submitted(client)
-            answer = await client.put(f"{JOBS}/{job['id']}/scale", json=body)
-            assert assert_problem(answer, 422, "INVALID")["errors"][0]["pointer"] == pointer
+            for headers in ({}, {"If-Match": '"of-long-ago"'}):
+                answer = await client.put(f"{JOBS}/{job['id']}/scale", json=body, headers=headers)
+                assert assert_problem(answer, 422, "INVALID")["errors"][0]["pointer"] == pointer
             assert (await client.get(f"{JOBS}/{job['id']}")).json() == job
 
 

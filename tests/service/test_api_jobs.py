@@ -298,7 +298,7 @@ async def test_a_job_that_is_not_there_is_not_found(subtests: pytest.Subtests, c
             assert_problem(await client.get(f"{JOBS}/{job_id}{part}"), 404, "NOT_FOUND")
 
 
-NOT_BUILT_YET = ["/sweeps", "/configurations/a", "/queues", "/jobs/x/report"]
+NOT_BUILT_YET = ["/configurations/a", "/queues", "/jobs/x/report"]
 
 
 async def test_what_is_not_built_yet_is_not_there(subtests: pytest.Subtests, client: httpx2.AsyncClient) -> None:

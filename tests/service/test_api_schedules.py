@@ -11,7 +11,7 @@ from service.api.shapes import Schedule, ScheduleList, ScheduleRun, ScheduleRuns
 from service.feed import read_topics
 from service.services import Services
 from tests.service.given import Clock
-from tests.service.scheduled import JOB, Firing, at, firing_at_seven, schedule_document
+from tests.service.scheduled import JOB, SWEEP, Firing, at, firing_at_seven, schedule_document
 from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +50,19 @@ async def test_a_new_schedule_is_answered_whole_with_its_place_and_tag(
     assert unchanged.status_code == 304
 
 
+@pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
+async def test_a_command_takes_no_body_and_ignores_none(client: httpx2.AsyncClient, firing: Firing, verb: str) -> None:
+    schedule = await created(client)
+    path = f"{SCHEDULES}/{schedule['id']}"
+    for body in ({"until": "tomorrow"}, [], "now"):
+        problem = assert_problem(await client.post(f"{path}/{verb}", json=body), 422, "INVALID")
+        assert "send no body" in problem["errors"][0]["detail"]
+    assert_problem(await client.post(f"{path}/{verb}", content=b"{"), 400, "BAD_REQUEST")
+    assert (await client.get(path)).json() == schedule
+    assert (await client.get(f"{path}/runs")).json()["runs"] == []
+    assert (await client.post(f"{path}/{verb}", json={})).status_code == 200
+
+
 async def test_repeating_a_call_with_its_key_makes_one_schedule(client: httpx2.AsyncClient, firing: Firing) -> None:
     key = {"Idempotency-Key": "k1"}
     first = await client.post(SCHEDULES, json=schedule_document(), headers=key)
@@ -80,11 +93,13 @@ async def test_repeating_a_call_with_its_key_makes_one_schedule(client: httpx2.A
         ({"start": "2027-01-02T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "/end", "is before start="),
         ({"pause_after_failures": 0}, "/pause_after_failures", "must be greater than or equal to 1"),
         ({"crn": "0 2 * * *"}, "/crn", "unknown key 'crn'; did you mean 'cron'?"),
-        ({"target": {}}, "/target", "must hold one of job (seen: nothing)"),
-        ({"target": {"job": JOB, "sweep": {}}}, "/target", "must hold one of job (seen: 'job', 'sweep')"),
+        ({"target": {}}, "/target", "must hold one of job, sweep (seen: nothing)"),
+        ({"target": {"job": JOB, "sweep": {}}}, "/target", "must hold one of job, sweep (seen: 'job', 'sweep')"),
         ({"target": {"job": {**JOB, "steps": 0}}}, "/target/job/steps", "must be greater than 0"),
         ({"target": {"job": {**JOB, "entrypoint": "a:b", "bundle": "x"}}}, "/target/job/bundle", "no bundle 'x'"),
         ({"target": {"job": {**JOB, "name": "A"}}}, "/target/job/name", "DNS-1123"),
+        ({"target": {"sweep": {**SWEEP, "trials": 0}}}, "/target/sweep/trials", "greater than or equal to 1"),
+        ({"target": {"sweep": {**SWEEP, "warm_start": ["x"]}}}, "/target/sweep/warm_start/0", "no sweep 'x'"),
     ],
 )
 async def test_a_bad_spec_is_refused_with_pointer_value_and_remedy(
@@ -105,10 +120,10 @@ async def test_faults_of_the_schedule_and_of_its_job_are_told_at_once(
     assert [problem["pointer"] for problem in told["errors"]] == ["/name", "/cron", "/target/job/steps"]
 
 
-async def test_a_sweep_is_not_available_yet(client: httpx2.AsyncClient, firing: Firing) -> None:
-    answer = await client.post(SCHEDULES, json=schedule_document(target={"sweep": {}}))
-    told = assert_problem(answer, 422, "NOT_AVAILABLE")["errors"]
-    assert told == [{"pointer": "/target/sweep", "detail": "a sweep is not built yet; use {job: ...}"}]
+async def test_a_sweep_that_is_refused_is_refused_in_schedules_too(client: httpx2.AsyncClient, firing: Firing) -> None:
+    answer = await client.post(SCHEDULES, json=schedule_document(target={"sweep": {**SWEEP, "promote": "best"}}))
+    (told,) = assert_problem(answer, 422, "INVALID")["errors"]
+    assert told["pointer"] == "/target/sweep/promote"
 
 
 async def test_validating_resolves_and_stores_nothing(client: httpx2.AsyncClient, firing: Firing) -> None:

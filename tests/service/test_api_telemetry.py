@@ -49,6 +49,20 @@ def path_of(job: JobRow, rest: str) -> str:
     return f"{API}/jobs/{job.id}/{rest}"
 
 
+async def test_a_key_that_nothing_can_be_reported_under_is_refused_and_one_that_may_come_is_not(
+    client: httpx2.AsyncClient, job: JobRow
+) -> None:
+    for path in (path_of(job, "metrics"), f"{API}/compare?jobs={job.id}"):
+        query = {"keys": "loss,los,eval."} if "?" not in path else None
+        answer = await client.get(path if query else f"{path}&keys=loss,los,eval.", params=query)
+        first, second = assert_problem(answer, 422, "INVALID")["errors"]
+        assert first["pointer"] == "/query/keys"
+        assert first["detail"].startswith("'los' is not a telemetry key; did you mean 'loss'?")
+        assert "write 'eval.NAME'" in second["detail"]
+    found = await client.get(path_of(job, "metrics"), params={"keys": "eval.accuracy,user.margin,noise_scale"})
+    assert found.json() == {"keys": [], "points": []}
+
+
 async def test_metrics_are_chosen_by_key_and_step(
     client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
 ) -> None:
@@ -59,7 +73,7 @@ async def test_metrics_are_chosen_by_key_and_step(
     assert found["keys"] == ["eval.accuracy", "loss", "lr"]
     assert [point["step"] for point in found["points"]] == list(range(1, 11))
     assert found["points"][0]["values"] == {"loss": 1.0, "lr": 0.1}
-    chosen = await client.get(path_of(job, "metrics"), params={"keys": "eval.accuracy,none", "since_step": 6})
+    chosen = await client.get(path_of(job, "metrics"), params={"keys": "eval.accuracy,eval.none", "since_step": 6})
     assert chosen.json()["keys"] == ["eval.accuracy"]
     assert [(p["step"], p["values"]) for p in chosen.json()["points"]] == [(10, {"eval.accuracy": 1.0})]
 

@@ -15,7 +15,8 @@ import httpx2
 import pytest
 
 from service.api.shapes import Bundle
-from service.folders import BUNDLES, bundle_key
+from service.folders import BUNDLES
+from service.services import build_services
 from service.settings import Settings
 from tests.service.given import spec_document, zip_bytes
 from tests.service.test_api_jobs import assert_problem
@@ -39,8 +40,8 @@ async def test_the_same_bytes_are_one_bundle(client: httpx2.AsyncClient, setting
     digest = hashlib.sha256(data).hexdigest()
     bundle = first.json()
     assert (bundle["sha256"], bundle["size_bytes"], bundle["files"]) == (digest, len(data), 3)
-    assert (Path(settings.storage_url) / bundle_key(digest)).read_bytes() == data
-    assert left_behind(settings) == [f"{digest}.zip"]
+    [stored] = left_behind(settings)
+    assert (Path(settings.storage_url) / BUNDLES / stored).read_bytes() == data
     job = await client.post("/api/v1/jobs", json=spec_document(entrypoint="train:build", bundle=bundle["id"]))
     assert job.status_code == 201
 
@@ -48,9 +49,14 @@ async def test_the_same_bytes_are_one_bundle(client: httpx2.AsyncClient, setting
 async def test_bytes_that_storage_lost_can_be_uploaded_again(client: httpx2.AsyncClient, settings: Settings) -> None:
     data = zip_bytes({"train.py": "x = 1"})
     first = (await client.post(PATH, content=data)).json()
-    (Path(settings.storage_url) / bundle_key(first["sha256"])).unlink()
+    folder = Path(settings.storage_url) / BUNDLES
+    next(folder.iterdir()).unlink()
     assert (await client.post(PATH, content=data)).json() == first
-    assert (Path(settings.storage_url) / bundle_key(first["sha256"])).read_bytes() == data
+    services = build_services(settings)
+    row = await services.store.bundles.bundle(first["id"])
+    await services.store.close()
+    assert row is not None
+    assert (Path(settings.storage_url) / row.key).read_bytes() == data
 
 
 def with_entries(*entries: tuple[str, bytes, int]) -> bytes:

@@ -1,20 +1,27 @@
-"""A PostgreSQL that goes away and comes back: 503 meanwhile, and nothing lost or double."""
+"""A PostgreSQL that goes away and comes back, moment by moment; under load: ``tests/faults/test_database_restarts``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TypeAlias
 
 import httpx2
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Connection, make_url, select
+from sqlalchemy.util import await_only
 
 from service.reconciler.process import Exit
 from service.settings import Settings, load_settings
+from service.store.database import Database
 from service.store.opening import open_store
+from service.store.port import DatabaseAwayError
+from service.store.schema import installation
+from tests.faults.evidence import gather
+from tests.faults.findings import assert_nothing_found
+from tests.faults.oracle import Case, judge
 from tests.service.given import Clock, spec_document
 from tests.service.postgres import PostgresServer
 from tests.service.test_reconciler_process import Scene
@@ -25,6 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.postgres]
 RunningApp: TypeAlias = Callable[[Settings], AbstractAsyncContextManager[httpx2.AsyncClient]]
 MAX_TRIES = 20
 BOUND_S = 30.0
+LOOPS = 100
 
 
 @pytest.fixture
@@ -34,8 +42,12 @@ async def proxy(postgres: PostgresServer) -> AsyncIterator[TcpProxy]:
 
 
 @pytest.fixture
-def database(postgres: PostgresServer) -> str:
-    return postgres.migrated()
+def database(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
+    """A database that the oracle reads at the end of the test."""
+    url = postgres.migrated()
+    yield url
+    settings = load_settings({"home": tmp_path / "home", "database": url}, {})
+    assert_nothing_found(judge(Case(evidence=gather(settings))))
 
 
 @pytest.fixture
@@ -165,20 +177,28 @@ def replica(home: Path, url: str, clock: Clock) -> Scene:
     return Scene(settings, open_store(url, clock))
 
 
-async def test_a_restarted_database_finds_every_accepted_job(
-    running_app: RunningApp, behind_proxy: Settings, postgres: PostgresServer
+async def test_a_transaction_whose_connection_is_ended_while_it_says_nothing_is_told_that_the_database_is_away(
+    behind_proxy: Settings, proxy: TcpProxy, postgres: PostgresServer
 ) -> None:
-    async with running_app(behind_proxy) as client:
-        ids = set()
-        for n in range(3):
-            ids.add(await accepted(client, f"before {n}"))
-            waiting = [asyncio.create_task(accepted(client, f"during {n} {m}")) for m in range(8)]
-            postgres.cut_all()
-            ids.update(await asyncio.gather(*waiting))
-            await asyncio.to_thread(postgres.restart)
-            after = await post(client, f"after {n}")
-            assert after.status_code == 201
-            ids.add(after.json()["id"])
-        listed = (await client.get("/api/v1/jobs", params={"page_size": 500})).json()["jobs"]
-        assert {job["id"] for job in listed} == ids
-        assert len(listed) == 3 * 10
+    database = Database(behind_proxy.database_url)
+
+    async def end_it() -> None:
+        """The server's word comes through, and the driver has read it; the end of the connection comes later."""
+        known, proxy.is_keeping_open = proxy.num_answers, True
+        await asyncio.to_thread(postgres.cut_all)
+        while proxy.num_answers == known:
+            await asyncio.sleep(0)
+        for _ in range(LOOPS):
+            await asyncio.sleep(0)
+
+    def work(conn: Connection) -> None:
+        conn.execute(select(installation.c.change))
+        await_only(end_it())
+
+    try:
+        with pytest.raises(DatabaseAwayError):
+            await database.read(work)
+        proxy.is_keeping_open = False
+        assert await database.change() >= 0
+    finally:
+        await database.close()

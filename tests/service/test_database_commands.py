@@ -18,7 +18,7 @@ from service.store.keys import IdempotencyKey
 from service.store.opening import Store, open_store
 from service.supervise.home import Home
 from service.supervise.lock import DatabaseServedError, database_lock
-from tests.service.given import checkpoint, leader, log, placed, record, row, snapshot, spec
+from tests.service.given import checkpoint, leader, log, placed, record, row, snapshot, spec, stored_bundle
 from tests.service.postgres import PostgresServer
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def within(url: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 async def fill(store: Store) -> None:
     fence = await leader(store)
-    bundle, _ = await store.bundles.add("ab" * 32, 100, 1)
+    bundle = await stored_bundle(store, "ab" * 32)
     job = await placed(store, fence, labels={"team": "cv"}, entrypoint="train:build", bundle=bundle.id)
     told = snapshot(
         job,

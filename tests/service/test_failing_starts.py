@@ -9,7 +9,7 @@ import pytest
 from service.explain import Circumstances, explain
 from service.folders import checkpoints_place
 from service.ports import ControllerFaultError, ControllerLostError
-from service.reconciler.starting import MAX_STARTS, MOST_S, REMEDY, Backoff
+from service.reconciler.starting import MAX_STARTS, MOST_S, REMEDY, STEADY_S, Backoff
 from service.records import JobRow
 from service.states import JobState, Verb
 from service.store.opening import Store
@@ -137,6 +137,56 @@ async def test_controllers_that_were_heard_of_are_succeeded_at_once_each_time(he
     assert await held.passed(job) == ["QUEUED", "STARTING", "RUNNING"]
 
 
+async def lose(scene: Scene, job: JobRow) -> None:
+    row = await scene.job(job)
+    await scene.cluster.lose_controller(f"controller/{job.id}/1/{row.term}")
+
+
+async def placeless(scene: Scene) -> JobRow:
+    """A job whose controller has told of itself, and whose workers wait for a place."""
+    job = await scene.submit()
+    await scene.store.reconciler.admit(job, 4, scene.fence)
+    scene.cluster.machines = ()
+    await scene.until(job, lambda row: bool(row.observed))
+    return job
+
+
+async def test_controllers_that_tell_once_and_die_are_succeeded_ever_later_until_the_job_fails(held: Scene) -> None:
+    job = await placeless(held)
+    await lose(held, job)  # one that was of use, as it told first of all that its workers wait
+    await looks(held, job)
+    waited_s, pause_s = 0.0, 0.5
+    while waited_s < held.settings.place_s:
+        await lose(held, job)
+        row = await looks(held, job)
+        assert (row.state, row.explanation is not None) == (JobState.STARTING, True)
+        assert "Its controllers end before anything is trained" in explain(row, ALONE).summary
+        num_launches = len(held.cluster.launches)
+        wait(held, pause_s - 0.1)
+        assert len(held.cluster.launches) == num_launches, "it is not yet time"
+        wait(held, 0.1)
+        row = await looks(held, job)
+        waited_s, pause_s = waited_s + pause_s, min(MOST_S, 2 * pause_s)
+    assert (row.state, row.reason) == (JobState.FAILED, Reason.CONTROLLER_ERROR)
+    assert row.failure is not None
+    assert "nothing was trained under its controllers in" in row.failure.message
+
+
+async def test_a_controller_that_has_lived_for_long_is_succeeded_at_once(held: Scene) -> None:
+    job = await placeless(held)
+    for _ in range(2):
+        await lose(held, job)
+        await looks(held, job)
+    assert (await held.job(job)).explanation is not None
+    wait(held, 0.5)
+    await looks(held, job)
+    wait(held, max(STEADY_S, held.settings.place_s))
+    await looks(held, job)
+    term = (await held.job(job)).term
+    await lose(held, job)
+    assert (await looks(held, job)).term == term + 1
+
+
 async def test_workers_that_train_on_are_not_given_up_for_a_few_starts_in_vain(held: Scene) -> None:
     job = await held.submit()
     await running(held, job)
@@ -249,9 +299,9 @@ class Closing(FakeCluster):
     cupboard: Cupboard | None = None
 
     async def direct(
-        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float, wait_s: float
     ) -> JobSnapshot | None:
-        snapshot = await super().direct(key, term, direction, acked, bound_s)
+        snapshot = await super().direct(key, term, direction, acked, bound_s, wait_s)
         if snapshot is not None and snapshot.outcome is not None and self.cupboard is not None:
             self.cupboard.close()
             self.cupboard = None

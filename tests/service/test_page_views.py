@@ -9,9 +9,12 @@ import pytest
 from service.logs import LogText
 from service.pages.job import actions_view, size_view, timeline_view
 from service.pages.jobs import Filters, main_metric, spark_points
+from service.pages.remedies import remedies_view
 from service.pages.render import html, login_page
 from service.pages.tabs import NUM_LOG_LINES, attempts_view, logs_view
 from service.states import JobState, Move, Verb, command
+
+SWEEP = f"sweep_{'0' * 26}"
 
 
 def job(**values: Any) -> dict[str, Any]:
@@ -67,6 +70,13 @@ def test_the_main_metric_is_the_one_that_was_evaluated(
 def test_only_legal_actions_have_a_button(state: JobState) -> None:
     shown = {action["verb"] for action in actions_view(job(state=state))} - {"delete"}
     assert shown == {verb for verb in Verb if isinstance(command(verb, state, 1), Move)}
+
+
+@pytest.mark.parametrize("labels", [{"sweep": SWEEP, "trial": "1"}, {"promotion": SWEEP}])
+def test_what_a_sweep_has_counted_is_not_offered_to_be_retried(labels: dict[str, str]) -> None:
+    of_sweep = job(state="FAILED", reason="USER_ERROR", spec={"labels": labels})
+    assert [action["verb"] for action in actions_view(of_sweep)] == ["delete"]
+    assert remedies_view(of_sweep, []) == []
 
 
 def test_what_loses_something_asks_first() -> None:

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.queue import Grant, Running, Waiting, adjust, admit, explain, offers, reclaim, running, waiting
+from service.queue import (
+    Grant,
+    Running,
+    Waiting,
+    adjust,
+    admit,
+    earliest_start_s,
+    explain,
+    offers,
+    reclaim,
+    running,
+    waiting,
+)
 from service.records import NodeView
 from service.store.opening import Store
 from tests.service.given import spec
@@ -222,3 +234,22 @@ def test_a_job_that_never_fits_is_told_so_with_the_numbers() -> None:
     assert "of at least 3 workers with 2 CPU each, 2 fit" in told.summary
     assert told.details == ("Node n has 4 CPU, 0 GPU, 8 GiB of memory in all.",)
     assert explain(queued("a"), [node("n", 4)]) is None
+
+
+def test_the_earliest_start_is_when_enough_of_those_who_train_have_ended() -> None:
+    nodes = [node("n", 4, free=0)]
+    short = replace(placed("short", 1, on={"n": 1}), left_s=60.0)
+    long = replace(placed("long", 3, on={"n": 3}), left_s=600.0)
+    assert earliest_start_s([queued("a")], [short, long], nodes) == 60
+    assert earliest_start_s([queued("a"), queued("b")], [short, long], nodes) == 600  # who is before it takes its part
+    assert earliest_start_s([queued("a", min=2, max=2)], [short, long], nodes) == 600
+    assert earliest_start_s([queued("a")], [replace(short, is_leaving=True), long], nodes) == 0
+    assert earliest_start_s([queued("a")], [short], [node("n", 4, free=3)]) == 0
+
+
+def test_nobody_tells_an_earliest_start_that_hangs_on_a_job_whose_end_is_unknown() -> None:
+    nodes = [node("n", 2, free=0)]
+    short, endless = replace(placed("short", 1, on={"n": 1}), left_s=60.0), placed("endless", 1, on={"n": 1})
+    assert earliest_start_s([queued("a", min=2, max=2)], [short, endless], nodes) is None
+    assert earliest_start_s([queued("a", min=3, max=3)], [short], nodes) is None  # it fits into no empty cluster
+    assert earliest_start_s([queued("huge", min=3, max=3), queued("a")], [short, endless], nodes) == 60

@@ -11,13 +11,15 @@ from service.reconciler.launching import Launching
 from service.reconciler.orphans import PATIENCE_S, Suspects
 from service.reconciler.pursuit import MISSING
 from service.records import JobRow, Scale
+from service.settings import load_settings
 from service.states import JobState, Verb
 from service.store.port import FencedOutError
 from tests.service.given import leader
 from tests.service.scene import Scene, last_key
 from tests.stored_checkpoint import store_checkpoint
+from workers.assignment import JobKey
 from workers.errors import Reason, UserCodeError
-from workers.status import CheckpointInfo
+from workers.status import CheckpointInfo, Phase
 from workers.storage import open_storage
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +32,7 @@ async def test_a_job_goes_from_queued_to_succeeded(scene: Scene) -> None:
     assert (row.attempt, row.num_current, row.num_desired) == (1, 0, 0)
     points = await scene.store.reconciler.acknowledged(job.id, 1)
     assert points.rounds == (1, 20)
+    await scene.look()  # its controller is ended after the row has been written
     assert await scene.cluster.names() == []
 
 
@@ -173,6 +176,7 @@ async def test_a_service_that_stops_lets_jobs_save_and_queues_them(endless: Scen
     endless.reconciler.is_leaving = True
     row = await endless.until_state(job, JobState.QUEUED)
     assert row.reason is Reason.PREEMPTED
+    await endless.reconciler.settle(5)
     assert await endless.cluster.names() == []
     assert await endless.reconciler.tick() == 0
 
@@ -186,6 +190,17 @@ async def test_a_missing_secret_fails_the_job_and_says_where_to_set_it(scene: Sc
     assert "where `concertina serve` is started" in told.summary
     assert told.remedy == MISSING
     assert not any("launching.py" in line for line in told.details), "lines of the service's own code help nobody"
+
+
+async def test_the_bounds_of_the_settings_are_a_controllers_and_its_workers(scene: Scene) -> None:
+    settings = load_settings({"home": scene.settings.home, "install_s": 100, "build_s": 7200, "step_s": 1000}, {})
+    job = await scene.submit()
+    launch = await Launching(settings, scene.store.reconciler, settings.home).launch(job)
+    bounds = launch.settings.phase_bounds_s
+    assert [bounds[phase] for phase in (Phase.INSTALL, Phase.BUILD, Phase.COMPUTE, Phase.EXCHANGE, Phase.EVAL)] == [
+        *(260.0, 7200.0, 1000.0, 1300.0, 900.0)
+    ]
+    assert launch.assignment(JobKey(job_id=job.id, attempt=1), "1.1").install_s == 100.0
 
 
 async def test_secrets_travel_to_the_controller_and_stay_out_of_its_words(
@@ -252,7 +267,7 @@ async def test_a_fenced_out_reconciler_stops_acting(endless: Scene) -> None:
 
 async def test_orphans_go_and_what_belongs_to_jobs_stays(endless: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.reconciler.orphans.PATIENCE_S", 0.05)
-    monkeypatch.setattr("service.reconciler.reconciler.REAP_S", 0.02)
+    monkeypatch.setattr("service.reconciler.reaper.REAP_S", 0.02)
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)
     stray = Path(endless.settings.storage_url) / JOBS / "job_gone"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from service.folders import MARK
 from service.reconciler.process import Exit, Process
 from service.records import JobRow
 from service.schedule_spec import parse_schedule_spec
@@ -22,6 +21,7 @@ from tests.fakes import FakeCluster
 from tests.service.given import spec
 from tests.service.scheduled import schedule_document
 from workers.errors import Reason
+from workers.storage import MARK
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import safetensors.numpy
 
-from service.folders import BUNDLES, JOBS, bundle_key, checkpoints_place, output_place
+from service.folders import BUNDLES, JOBS, checkpoints_place, output_place
 from service.reconciler.launching import Launching
 from service.services import build_services
 from service.settings import load_settings
@@ -37,7 +37,7 @@ async def test_bundles_weights_and_files_go_through_it_and_leave_with_their_job(
         async with running_app(settings) as client:
             data = zip_bytes({"train.py": "x = 1"})
             bundle = (await client.post(f"{API}/bundles", content=data)).json()
-            assert read(storage, bundle_key(bundle["sha256"])) == data
+            assert [read(storage, key) for key in storage.keys(BUNDLES)] == [data]
             refused = await client.post(f"{API}/bundles", content=b"no zip")
             assert refused.status_code == 422
             assert len(storage.keys(BUNDLES)) == 1

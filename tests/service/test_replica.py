@@ -10,11 +10,12 @@ import pytest
 from service.app import create_app
 from service.auth import ensure_admin_token, sha256
 from service.folders import token_file
-from service.replica import StorageNotSharedError, mark_storage, replica_name
+from service.replica import Claim, StorageNotSharedError, replica_name
 from service.services import build_services
 from service.settings import Settings, load_settings
 from service.store.opening import Store, open_store
 from tests.service.given import Clock
+from workers.storage import MARK, StorageAwayError
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,7 @@ async def test_a_second_replica_starts_only_with_the_storage_of_the_first(
     stranger = replica(tmp_path / "three", database_url, tmp_path / "elsewhere")
     await start(first, clock)
     await store.reconciler.take_lease(replica_name(first.home), LEASE_S)
-    mark_storage(first.storage_url, await store.reconciler.installation_id())
+    await Claim(store.reconciler, first.storage_url).take()
     await start(first, clock)
     await start(second, clock)
     with pytest.raises(StorageNotSharedError, match=r"one serves the same database.*elsewhere.*--storage"):
@@ -53,8 +54,12 @@ async def test_storage_of_another_installation_is_not_taken_for_ours(
     store: Store, database_url: str, tmp_path: Path, clock: Clock
 ) -> None:
     settings = replica(tmp_path / "two", database_url, tmp_path / "storage")
-    mark_storage(settings.storage_url, "concertina-0123")
-    assert (tmp_path / "storage" / "installation").read_text() == "concertina-0123\n"
+    mark = tmp_path / "storage" / MARK
+    mark.parent.mkdir()
+    mark.write_text("concertina-0123\n")
+    with pytest.raises(StorageAwayError, match=r"belongs to another installation, concertina-0123.*--storage"):
+        await Claim(store.reconciler, settings.storage_url).take()
+    assert mark.read_text() == "concertina-0123\n"
     await store.reconciler.take_lease("elsewhere:/home", LEASE_S)
     with pytest.raises(StorageNotSharedError):
         await start(settings, clock)

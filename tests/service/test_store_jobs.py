@@ -8,11 +8,12 @@ import pytest
 
 from service.records import JobFilter, JobRow, Scale, Transition
 from service.states import JobState, Move, Verb, command
-from service.store.jobs import BUNDLE_GRACE_S, UnknownBundleError, UnknownJobError
+from service.store.jobs import BUNDLE_GRACE_S
 from service.store.keys import KEY_LIFETIME_S, IdempotencyKey, KeyReusedError, KeySpentError
 from service.store.opening import Store, open_store
 from service.store.port import StaleRowError
-from tests.service.given import Clock, leader, placed, spec
+from service.store.references import UnknownBundleError, UnknownCheckpointError, UnknownJobError
+from tests.service.given import Clock, checkpoint, leader, placed, spec, stored_bundle
 from workers.status import RunGoal
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +95,23 @@ async def test_what_the_spec_names_must_be_there(store: Store) -> None:
     assert await store.jobs.page(JobFilter(), 10) == []
 
 
+async def test_a_step_to_start_from_is_refused_once_its_job_cannot_write_it_any_more(store: Store) -> None:
+    fence = await leader(store)
+    source = (await store.jobs.submit(spec())).job
+    wish = {"job": source.id, "step": 30}
+    await store.jobs.submit(spec(init_from=wish))
+    source = await cancel(store, source)
+    with pytest.raises(UnknownCheckpointError, match="without a checkpoint") as bare:
+        await store.jobs.submit(spec(init_from={"job": source.id}))
+    assert bare.value.problem.pointer == "/init_from/job"
+    await store.reconciler.register_checkpoints(source.id, [checkpoint(20), checkpoint(10)], fence)
+    with pytest.raises(UnknownCheckpointError, match="no checkpoint of step 30; it has: 10, 20;") as other:
+        await store.jobs.check_references(spec(init_from=wish))
+    assert other.value.problem.pointer == "/init_from/step"
+    for step in (20, "latest"):
+        await store.jobs.submit(spec(init_from={"job": source.id, "step": step}))
+
+
 async def test_a_list_is_newest_first_and_goes_on_after_an_id(store: Store) -> None:
     ids = [(await store.jobs.submit(spec())).job.id for _ in range(5)]
     first = await store.jobs.page(JobFilter(), 2)
@@ -156,22 +174,22 @@ async def test_a_retry_from_the_start_forgets_progress_and_earlier_checkpoints(s
 
 
 async def test_deleting_a_job_takes_its_rows_and_frees_its_bundle(store: Store, clock: Clock) -> None:
-    bundle, _ = await store.bundles.add("ab" * 32, 100, 1)
+    bundle = await stored_bundle(store, "ab" * 32)
     wanted = spec(entrypoint="train:build", bundle=bundle.id, labels={"a": "b"})
     first, second = [(await store.jobs.submit(wanted)).job for _ in range(2)]
     clock.advance(BUNDLE_GRACE_S + 1)
-    assert (await store.jobs.delete(await cancel(store, first))).bundle_sha256 is None
+    assert (await store.jobs.delete(await cancel(store, first))).bundle_key is None
     assert await store.bundles.bundle(bundle.id) is not None
-    assert (await store.jobs.delete(await cancel(store, second))).bundle_sha256 == "ab" * 32
+    assert (await store.jobs.delete(await cancel(store, second))).bundle_key == "bundles/a.zip"
     assert await store.bundles.bundle(bundle.id) is None
     assert await store.jobs.events(first.id, 0, 10) == []
     assert await store.jobs.page(JobFilter(labels={"a": "b"}), 10) == []
 
 
 async def test_a_bundle_that_was_just_uploaded_outlives_its_last_job(store: Store) -> None:
-    bundle, _ = await store.bundles.add("cd" * 32, 100, 1)
+    bundle = await stored_bundle(store, "cd" * 32)
     job = (await store.jobs.submit(spec(entrypoint="train:build", bundle=bundle.id))).job
-    assert (await store.jobs.delete(await cancel(store, job))).bundle_sha256 is None
+    assert (await store.jobs.delete(await cancel(store, job))).bundle_key is None
     assert await store.bundles.bundle(bundle.id) is not None
 
 

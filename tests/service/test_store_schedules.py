@@ -13,11 +13,12 @@ from service.records import JobFilter, Transition
 from service.schedule_records import ScheduleState
 from service.states import JobState
 from service.store.firing import look_at_due
-from service.store.jobs import BUNDLE_GRACE_S, UnknownBundleError
+from service.store.jobs import BUNDLE_GRACE_S
 from service.store.opening import Store, open_store
 from service.store.port import FencedOutError, StaleRowError
+from service.store.references import UnknownBundleError
 from service.store.schedules import NameTakenError
-from tests.service.given import Clock, leader
+from tests.service.given import Clock, leader, stored_bundle
 from tests.service.query_plans import bad_steps, noted_statements
 from tests.service.scheduled import JOB, Firing, at, firing_at_seven, schedule_spec
 from workers.errors import Reason
@@ -205,7 +206,7 @@ async def test_what_cannot_be_started_has_failed_with_its_reason(firing: Firing,
     await firing.at(at(8, 30))
     (run,) = await store.schedules.runs(schedule.id, 10)
     assert (run.outcome, run.child_id) == ("FAILED", None)
-    assert f"there is no job {source} any more" in str(run.reason)
+    assert f"not there any more: there is no job '{source}'" in str(run.reason)
     assert (await firing.row(schedule)).state is ScheduleState.PAUSED
 
 
@@ -251,7 +252,7 @@ async def test_the_bundle_of_a_schedule_stays_until_the_schedule_goes(
     bundle = {"entrypoint": "train:build", "steps": 10, "bundle": "bundle_x"}
     with pytest.raises(UnknownBundleError):
         await firing.create(target={"job": bundle})
-    bundle_id = (await store.bundles.add("a" * 64, 10, 1))[0].id
+    bundle_id = (await stored_bundle(store, "a" * 64)).id
     schedule = await firing.create(target={"job": {**bundle, "bundle": bundle_id}})
     await firing.at(at(8))
     (child,) = await firing.children(schedule)
@@ -259,9 +260,9 @@ async def test_the_bundle_of_a_schedule_stays_until_the_schedule_goes(
     clock.advance(BUNDLE_GRACE_S + 60)
     job = await store.jobs.job(child)
     assert job is not None
-    assert (await store.jobs.delete(job)).bundle_sha256 is None
+    assert (await store.jobs.delete(job)).bundle_key is None
     assert await store.reconciler.bundle(bundle_id) is not None
-    assert (await store.schedules.delete(await firing.row(schedule))).bundle_sha256 == "a" * 64
+    assert (await store.schedules.delete(await firing.row(schedule))).bundle_key == "bundles/a.zip"
     assert await store.schedules.runs(schedule.id, 10) == []
 
 

@@ -14,7 +14,8 @@ import pytest
 from service.feed import Encoded, frames, read_topics
 from service.records import ClusterView
 from service.services import Services
-from tests.service.given import leader, log, placed, record, row, snapshot, spec
+from tests.service.given import Clock, leader, log, placed, record, row, snapshot, spec
+from tests.service.swept import Swept, point
 from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +74,25 @@ async def test_everything_that_a_page_shows_arrives(client: httpx2.AsyncClient, 
         assert {data["job_id"] for name, data in seen.items() if name != "job"} == {job.id}
         await services.store.reconciler.put_cluster(ClusterView(is_up=True), fence)
         assert (await reader.until("cluster"))["is_up"] is True
+
+
+async def test_a_sweep_tells_of_each_change_of_its_trials(
+    client: httpx2.AsyncClient, services: Services, clock: Clock
+) -> None:
+    swept = await Swept.created(services.store, clock, await leader(services.store))
+    async with aclosing(follow(services, f"sweep:{swept.id}")) as one:
+        reader = Reader(one)
+        assert (await reader.until("sweep"))["trials"]["running"] == 0
+        before = (await swept.row()).changed
+        await swept.begin(point(0.01))
+        await services.feed.look()
+        assert (await reader.until("sweep"))["trials"]["running"] == 1
+        await swept.complete(0, 0.9)
+        await services.feed.look()
+        told = await reader.until("sweep")
+        assert (told["trials"]["complete"], told["best"]["value"]) == (1, 0.9)
+        async with aclosing(follow(services, "sweeps", after=before)) as again:
+            assert (await Reader(again).until("sweep")) == told
 
 
 async def test_a_broken_stream_goes_on_where_it_was(client: httpx2.AsyncClient, services: Services) -> None:

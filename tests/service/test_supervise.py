@@ -16,7 +16,7 @@ import pytest
 
 from service.migrations.upgrade import upgrade
 from service.settings import load_settings
-from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, last_lines, open_log, pause_before_start_s
+from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_before_start_s
 from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
 from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
 from service.supervise.ports import PortTakenError, is_free, listen, speaks
@@ -197,17 +197,6 @@ def test_pauses_grow_to_a_bound() -> None:
     assert pauses[:4] == [0.0, FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE_S
-
-
-def test_a_log_stays_within_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.supervise.child.MAX_LOG_BYTES", 10)
-    file = tmp_path / "api.log"
-    for line in (b"first line\n", b"second\n"):
-        descriptor = open_log(file)
-        os.write(descriptor, line)
-        os.close(descriptor)
-    assert file.read_bytes() == b"second\n"
-    assert last_lines(tmp_path / "api.log.1", 5) == ["first line"]
 
 
 def test_a_home_is_private_and_its_temporary_folder_short_and_remembered(home: Path) -> None:

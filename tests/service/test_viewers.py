@@ -48,7 +48,7 @@ def store(services: Services) -> CountingStore:
 
 @pytest.fixture
 def feed(services: Services, store: CountingStore) -> Feed:
-    return Feed(store, services.store.schedules, services.overview, services.prices, NUM_VIEWERS)
+    return Feed(store, services.store.sweeps, services.store.schedules, services.overview, services.prices, NUM_VIEWERS)
 
 
 @dataclass

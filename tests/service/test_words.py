@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service import words
+from service import timeline_words, words
 from service.states import JobState
 from workers.errors import Reason
 from workers.plan import TimelineKind
@@ -85,6 +85,26 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
     ("values", "sentence"),
     [
         (
+            row(
+                TimelineKind.BATCH,
+                actor="pbt",
+                reason="why",
+                before={"global_batch": 64, "lr": 0.1},
+                after={"global_batch": 128, "lr": 0.2},
+            ),
+            "Global batch 64 → 128, learning rate 0.1 → 0.2 by pbt: why",
+        ),
+        (
+            row(
+                TimelineKind.RESTORE, actor="pbt", reason="why", after={"donor": "job_x", "generation": 2}, steps_lost=0
+            ),
+            "Took over the state of job job_x: why; no step lost",
+        ),
+        (
+            row(TimelineKind.CHECKPOINT, reason="why", after={"generation": 2}),
+            "A checkpoint was asked for: why",
+        ),
+        (
             row(TimelineKind.WORKER_LOST, before=LOST, after={"workers": 1}, cost_s=0.18, steps_lost=0),
             "Worker 1 was lost on node a; went on with 1 of 2 after 0.18 s; no step lost",
         ),
@@ -127,15 +147,23 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
             row(TimelineKind.BATCH, actor="goodput", before={"global_batch": 128}, after={"global_batch": 256}),
             "Global batch 128 → 256 by goodput",
         ),
+        (
+            row(TimelineKind.BATCH, reason="out of memory", before={"micro_size": 6}, after={"micro_size": 3}),
+            "Micro-batch 6 → 3: out of memory",
+        ),
+        (
+            row(TimelineKind.BATCH, reason="in mid-exchange", before={"workers": 2}, after={"workers": 2}),
+            "Micro-batch: in mid-exchange",
+        ),
     ],
 )
 def test_a_timeline_row_is_a_sentence(values: dict[str, Any], sentence: str) -> None:
-    assert words.timeline(values) == sentence
+    assert timeline_words.sentence(values) == sentence
 
 
 @pytest.mark.parametrize("kind", TimelineKind)
 def test_every_kind_of_timeline_row_has_words(kind: TimelineKind) -> None:
-    told = words.timeline(row(kind, reason="because", before={"workers": 2}, after={"workers": 1}, cost_s=1.0))
+    told = timeline_words.sentence(row(kind, reason="because", before={"workers": 2}, after={"workers": 1}, cost_s=1.0))
     assert told[0].isupper()
     assert "_" not in told
 

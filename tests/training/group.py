@@ -58,6 +58,7 @@ class Group:
         self.records: dict[tuple[int, int], RoundRecord] = {}
         self.plan: Plan | None = None
         self.init_from: str | None = None
+        self.env: dict[str, str] = {}
         self.checkpoints, self.output = str(self.root / "checkpoints"), str(self.root / "output")
         self._num_started = 0
         self._tick = threading.Event()
@@ -104,7 +105,7 @@ class Group:
             spec=self.spec.model_copy(update={"config": {**self.spec.config, "worker": worker_id}}),
             storage=Storage(checkpoints=self.checkpoints, output=self.output, init_from=self.init_from),
             scratch=str(self.root / "scratch"),
-            env={},
+            env=self.env,
         )
 
     def make_plan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,13 +22,18 @@ class Reference:
 
 def batches(dataset: MapDataset, batch_size: int, seed: int, num_steps: int) -> Iterator[list[torch.Tensor]]:
     """Shuffled batches, epoch after epoch."""
+    return batches_of(dataset, [batch_size] * num_steps, seed)
+
+
+def batches_of(dataset: MapDataset, sizes: Iterable[int], seed: int) -> Iterator[list[torch.Tensor]]:
+    """The same with a size for each step."""
     order: list[int] = []
     epoch = 0
-    for _ in range(num_steps):
-        while len(order) < batch_size:
+    for size in sizes:
+        while len(order) < size:
             order += np.random.Generator(np.random.PCG64([seed, epoch])).permutation(len(dataset)).tolist()
             epoch += 1
-        samples, order = [dataset[i] for i in order[:batch_size]], order[batch_size:]
+        samples, order = [dataset[i] for i in order[:size]], order[size:]
         yield [torch.stack(column) for column in zip(*samples, strict=True)]
 
 

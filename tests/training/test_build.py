@@ -20,6 +20,7 @@ from tests.training.wheels import write_wheel
 from workers.assignment import Assignment, JobKey, Storage
 from workers.errors import JobError
 from workers.spec import parse_job_spec
+from workers.status import Phase
 from workers.training.build import build_task
 
 # Once for all of them: torch.
@@ -68,7 +69,7 @@ BUNDLE = zipped(train__py=TRAIN, data__txt="from the bundle")
 def in_a_worker(answer_to: Connection, assignment: Assignment, bundle: bytes | None) -> None:
     """What a worker process does, and then tells; it serves nobody after."""
     os.environ["PIP_NO_INDEX"] = "1"
-    answer: dict[str, Any] = {"lines": [], "fetched": 0}
+    answer: dict[str, Any] = {"lines": [], "phases": [], "fetched": 0}
 
     def fetch() -> bytes:
         answer["fetched"] += 1
@@ -76,7 +77,7 @@ def in_a_worker(answer_to: Connection, assignment: Assignment, bundle: bytes | N
         return bundle
 
     try:
-        task = build_task(assignment, fetch, answer["lines"].append)
+        task = build_task(assignment, fetch, answer["lines"].append, answer["phases"].append)
     except JobError as error:
         answer |= {"error": type(error).__name__, "reason": error.reason, "message": error.message}
     else:
@@ -133,6 +134,7 @@ def test_a_local_wheel_is_there_for_the_entrypoint(tmp_path: Path) -> None:
     answer = built(assigned(tmp_path, bundle, dependencies=[wheel]), bundle)
     assert "error" not in answer, answer
     assert "dependencies: using wheel_of_the_job-1.0" in answer["lines"]
+    assert answer["phases"] == [Phase.INSTALL, Phase.BUILD]
     assert answer["path"][-1].startswith(str(tmp_path / "scratch" / "deps"))
 
 

@@ -179,6 +179,13 @@ def test_the_manifest_tells_what_the_checkpoint_is(tmp_path: Path) -> None:
     assert LocalStorage(tmp_path).keys(DRAFTS) == []
 
 
+def test_what_other_jobs_asked_for_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, keep=1)
+    for round, saves in enumerate((0, 1, 1, 2, 2, 3, 3, 3), start=1):
+        save(writer, round, saves=saves)
+    assert rounds_in(tmp_path) == [4, 6, 8]
+
+
 @pytest.mark.parametrize("metric", [float("nan"), float("inf")])
 def test_a_metric_that_is_not_finite_is_none_and_the_manifest_stays_json(metric: float, tmp_path: Path) -> None:
     writer = writer_in(tmp_path, metric="eval.loss", mode="min")

@@ -19,8 +19,8 @@ import torch
 
 from tests.training.wheels import write_wheel
 from workers.errors import DependencyError
+from workers.node_lock import node_lock
 from workers.training.dependencies import install_dependencies, installed_versions
-from workers.training.node_lock import node_lock
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def install(requirements: list[str], scratch: Path) -> tuple[Path | None, list[str]]:
     lines: list[str] = []
-    return install_dependencies(requirements, scratch, lines.append), lines
+    return install_dependencies(requirements, scratch, lines.append, 600.0), lines
 
 
 def refused(requirements: list[str], scratch: Path) -> str:
@@ -68,6 +68,13 @@ def test_a_local_wheel_is_installed_once_and_again_only_when_it_has_changed(tmp_
     assert found == ["ANSWER = 42\n", "ANSWER = 43\n"], "another wheel at the same address is another dependency"
 
 
+def test_an_installer_that_takes_too_long_is_ended_and_the_bound_is_named(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path, "wheel_late", "1.0", "")
+    with pytest.raises(DependencyError, match=r"took more than 0.01 s \(the setting install_s\)"):
+        install_dependencies([wheel], tmp_path / "scratch", print, 0.01)
+    assert not list((tmp_path / "scratch" / "deps").glob("*.part"))
+
+
 def test_what_the_service_has_is_not_installed_again(tmp_path: Path) -> None:
     wanted = ["numpy>=1.20", "Torch", "scikit_learn", "nothing-such; python_version < '3'"]
     assert install(wanted, tmp_path) == (None, [])
@@ -94,7 +101,7 @@ def test_what_cannot_be_found_is_an_error_and_leaves_nothing(tmp_path: Path) -> 
     assert "The installer's last lines:" in message
     assert "No matching distribution found for no-such-package-anywhere>=3" in message
     assert len(message.splitlines()) <= 21
-    assert [p.suffix for p in (tmp_path / "deps").iterdir() if p.name != "cache"] == [".lock"]
+    assert {p.suffix for p in (tmp_path / "deps").iterdir() if p.name != "cache"} == {".lock"}
 
 
 def test_modules_in_the_working_directory_do_not_meet_the_installer(
@@ -115,7 +122,7 @@ from pathlib import Path
 from workers.training.dependencies import install_dependencies
 sys.stdin.readline()
 lines = []
-print(install_dependencies([sys.argv[1]], Path(sys.argv[2]), lines.append))
+print(install_dependencies([sys.argv[1]], Path(sys.argv[2]), lines.append, 600.0))
 import wheel_shared
 print(any("Processing" in line for line in lines))
 """
@@ -168,7 +175,7 @@ def test_a_lock_is_free_after_its_holder(tmp_path: Path) -> None:
 HOLDER = """
 import signal, subprocess, sys
 from pathlib import Path
-from workers.training.node_lock import node_lock
+from workers.node_lock import node_lock
 with node_lock(Path(sys.argv[1]), "a turn", 5, print) as lock:
     print(subprocess.Popen(["cat"], stdout=subprocess.DEVNULL, pass_fds=(lock,)).pid, flush=True)
     signal.pause()

@@ -117,6 +117,7 @@ def test_memory_that_runs_out_halves_the_micro_batch_of_that_rank_alone() -> Non
         losses = group.losses()
     plain = expected()
     assert sorted(s.micro_size or 0 for s in statuses.values()) == [1, 6]  # 6, 3, 1
+    assert sorted([(b.tried, b.kept) for b in s.back_offs] for s in statuses.values()) == [[], [(6, 3), (3, 1)]]
     assert losses == pytest.approx(plain.losses, abs=1e-10)
     assert all(reference.distance(plain.model, m) < 1e-10 for m in models)
 
@@ -364,6 +365,6 @@ def test_the_last_batch_may_leave_ranks_without_a_sample() -> None:
     batches = list(reference.batches(Regression(SAMPLES, DTYPE), BATCH, 0, 3))
     batches[2] = [column[:2] for column in batches[2]]
     plain = reference.train(model, optimizer, iter(batches), mse)
-    assert last.samples == 2
+    assert (last.samples, last.values["global_batch"]) == (2, 2)
     assert losses == pytest.approx(plain.losses, abs=1e-10)
     assert all(reference.distance(plain.model, m) < 1e-10 for m in models)

@@ -144,18 +144,31 @@ def test_records_are_kept_until_the_store_has_them() -> None:
     assert [r.round for r in look(mailbox).records] == [3, 4]
 
 
+def checkpoint(path: str, *, is_final: bool = False) -> CheckpointInfo:
+    return CheckpointInfo(
+        path=path, attempt=1, lineage=1, generation=1, round=1, step=1, cursor=1, size_bytes=1, metric=None,
+        is_final=is_final, created_at=0.0,
+    )  # fmt: skip
+
+
 def test_checkpoints_are_told_until_they_are_registered() -> None:
     mailbox = Mailbox("1.0")
-    info = CheckpointInfo(
-        path="a", attempt=1, lineage=1, generation=1, round=1, step=1, cursor=1, size_bytes=1, metric=None,
-        is_final=False, created_at=0.0,
-    )  # fmt: skip
+    info = checkpoint("a")
     waiting = [[info], [], [], []]
     mailbox.watch_checkpoints(lambda: waiting.pop(0), tuple)
     assert look(mailbox).checkpoints == (info,)
     assert look(mailbox).checkpoints == (info,)
     assert look(mailbox, Acknowledged(checkpoints=frozenset({"a"}))).checkpoints == ()
     assert look(mailbox).checkpoints == ()
+
+
+def test_the_last_checkpoint_is_told_for_as_long_as_its_worker_lives() -> None:
+    mailbox = Mailbox("1.1")
+    last = checkpoint("b", is_final=True)
+    waiting = [[last], []]
+    mailbox.watch_checkpoints(lambda: waiting.pop(0), tuple)
+    assert look(mailbox, Acknowledged(checkpoints=frozenset({"b"}))).checkpoints == (last,)
+    assert look(mailbox, Acknowledged(checkpoints=frozenset({"b"}))).checkpoints == (last,)
 
 
 def test_a_failure_is_told_and_leaves_no_group() -> None:

@@ -8,7 +8,9 @@ import sys
 import pytest
 import torch
 
-from workers.errors import EntrypointError, OutOfMemoryError
+from tests.training.group import ProcessGroup
+from workers.errors import EntrypointError, OutOfMemoryError, Reason
+from workers.status import Phase
 from workers.training.memory import enforce_limit, is_out_of_memory
 
 CPU = torch.device("cpu")
@@ -62,6 +64,16 @@ def test_what_passes_the_limit_raises_and_what_does_not_still_works() -> None:
 def test_a_limit_below_what_a_bare_worker_uses_is_refused_naming_both() -> None:
     with pytest.raises(OutOfMemoryError, match=r"memory_bytes=67108864 is below the \d{8,} bytes that a worker uses"):
         enforce_limit(2**26, CPU)
+
+
+def test_the_limit_of_a_spec_holds_for_its_worker_before_the_task_is_built() -> None:
+    with ProcessGroup(steps=3, batch={"global_size": 4}, resources={"memory_bytes": 2**26}) as group:
+        (worker,) = group.start(1)
+        status = group.poll()[worker]
+    assert status.phase is Phase.FAILED
+    assert status.failure is not None
+    assert status.failure.reason is Reason.OUT_OF_MEMORY
+    assert "resources.memory_bytes=67108864 is below" in status.failure.message
 
 
 def raised_from(cause: BaseException) -> EntrypointError:

@@ -272,3 +272,36 @@ def test_a_model_that_no_checkpoint_can_hold_fails_before_its_first_step() -> No
     assert status.failure is not None
     assert status.failure.reason is Reason.USER_ERROR
     assert "'_extra_state' is a dict; weights can hold tensors only" in status.failure.message
+
+
+class Lazy(nn.Sequential):
+    """Learns the sizes of its layers from the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
+
+
+def test_a_model_that_waits_for_its_first_batch_is_refused_with_what_to_do() -> None:
+    def build() -> TrainingTask:
+        return TrainingTask(model=Lazy(), train_data=Regression(SAMPLES, torch.float32), loss=mse)
+
+    with Group(Script(task=build), steps=STEPS, batch={"global_size": BATCH}) as group:
+        (worker,) = group.start(1)
+        failure = group.poll()[worker].failure
+    assert failure is not None
+    assert (failure.reason, failure.type) == (Reason.USER_ERROR, "UserCodeError")
+    assert "without a shape yet (0.weight, 0.bias, 1.weight, 1.bias, 1.running_mean and 1 more)" in failure.message
+    assert "`with torch.no_grad(): model(batch)`" in failure.message
+
+
+def test_a_lazy_model_that_has_seen_a_batch_trains() -> None:
+    def build() -> TrainingTask:
+        model = Lazy()
+        with torch.no_grad():
+            model(torch.zeros(2, 5))
+        return TrainingTask(model=model, train_data=Regression(SAMPLES, torch.float32), loss=mse)
+
+    with Group(Script(task=build), steps=2, batch={"global_size": BATCH}) as group:
+        workers = group.start(2)
+        group.train(workers)
+        group.await_done(workers)

@@ -55,7 +55,9 @@ def test_a_job_saves_to_an_object_store_and_goes_on_from_it_past_a_damaged_one(u
         assert [row.after["passed_over"] for row in found.rows] == [infos[-1].path]
         assert load_checkpoint(join(url, found.latest.path)).round == found.latest.round
         later = group.start(1)
-        group.train(later, source=CheckpointSource(found.latest.path, found.latest.step), lineage=2)
+        group.train(
+            later, source=CheckpointSource(found.latest.path, found.latest.step, found.latest.cursor), lineage=2
+        )
         group.await_done(later)
         redone = [record for key, record in sorted(group.records.items()) if key[0] == 2]
         assert [record.round for record in redone] == list(range(found.latest.round + 1, STEPS + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from tests.training.group import TERM, Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from workers.errors import Reason, StaleTermError
 from workers.plan import PlanId
-from workers.status import Acknowledged, Phase
+from workers.status import Acknowledged, FailedSave, Phase
 from workers.task import TrainingTask
+from workers.training.session import Session, log_path
 
 
 def test_importing_the_session_loads_neither_torch_nor_ray() -> None:
@@ -144,3 +146,32 @@ def test_a_newcomer_leaves_a_rendezvous_that_is_halted() -> None:
         group.await_done([first, newcomer])
         losses = group.losses()
     assert len(losses) == 6
+
+
+def test_nothing_that_a_worker_tells_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "hunter2-hunter2"
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        raise ValueError(f"refused: {secret}")
+
+    script = Script(task=lambda: TrainingTask(model=mlp(), train_data=Regression(20, torch.float32), loss=loss))
+    with Group(script, steps=3, batch={"global_size": 4}, env={"TOKEN": {"secret": "X"}}) as group:
+        group.env = {"TOKEN": secret}
+        (worker,) = group.start(1)
+        session = group.sessions[worker]
+        assert isinstance(session, Session)
+        group.train([worker])
+        group.await_all(lambda s: s.phase is Phase.STOPPED, [worker])
+        log = Path(log_path(group.assignment(worker)))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(f"token {secret}\n")
+        session._mailbox.back_off(8, 4, f"out of memory at {secret}")
+        failed = FailedSave(path="p", step=1, time=0.0, message=f"no access with {secret}")
+        monkeypatch.setattr(session._mailbox, "_failed_saves", lambda: (failed,))
+        status = group.poll()[worker]
+    assert status.stop is not None
+    assert status.stop.failure is not None
+    told = [status.stop.failure.message, status.stop.failure.traceback, status.logs[0].data.decode()]
+    told += [status.failed_saves[0].message, status.back_offs[0].reason]
+    assert [text for text in told if secret in text] == []
+    assert all("***" in text for text in told)

@@ -79,7 +79,8 @@ def test_a_run_of_1_3_2_workers_equals_a_plain_loop_in_fp64_for_every_optimizer(
     expected = reference.train(model, OPTIMIZERS[name](model.parameters(), lr=lr), data, mse)
     assert sizes == [1] * 6 + [3] * 6 + [2] * 6
     assert losses == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
-    assert min(reference.distance(expected.model, m) for m in models) < 1e-10
+    distances = sorted(reference.distance(expected.model, m) for m in models)
+    assert [d < 1e-10 for d in distances] == [True, True, False]  # both survivors; who left is six steps behind
     assert sorted(script.seen) == sorted(_indexes(steps * BATCH))
 
 

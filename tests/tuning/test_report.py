@@ -9,7 +9,8 @@ import pytest
 
 from tests.tuning.given import accepted
 from tuning.estimate import estimate
-from tuning.report import best_so_far, importance, lr_batch_map
+from tuning.importance import importance
+from tuning.report import best_so_far, lr_batch_map
 from tuning.space import space_of
 from tuning.trial import Report, Trial, TrialState
 from tuning.values import Params

@@ -53,6 +53,22 @@ def test_a_warm_up_is_linear_and_ends_at_the_peak() -> None:
     assert rates(plan)[:12] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0])
 
 
+@given(plan=plans, other=plans, cursor=st.integers(0, TOTAL - 1), batch=st.integers(1, 100))
+def test_a_rate_that_rises_later_begins_near_the_last_and_is_the_new_one_after_a_warm_up(
+    plan: LrPlan, other: LrPlan, cursor: int, batch: int
+) -> None:
+    last, whole = plan.at(cursor, TOTAL, BATCH), other.at(cursor, TOTAL, batch)
+    eased = other.eased(last, cursor, TOTAL, batch)
+    samples = round(other.warmup_fraction * TOTAL)
+    assert eased.at(cursor + samples, 10 * TOTAL, batch) == other.at(cursor + samples, 10 * TOTAL, batch)
+    first = eased.at(cursor, TOTAL, batch)
+    if whole <= last or samples == 0:
+        assert (eased, first) == (other, whole)
+    else:
+        share = min(1.0, batch / samples)
+        assert first == pytest.approx(last + share * (whole - last))
+
+
 def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
     for decay in Decay:
         assert LrPlan(lr=0.5, base_batch=BATCH, warmup_fraction=0.0, decay=decay).at(0, TOTAL, BATCH) == 0.5

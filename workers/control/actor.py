@@ -6,6 +6,7 @@ Every call carries the caller's term. A lower one than the highest seen is refus
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import threading
 import time
@@ -17,11 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ray
 
 from workers.assignment import Assignment, JobKey
+from workers.control import offspring
 from workers.control.lease import Lease
-from workers.control.names import NODE_ID_LABEL, controller_name
+from workers.control.names import NODE_ID_LABEL, SpareName, controller_name, parse_spare, pool_name, worker_name
 from workers.control.rendezvous import RendezvousError
-from workers.errors import StaleTermError
+from workers.control.roster import Roster
+from workers.errors import ReturnedError, StaleTermError
 from workers.plan import Plan, PlanId
+from workers.scratch import occupy
 from workers.status import Acknowledged, WorkerStatus
 
 if TYPE_CHECKING:
@@ -38,6 +42,9 @@ STOP_S = 600.0
 """How long the last save may take, where no controller is there to be the judge of that."""
 
 UNSTARTED_LEASE_S = 600.0
+POOL_LEASE_S = 30.0
+"""A sweep that goes on has the next trial sooner; after that the memory is worth more than the time."""
+
 SEAT_S = 0.25
 SEAT_LOOK_S = 0.005
 MAX_TAIL_BYTES = 256 * 2**10
@@ -50,9 +57,10 @@ Tail: TypeAlias = tuple[int, bytes]
 class TrainWorker:
     """One worker of one attempt; made an actor by ``train_worker_actor``.
 
-    A spare has loaded torch before it answers its first call, and becomes a worker when it is started.
+    A spare has loaded torch before it answers its first call, and becomes a worker when it is started. One that was
+    a spare may wait in a pool after its end as a worker, to become another: each call names the worker it is for.
     Its groups of methods never queue behind each other: ``start``; ``poll``; ``halt``, ``stop``, ``tail``,
-    ``take_seat`` and ``renew``; ``watch``.
+    ``take_seat``, ``call_up`` and ``renew``; ``watch``.
     """
 
     def __init__(self, namespace: str, is_spare: bool = False) -> None:
@@ -60,6 +68,10 @@ class TrainWorker:
         self._node_id = ray.get_runtime_context().get_node_id()
         self._changed = threading.Condition()
         self._term = 0
+        self._name = ""
+        self._pool = ""
+        self._is_waiting = False
+        self._seat: Any = None
         self._session: Session | None = None
         self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
         self._leaving = threading.Event()
@@ -73,20 +85,26 @@ class TrainWorker:
         from workers.training.session import load
 
         load()
+        # What was loaded stays for good: to look through all of it between two trials would take longer than they do.
+        gc.freeze()
 
     def start(self, assignment: Assignment, term: int, bundle: list[Any]) -> int:
         """Begin to build the task, in a thread of its own, and answer at once with the process id.
 
         ``bundle`` holds one reference to the archive's bytes, or nothing for built-in recipes.
         """
-        self._hear(term)
+        with self._changed:
+            self._name, self._pool = worker_name(assignment.key, assignment.worker_id), assignment.pool
+        self._hear(self._name, term)
         os.environ["OMP_NUM_THREADS"] = str(max(1, int(assignment.spec.resources.cpus)))
         os.environ.update(assignment.env)
         # The one place where Ray's side of a worker meets torch's.
         from workers.training.logs import redirect_output
         from workers.training.session import Session
 
+        occupy(Path(assignment.scratch), assignment.key.job_id)
         redirect_output(Path(assignment.log_file))
+        offspring.guard()
         calls = ControllerCalls(assignment.key, self._namespace, lambda: self._term)
         fetch = (lambda: _fetch_bundle(bundle[0], calls)) if bundle else None
         session = Session(assignment, calls, fetch)
@@ -102,15 +120,31 @@ class TrainWorker:
 
         False where the node does not have it; then nothing is reserved.
         """
-        here = [{NODE_ID_LABEL: self._node_id}]
-        seat = ray.util.placement_group([room], strategy="STRICT_PACK", bundle_label_selector=here)
-        until_s = time.monotonic() + SEAT_S
-        while ray.util.placement_group_table(seat)["state"] != "CREATED":
-            if time.monotonic() > until_s:
-                ray.util.remove_placement_group(seat)
+        return self._sit(room)
+
+    @ray.method(concurrency_group="orders")
+    def call_up(self, room: dict[str, float], name: str) -> bool:
+        """Out of the pool, to become the worker of that name: as ``take_seat``, and False where another was faster."""
+        with self._changed:
+            if not self._is_waiting:
                 return False
-            time.sleep(SEAT_LOOK_S)
+            self._is_waiting = False
+            self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
+        if not self._sit(room):
+            self._is_waiting = True
+            return False
+        with self._changed:
+            self._name = name
+        self._roster().rename(self._spare(), name)
         return True
+
+    @ray.method(concurrency_group="orders")
+    def dismiss(self) -> None:
+        """Leave, where it waits in a pool; nothing happens to one that works."""
+        with self._changed:
+            if self._is_waiting:
+                self._is_waiting = False
+                self._leaving.set()
 
     @ray.method(concurrency_group="orders")
     def renew(self) -> None:
@@ -119,49 +153,71 @@ class TrainWorker:
             self._lease.renew()
 
     @ray.method(concurrency_group="poll")
-    def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
+    def poll(self, name: str, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
         """Hand over the plan and what the store has; what this worker is and has to tell."""
-        status = self._called(term).poll(term, plan, acked, wants_records)
+        status = self._called(name, term).poll(term, plan, acked, wants_records)
         if status.build is None:
             return status
         # Which node this is only Ray knows.
         return replace(status, build=replace(status.build, node_id=self._node_id))
 
     @ray.method(concurrency_group="orders")
-    def halt(self, term: int, plan_id: PlanId) -> None:
+    def halt(self, name: str, term: int, plan_id: PlanId) -> None:
         """Leave the group of any plan up to this id now, and never enter such a plan again."""
-        self._called(term).halt(term, plan_id)
+        self._called(name, term).halt(term, plan_id)
 
     @ray.method(concurrency_group="orders")
-    def stop(self, term: int, save: bool) -> None:
-        """End: leave the group, save the last commit if asked, clean up; the process leaves by itself after."""
-        self._hear(term)
+    def stop(self, name: str, term: int, save: bool) -> None:
+        """End: leave the group, save the last commit if asked, clean up; the process leaves, or goes into its pool."""
+        self._hear(name, term)
         if self._session is not None:
             self._session.stop(term, save)
         self._leaving.set()
 
     @ray.method(concurrency_group="orders")
-    def tail(self, term: int, path: str, offset: int) -> Tail | None:
+    def tail(self, name: str, term: int, path: str, offset: int) -> Tail | None:
         """What another worker on this node left in its log at ``path``, from ``offset`` on; see ``read_tail``."""
-        self._hear(term)
+        self._hear(name, term)
         return read_tail(path, offset)
 
     @ray.method(concurrency_group="watch")
-    def watch(self, term: int) -> str:
+    def watch(self, name: str, term: int) -> str:
         """Wait for the end of this worker, or for a higher term, of which it tells by ``superseded``.
 
-        The end shows as the actor's death: this call makes the process leave. A killed process shows so too.
+        The end shows as the actor's death: this call makes the process leave. A killed process shows so too. One
+        that goes into its pool raises ReturnedError.
         """
-        self._hear(term)
+        self._hear(name, term)
         with self._changed:
-            self._changed.wait_for(lambda: self._has_ended or self._term > term)
+            self._changed.wait_for(lambda: self._has_ended or self._is_elsewhere(name) or self._term > term)
+            self._check_name(name)
         if self._has_ended:
             leave: Callable[[], None] = ray.actor.exit_actor
             leave()
         return "superseded"
 
-    def _hear(self, term: int) -> None:
+    def _sit(self, room: dict[str, float]) -> bool:
+        here = [{NODE_ID_LABEL: self._node_id}]
+        seat = ray.util.placement_group([room], strategy="STRICT_PACK", bundle_label_selector=here)
+        until_s = time.monotonic() + SEAT_S
+        while ray.util.placement_group_table(seat)["state"] != "CREATED":
+            if time.monotonic() > until_s:
+                ray.util.remove_placement_group(seat)
+                return False
+            time.sleep(SEAT_LOOK_S)
+        self._seat = seat
+        return True
+
+    def _check_name(self, name: str) -> None:
+        if self._is_elsewhere(name):
+            raise ReturnedError(f"{name} has ended; its process is {self._name or 'in a pool'} by now")
+
+    def _is_elsewhere(self, name: str) -> bool:
+        return self._is_waiting or (self._name != "" and self._name != name)
+
+    def _hear(self, name: str, term: int) -> None:
         with self._changed:
+            self._check_name(name)
             if term < self._term:
                 raise StaleTermError(term, self._term)
             if term > self._term:
@@ -169,27 +225,60 @@ class TrainWorker:
                 self._changed.notify_all()
             self._lease.renew()
 
-    def _called(self, term: int) -> Session:
-        self._hear(term)
+    def _called(self, name: str, term: int) -> Session:
+        self._hear(name, term)
         if self._session is None:
             raise RendezvousError("this worker was never told what to train; end it and start another")
         return self._session
 
     def _keep(self) -> None:
-        """Count the lease until this worker is to leave, see the session to its end, and end the process."""
-        while not self._leaving.wait(TICK_S):
-            if self._lease.tick(time.monotonic()):
-                print(f"no controller called for {self._lease.lease_s:g} s: saving and leaving", flush=True)
-                if self._session is not None:
-                    self._session.stop(self._term, save=True)
-                self._leaving.set()
-        if self._session is not None:
-            self._session.wait_ended(STOP_S)
+        """Until this process is to leave for good: one worker after another, then its end."""
+        while self._is_told_to_leave() and self._return():
+            pass
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
         time.sleep(EXIT_S)
         os._exit(0)
+
+    def _is_told_to_leave(self) -> bool:
+        """Count the lease until this worker is to leave, and see the session to its end; False without a controller."""
+        is_told = True
+        while not self._leaving.wait(TICK_S):
+            if self._lease.tick(time.monotonic()):
+                is_told = False
+                if self._session is not None:
+                    print(f"no controller called for {self._lease.lease_s:g} s: saving and leaving", flush=True)
+                    self._session.stop(self._term, save=True)
+                self._leaving.set()
+        has_ended = self._session is None or self._session.wait_ended(STOP_S)
+        return is_told and has_ended
+
+    def _return(self) -> bool:
+        """Into the pool, where there is one: free the room, then let others know. False where it is to leave."""
+        if not self._pool or self._seat is None or self._session is None:
+            return False
+        ray.util.remove_placement_group(self._seat)
+        pool = self._pool
+        with self._changed:
+            self._seat = self._session = None
+            self._name, self._pool, self._term = "", "", 0
+            self._lease = Lease(lease_s=POOL_LEASE_S, now_s=time.monotonic())
+            self._leaving.clear()
+            self._is_waiting = True
+            self._changed.notify_all()
+        self._roster().rename(self._spare(), pool_name(pool))
+        gc.collect()
+        gc.freeze()  # what the code has loaded serves the next trial too; looking through it took longer than a step
+        return True
+
+    def _roster(self) -> Roster:
+        return Roster(self._namespace)
+
+    def _spare(self) -> SpareName:
+        spare = parse_spare(ray.get_runtime_context().get_actor_name() or "")
+        assert spare is not None, "only spares take seats"
+        return spare
 
 
 class ControllerCalls:
@@ -238,7 +327,7 @@ class ControllerCalls:
         term = self._term()
         try:
             if self._found is None or self._found[0] != term:
-                self._found = (term, ray.get_actor(controller_name(self._key, term), namespace=self._namespace))
+                self._found = (term, Roster(self._namespace).find(controller_name(self._key, term)))
             return ray.get(getattr(self._found[1], method).remote(*args), timeout=timeout_s)
         except RendezvousError as error:
             raise RendezvousError(error.message) from None

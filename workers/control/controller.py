@@ -35,11 +35,12 @@ from workers.control.fleet import Fleet, Heard
 from workers.control.launch import Launch
 from workers.control.pace import Pace
 from workers.control.ray_fleet import RayFleet
+from workers.control.ray_hands import RayHands
 from workers.control.rendezvous import Rendezvous
 from workers.control.restore import CheckpointSearch, Found
 from workers.control.retreat import retreat
-from workers.control.snapshot import Progress, fold
-from workers.control.telemetry import Pending, Telemetry
+from workers.control.snapshot import Gist, Progress, fold, gist_of
+from workers.control.telemetry import Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
@@ -53,13 +54,23 @@ RETREAT_S = 30.0
 
 
 class JobController:
-    """All methods run on one event loop. Tests give another ``make_fleet``."""
+    """All methods run on one event loop. Tests give another ``make_fleet``.
+
+    ``leave`` is what it does in place of ending its process, where that is not its own.
+    """
 
     def __init__(
-        self, key: JobKey, term: int, namespace: str, make_fleet: Callable[[Launch], Fleet] | None = None
+        self,
+        key: JobKey,
+        term: int,
+        namespace: str,
+        make_fleet: Callable[[Launch], Fleet] | None = None,
+        leave: Callable[[], None] | None = None,
     ) -> None:
         self._key, self._term = key, term
-        self._make_fleet = make_fleet or (lambda launch: RayFleet(key, term, namespace, launch))
+        self._leave: Callable[[], None] = leave or ray.actor.exit_actor
+        hands = RayHands(namespace, leave)
+        self._make_fleet = make_fleet or (lambda launch: RayFleet(key, term, hands, launch))
         self._rendezvous = Rendezvous()
         self._launch: Launch | None = None
         self._course: Course | None = None
@@ -70,11 +81,14 @@ class JobController:
         provide(launch.storage.checkpoints, launch.storage.options)
         self._launch = self._launch or launch
 
-    async def direct(self, term: int, direction: Direction, acked: Acknowledged) -> JobSnapshot | None:
+    async def direct(
+        self, term: int, direction: Direction, acked: Acknowledged, wait_s: float = 0.0
+    ) -> JobSnapshot | None:
         """Take the row's desired state and what the store has; answer with the attempt as it is.
 
-        None when it was never prepared. The first call begins the work. The outcome is told only once
-        the store has acknowledged everything else.
+        None when it was never prepared. The first call begins the work. The outcome is told once the store has
+        every timeline row, with the last of all else, which is to be stored before it. The answer waits up to
+        ``wait_s`` for something that the last one did not tell, but not for records of a training that goes on.
         """
         self._check(term)
         if self._launch is None:
@@ -83,15 +97,22 @@ class JobController:
             fleet = self._make_fleet(self._launch)
             self._course = Course(self._key, term, self._launch, fleet, self._rendezvous)
             self._course.begin(direction, acked)
-        return self._course.direct(direction, acked)
+        self._course.direct(direction, acked)
+        return await self._course.told(wait_s)
 
     async def end(self, term: int) -> None:
         """End this process, and its workers where any are left; the reconciler calls it when the job has ended."""
         self._check(term)
         if self._course is not None:
             await self._course.finish()
-        leave: Callable[[], None] = ray.actor.exit_actor
-        leave()
+        self._leave()
+
+    async def abandon(self) -> None:
+        """Do nothing any more, as if killed: where the process is another's. The workers train on."""
+        if self._course is not None:
+            await self._course.cancel()
+            self._course.fleet.abandon()
+        self._leave()
 
     async def bundle(self) -> list[Any]:
         """One reference to the bundle's bytes for a worker that an earlier controller started."""
@@ -132,8 +153,10 @@ class Course:
         self._crash: Failure | None = None
         self._has_left = False
         self._latest: CheckpointInfo | None = None
-        self._checkpoints = CheckpointSearch(launch.storage.checkpoints, launch.restart_after)
+        self._checkpoints = CheckpointSearch(launch.storage.checkpoints, launch.restart_after, launch.storage.root)
         self._tails: set[asyncio.Task[None]] = set()
+        self._turned = asyncio.Event()
+        self._gist: Gist | None = None
 
     def begin(self, direction: Direction, acked: Acknowledged) -> None:
         """Start turning."""
@@ -145,16 +168,31 @@ class Course:
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def direct(self, direction: Direction, acked: Acknowledged) -> JobSnapshot:
-        """Take a direction and what the store has; fold everything into the answer."""
+    def direct(self, direction: Direction, acked: Acknowledged) -> None:
+        """Take a direction and what the store has."""
         if direction != self._direction or acked.checkpoints != self._acked.checkpoints:
             self.fleet.news.set()
         self._direction, self._acked = direction, acked
         self._telemetry.acknowledge(acked)
+
+    async def told(self, wait_s: float) -> JobSnapshot:
+        """Everything folded into an answer, which waits at most so long for something new."""
+        until_s = time.monotonic() + wait_s
+        while gist_of(self._fold()) == self._gist and (rest_s := until_s - time.monotonic()) > 0:
+            self._turned.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._turned.wait()
+        snapshot = self._fold()
+        self._gist = gist_of(snapshot)
+        return snapshot
+
+    def _fold(self) -> JobSnapshot:
         is_over = self._state.outcome is not None or self._crash is not None
-        is_told = is_over and self._has_left and self._telemetry.is_drained and not self._tails
-        pending = Pending() if is_told else self._telemetry.pending()
-        snapshot = fold(self._state, direction, pending, self._progress, self._crash)
+        pending = self._telemetry.pending()
+        is_last = self._telemetry.is_all(pending) and not pending.timeline
+        is_told = is_over and self._has_left and not self._tails and is_last
+        snapshot = fold(self._state, self._direction, pending, self._progress, self._crash)
         return snapshot if is_told or not is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
 
     async def cancel(self) -> None:
@@ -172,8 +210,10 @@ class Course:
             listed: tuple[str, ...] | None = await self.fleet.adopt()
             while self._state.outcome is None:
                 await self._turn(listed)
+                self._turned.set()
+                if listed is None:
+                    await self._rest()
                 listed = None
-                await self._rest()
         except StaleTermError as error:
             print(error.message, flush=True)
             self.fleet.leave()
@@ -183,6 +223,7 @@ class Course:
             await retreat(self.fleet, self._listen, RETREAT_S)
         finally:
             self._has_left = True
+            self._turned.set()
 
     def _listen(self) -> None:
         """Take the last that the workers have to tell, and ask for more."""
@@ -268,7 +309,7 @@ class Course:
     async def _rest(self) -> None:
         """Until something happened, or the next poll is due."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._pace.rest_s(self._state, time.monotonic())):
+            async with asyncio.timeout(self._pace.rest_s(self._state, self.fleet.can_poll, time.monotonic())):
                 await self.fleet.news.wait()
         self.fleet.news.clear()
 
@@ -302,7 +343,11 @@ class Course:
         member = status.plan.member(worker_id) if status and status.plan else None
         task = asyncio.get_running_loop().create_task(self._take_tail(worker_id, member.rank if member else None))
         self._tails.add(task)
-        task.add_done_callback(self._tails.discard)
+        task.add_done_callback(self._has_taken_tail)
+
+    def _has_taken_tail(self, task: asyncio.Task[None]) -> None:
+        self._tails.discard(task)
+        self._turned.set()
 
     async def _take_tail(self, worker_id: str, rank: int | None) -> None:
         """What a worker that is gone wrote last, or in its place that it cannot be had."""

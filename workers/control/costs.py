@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from workers.plan import Plan, PlanId
+from workers.plan import Plan, PlanId, TimelineKind
+from workers.run_settings import Donor
 from workers.status import Acknowledged, RoundRecord, TimelineRow
 
 MAX_PLANS = 64
@@ -50,6 +51,7 @@ class Costs:
         self._stretches: dict[PlanId, _Stretch] = {}
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._reached: dict[int, int] = {}
+        self._taken_over: set[int] = set()
 
     def observe(self, record: RoundRecord) -> None:
         """Take note of a record; repeated ones change nothing."""
@@ -65,6 +67,11 @@ class Costs:
             stretch.first = record
         if record.key > stretch.last.key:
             stretch.last = record
+
+    def notice(self, row: TimelineRow) -> None:
+        """Take note of a row: a lineage that begins with another job's state does no round of this one again."""
+        if "donor" in row.after and "lineage" in row.after:
+            self._taken_over.add(int(row.after["lineage"]))
 
     def reach(self, lineage: int, round: int) -> None:
         """Take note of how far a worker has come, whose records may never arrive."""
@@ -88,11 +95,12 @@ class Costs:
             last.round if first.lineage == last.lineage else max(last.round, self._reached.get(last.lineage, 0))
         )
         ordinary_s = median(self._step_times) if self._step_times else 0.0
+        is_taken_over = first.lineage != last.lineage and first.lineage in self._taken_over
         return replace(
             row,
             step=step,
             cost_s=round(max(0.0, first.time - last.time - ordinary_s), 6),
-            steps_lost=max(0, last_round - first.round + 1),
+            steps_lost=0 if is_taken_over else max(0, last_round - first.round + 1),
         )
 
     def _last_before(self, plan_id: PlanId) -> _Commit | None:
@@ -107,8 +115,21 @@ class Costs:
         return row.cost_s is None and _plan_of(row) is not None
 
 
+def tuning_of(plan: Plan) -> dict[str, float]:
+    """Batch and learning rate, as timeline rows tell them."""
+    return {"global_batch": plan.global_batch, "lr": plan.lr.lr}
+
+
+def donor_of(plan: Plan) -> dict[str, object]:
+    """Whose state is taken over, as timeline rows tell it."""
+    source = plan.source
+    return {"donor": source.job_id, "samples": source.cursor} if isinstance(source, Donor) else {}
+
+
 def row_of(plan: Plan, unix_s: float) -> TimelineRow:
     """A plan's row as far as the plan itself tells it, for one whose controller took the row with it."""
+    group = {"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage, **donor_of(plan)}
+    is_retuned = plan.cause.kind in (TimelineKind.LR, TimelineKind.BATCH) or isinstance(plan.source, Donor)
     return TimelineRow(
         key=f"{_PLAN_ROW}/{plan.id.term}/{plan.id.n}",
         kind=plan.cause.kind,
@@ -116,7 +137,7 @@ def row_of(plan: Plan, unix_s: float) -> TimelineRow:
         step=0,
         actor=plan.cause.actor,
         reason=plan.cause.reason,
-        after={"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage},
+        after={**group, **(tuning_of(plan) if is_retuned else {})},
     )
 
 

@@ -9,9 +9,10 @@ from typing import TypeAlias
 from workers.assignment import JobKey
 from workers.control.sizing import Sizing
 from workers.errors import Failure, Reason
-from workers.plan import Plan, PlanId
+from workers.plan import FailureCount, Plan, PlanId
 from workers.spec import JobSpec
 from workers.status import (
+    START_PHASES,
     Acknowledged,
     CheckpointInfo,
     Direction,
@@ -22,17 +23,40 @@ from workers.status import (
     WorkerStatus,
 )
 
-PHASE_BOUNDS_S: Mapping[Phase, float] = {
-    Phase.BUILD: 1800.0,
-    Phase.RENDEZVOUS: 30.0,
-    Phase.SYNC: 120.0,
-    Phase.DATA: 300.0,
-    Phase.COMPUTE: 600.0,
-    Phase.EXCHANGE: 900.0,
-    Phase.COMMIT: 120.0,
-    Phase.EVAL: 900.0,
-    Phase.SAVE: 600.0,
+BOUND_SETTINGS: Mapping[Phase, str] = {
+    Phase.INSTALL: "install_s",
+    Phase.BUILD: "build_s",
+    Phase.COMPUTE: "step_s",
+    Phase.EVAL: "eval_s",
 }
+"""The settings of the service that say how long a phase of the user's own may take."""
+
+SLOW_START_S = 60.0
+SLOW_VERDICT_S = 5.0
+DATA_S = 300.0
+INSTALL_MARGIN_S = 60.0
+
+
+def phase_bounds_s(
+    *, install_s: float = 1800.0, build_s: float = 1800.0, step_s: float = 600.0, eval_s: float = 900.0
+) -> Mapping[Phase, float]:
+    """Seconds that a worker may be in each phase.
+
+    Who installs may have waited as long for another worker of its node. Who is in an exchange waits for others' data
+    and computing, and must not be blamed for them.
+    """
+    return {
+        Phase.INSTALL: 2 * install_s + INSTALL_MARGIN_S,
+        Phase.BUILD: build_s,
+        Phase.RENDEZVOUS: 30.0,
+        Phase.SYNC: 120.0,
+        Phase.DATA: DATA_S,
+        Phase.COMPUTE: step_s,
+        Phase.EXCHANGE: DATA_S + step_s,
+        Phase.COMMIT: 120.0,
+        Phase.EVAL: eval_s,
+        Phase.SAVE: 600.0,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +69,7 @@ class ControlSettings:
     start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
     save-and-stop becomes a NOW plan; also how long saved workers wait for the store to have their records.
     ``evacuate_s``: how long members on a node that is to be emptied train on while others take their place.
+    ``line_s``: how long members stand at a line before they train on without a verdict.
     """
 
     liveness_s: float = 15.0
@@ -53,8 +78,9 @@ class ControlSettings:
     gather_s: float = 10.0
     stop_s: float = 15.0
     evacuate_s: float = 60.0
+    line_s: float = 60.0
     kill_s: float = 15.0
-    phase_bounds_s: Mapping[Phase, float] = field(default_factory=lambda: dict(PHASE_BOUNDS_S))
+    phase_bounds_s: Mapping[Phase, float] = field(default_factory=phase_bounds_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +127,14 @@ class ControllerState:
     carry. ``is_broken``: the group of ``plan`` is being taken down, ``why_broken`` says why. ``departed`` are the
     workers lost since the latest plan, ``nodes`` where each worker was last, ``avoided`` the nodes that are to be
     empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the highest
-    (lineage, round) reported, ``restored`` the (lineage, step) at which the last restore began, ``settled_at`` what
+    (lineage, round) reported, ``restored`` the (lineage, cursor) at which the last restore began, ``settled_at`` what
     it was when the latest plan was first seen in force everywhere; ``reached`` is the wanted size that it last met,
-    ``sizing`` what is known of sizes. ``counted_generation`` is the last one whose failure of user code was counted.
+    ``sizing`` what is known of sizes. ``failures`` are those of user code that count; ``counted_generation`` is the
+    generation of the last one that was counted.
     ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
     since samples were trained on for the first time: ``best_cursor`` is how many that were. ``num_start_failures``
-    counts workers in a row that never became ready (``starts``) at the size ``filled_to``.
+    counts workers in a row that never became ready (``starts``) at the size ``filled_to``. ``spurned`` is the
+    number of the order whose donor cannot be had.
     """
 
     key: JobKey
@@ -137,7 +165,8 @@ class ControllerState:
     start_failure: Failure | None = None
     filled_to: int = 0
     best_cursor: int = 0
-    num_failures: int = 0
+    spurned: int = 0
+    failures: FailureCount = field(default_factory=FailureCount)
     counted_generation: int = 0
     failure: Failure | None = None
     reached: int = 0
@@ -159,13 +188,48 @@ class ControllerState:
 
     @property
     def detail(self) -> str:
-        """The ending in words, why starts fail, or why the group is down."""
+        """The ending in words, why starts fail or the group is down, and which start takes its time."""
         if self.ending is not None:
             return self.ending.detail
+        if self._standing:
+            return self._standing
         if self.num_start_failures and self.start_failure is not None:
             number = self.num_start_failures
-            return f"{number} starts of workers in a row failed: {self.start_failure.message}; it is tried again"
-        return self.why_broken
+            count = "1 start of a worker" if number == 1 else f"{number} starts of workers in a row"
+            told = f"{count} failed: {self.start_failure.message}; it is tried again"
+            return "; ".join(filter(None, [told, self._awaited]))
+        return "; ".join(filter(None, [self.why_broken, self._awaited]))
+
+    @property
+    def _standing(self) -> str:
+        """Where members have stood still for a while; empty while none does."""
+        ages_s = [
+            facts.status.phase_age_s
+            for facts in self.workers.values()
+            if facts.status is not None and facts.kill is None and facts.status.phase is Phase.HELD
+        ]
+        if self.plan is None or max(ages_s, default=0.0) < SLOW_VERDICT_S:
+            return ""
+        told = f"stands still at {self.plan.until or 0:,} samples until its sweep says whether it goes on"
+        return f"{told}; without a word it trains on after {self.settings.line_s:.0f} s"
+
+    @property
+    def _awaited(self) -> str:
+        """The longest start that takes its time, in words that change once a minute; empty while none does."""
+        slow = [
+            (facts.status.phase_age_s, facts.worker_id, facts.status.phase)
+            for facts in self.workers.values()
+            if facts.status is not None and facts.kill is None and facts.status.phase in START_PHASES
+        ]
+        age_s, worker_id, phase = max(slow, default=(0.0, "", Phase.BUILD))
+        if age_s < SLOW_START_S:
+            return ""
+        what = "installs dependencies" if phase is Phase.INSTALL else "builds its task"
+        bound_s = self.settings.phase_bounds_s[phase]
+        return (
+            f"worker {worker_id} {what} for {age_s // 60:.0f} min by now, and has {bound_s / 60:.0f} min (the setting "
+            f"{BOUND_SETTINGS[phase]}); the log tells what it does"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
     if final is None or final.path not in inputs.acked.checkpoints:
         return False
     # Where a lineage began at its end there is no round whose record could be stored.
-    if inputs.acked.rounds < (final.lineage, final.round) and state.restored != (final.lineage, final.step):
+    if inputs.acked.rounds < (final.lineage, final.round) and state.restored != (final.lineage, final.cursor):
         return False
     return not state.workers or any(s.phase is Phase.DONE for s in membership.holders(state).values())
 
@@ -118,8 +118,8 @@ def _trained(state: ControllerState, status: WorkerStatus) -> tuple[int, int]:
     """The last round that a worker has a record of, by its lineage; one that was only restored has none."""
     if status.lineage is None or status.round is None:
         return (0, 0)
-    step = (status.cursor or 0) // state.spec.batch.global_size
-    return (0, 0) if state.restored == (status.lineage, step) else (status.lineage, status.round)
+    is_restored = state.restored == (status.lineage, status.cursor)
+    return (0, 0) if is_restored else (status.lineage, status.round)
 
 
 def _save(state: ControllerState, inputs: Inputs, now_s: float, end: Ending) -> Turned:

@@ -13,12 +13,16 @@ from workers.status import AvoidedNode, Outcome
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
+AHEAD_S = 15.0
+"""So long before its node goes a worker stops waiting for another: its step has to end, and may have to be saved."""
+
 
 def evacuate(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
     """Let nobody stay on a node to avoid.
 
-    Members there train on until as many are ready elsewhere. After ``evacuate_s`` the group goes on with
-    those elsewhere, or the attempt saves and gives its place back where they are fewer than ``workers.min``.
+    Members there train on until as many are ready elsewhere. After ``evacuate_s``, and in any case before their
+    node goes, the group goes on with those elsewhere, or the attempt saves and gives its place back where they are
+    fewer than ``workers.min``.
     """
     plan = state.plan
     if plan is None or plan.goal is not Goal.TRAIN or any(s.is_finished for s in membership.statuses(state)):
@@ -34,11 +38,11 @@ def evacuate(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | N
     staying = [i for i in plan.worker_ids if i not in leaving]
     newcomers = [i for i in membership.ready(state) if plan.member(i) is None]
     members = (*staying, *newcomers)[:want]
-    is_late = now_s - since_s > state.settings.evacuate_s
+    is_late = now_s - since_s > state.settings.evacuate_s or _goes_soon(state, inputs, leaving)
     if len(members) >= min(want, plan.num_members) or (is_late and len(members) >= state.spec.workers.min):
         return _move(state, inputs, members, _told(state, inputs, leaving))
     if is_late:
-        return _give_back(state, _told(state, inputs, leaving)), ()
+        return _give_back(state, _told(state, inputs, leaving), waited_s=now_s - since_s), ()
     return resize.fill(state, want + len(leaving), now_s)
 
 
@@ -54,6 +58,12 @@ def _misplaced(state: ControllerState, plan: Plan) -> list[str]:
         if (is_there and not holds_state) or is_shy:
             found.append(worker_id)
     return found
+
+
+def _goes_soon(state: ControllerState, inputs: Inputs, leaving: list[str]) -> bool:
+    nodes = {state.nodes[worker_id] for worker_id in leaving}
+    ends = [node.goes_at for node in inputs.direction.avoid if node.node_id in nodes and node.goes_at is not None]
+    return any(goes_at - inputs.unix_s <= AHEAD_S for goes_at in ends)
 
 
 def _told(state: ControllerState, inputs: Inputs, leaving: list[str]) -> AvoidedNode:
@@ -72,10 +82,9 @@ def _move(state: ControllerState, inputs: Inputs, members: tuple[str, ...], node
     return replace(state, evacuating_since_s=None), (note,)
 
 
-def _give_back(state: ControllerState, node: AvoidedNode) -> ControllerState:
+def _give_back(state: ControllerState, node: AvoidedNode, *, waited_s: float) -> ControllerState:
     detail = (
-        f"{node.reason}, and within {state.settings.evacuate_s:.0f} s no other place was found for "
-        f"workers.min={state.spec.workers.min}"
+        f"{node.reason}, and within {waited_s:.0f} s no other place was found for workers.min={state.spec.workers.min}"
     )
     return replace(
         state, ending=Ending(outcome=Outcome.REQUEUED, reason=Reason.PREEMPTED, detail=detail, must_save=True)

@@ -82,6 +82,10 @@ class Fleet(Protocol):
         """The rest of a lost worker's log from its node, or None when nobody there can read it."""
         ...
 
+    def abandon(self) -> None:
+        """Begin nothing more, and give up what was begun."""
+        ...
+
     def leave(self) -> None:
         """End this process at once: a higher term is in office."""
         ...

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from workers.assignment import Assignment, JobKey, Storage
+from workers.assignment import SWEEP_LABEL, Assignment, JobKey, Storage
 from workers.control.decisions import ControlSettings
+from workers.scratch import Bounds
 from workers.spec import JobSpec
 
 
@@ -16,7 +18,7 @@ class Launch:
 
     ``env`` has secrets filled in: it travels in calls only and is never logged or stored. ``bundle_file``
     is the path or URL of the archive in storage, None for built-in recipes. Checkpoints of attempts up to
-    ``restart_after`` are not gone on from.
+    ``restart_after`` are not gone on from. ``bounds`` are of what nodes keep in ``scratch``.
     """
 
     spec: JobSpec
@@ -26,7 +28,9 @@ class Launch:
     bundle_file: str | None = None
     bundle_sha256: str | None = None
     lease_s: float = 600.0
+    install_s: float = 1800.0
     restart_after: int = 0
+    bounds: Bounds = field(default_factory=Bounds)
     settings: ControlSettings = field(default_factory=ControlSettings)
 
     @property
@@ -37,6 +41,15 @@ class Launch:
         """
         wanted = self.spec.resources
         return wanted.cpus <= 1 and wanted.gpus == 0 and not self.env
+
+    @property
+    def pool(self) -> str:
+        """Which processes may serve its workers one after another: those of one sweep, with the same code loaded."""
+        sweep = self.spec.labels.get(SWEEP_LABEL)
+        if not sweep or not self.fits_spare or self.spec.resources.memory_bytes is not None:
+            return ""
+        loaded = repr((self.bundle_sha256, self.spec.dependencies, self.spec.entrypoint))
+        return f"{sweep}/{hashlib.sha256(loaded.encode()).hexdigest()[:16]}"
 
     def assignment(self, key: JobKey, worker_id: str) -> Assignment:
         """One worker's part."""
@@ -49,4 +62,7 @@ class Launch:
             env=self.env,
             bundle_sha256=self.bundle_sha256,
             lease_s=self.lease_s,
+            pool=self.pool,
+            install_s=self.install_s,
+            bounds=self.bounds,
         )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from workers.control.decisions import ControllerState, Inputs, WorkerFacts
+from workers.control.decisions import BOUND_SETTINGS, ControllerState, Inputs, WorkerFacts
 from workers.plan import CheckpointSource, Plan, Switch
-from workers.status import Phase, StopCause, WorkerStatus
+from workers.run_settings import Donor
+from workers.status import START_PHASES, Phase, StopCause, WorkerStatus
 
 LATE_TURN_S = 2.0
 """A turn later than this after the last was the controller's own fault, not the workers' silence."""
 
-OWN_PHASES = frozenset({Phase.BUILD, Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
+OWN_PHASES = START_PHASES | frozenset({Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
 """Phases in which a worker waits for nobody else, so that a bound blames it alone."""
 
 
@@ -52,27 +53,26 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
     """Take over what statuses and the store tell beyond a worker: rounds, plans, the final checkpoint."""
     furthest = max(state.furthest, _stored(state, inputs))
     best_cursor = max((s.cursor or 0 for s in statuses(state)), default=0)
-    plan, failures, final, restored = state.plan, state.num_failures, state.final_checkpoint, state.restored
+    plan, failures, final, restored = state.plan, state.failures, state.final_checkpoint, state.restored
     for status in statuses(state):
         if status.lineage is not None and status.round is not None:
             furthest = max(furthest, (status.lineage, status.round))
-        for seen in (status.plan, status.pending):
-            if seen is not None:
-                failures = max(failures, seen.failures)
-                plan = seen if plan is None or seen.id > plan.id else plan
-                if isinstance(seen.source, CheckpointSource):
-                    restored = max(restored, (seen.lineage, seen.source.step))
+        for seen in filter(None, (status.plan, status.pending)):
+            failures = max(failures, seen.failures)
+            plan = seen if plan is None or seen.id > plan.id else plan
+            if isinstance(seen.source, CheckpointSource | Donor):
+                restored = max(restored, (seen.lineage, seen.source.cursor))
         final = next((c for c in status.checkpoints if c.is_final), final)
     nodes = {**state.nodes, **{s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}}
     learned = (furthest, plan, failures, final, restored, nodes)
-    if learned == (state.furthest, state.plan, state.num_failures, state.final_checkpoint, state.restored, state.nodes):
+    if learned == (state.furthest, state.plan, state.failures, state.final_checkpoint, state.restored, state.nodes):
         return state
     progressed = furthest > state.furthest
     return replace(
         state,
         furthest=furthest,
         plan=plan,
-        num_failures=failures,
+        failures=failures,
         final_checkpoint=final,
         restored=restored,
         nodes=nodes,
@@ -133,10 +133,13 @@ def coming(state: ControllerState) -> list[str]:
     return [
         i
         for i, f in state.workers.items()
-        if f.stopping_since_s is None
-        and f.kill is None
-        and (f.status is None or (f.status.phase is Phase.BUILD and f.status.round is None))
+        if f.stopping_since_s is None and f.kill is None and (f.status is None or is_starting(f.status))
     ]
+
+
+def is_starting(status: WorkerStatus) -> bool:
+    """Whether a worker has yet to become ready for the first time."""
+    return status.phase in START_PHASES and status.round is None
 
 
 def _age(worker_id: str) -> tuple[int, int]:
@@ -172,6 +175,12 @@ def is_settled(state: ControllerState, plan: Plan) -> bool:
     return all(
         (s := seen.get(m.worker_id)) is not None and s.plan is not None and s.plan.id == plan.id for m in plan.members
     )
+
+
+def has_taken_over(state: ControllerState, plan: Plan) -> bool:
+    """Whether every member holds the state that ``plan`` takes from another job, where it takes one."""
+    seen = usable(state)
+    return not isinstance(plan.source, Donor) or all(seen[i].lineage == plan.lineage for i in plan.worker_ids)
 
 
 def breach(state: ControllerState) -> str | None:
@@ -221,7 +230,9 @@ def _stuck(state: ControllerState, facts: WorkerFacts) -> str | None:
     bound_s = state.settings.phase_bounds_s.get(status.phase)
     if bound_s is None or status.phase_age_s <= bound_s:
         return None
-    return f"stalled: in phase {status.phase} for {status.phase_age_s:.0f} s (bound {bound_s:.0f} s)"
+    setting = BOUND_SETTINGS.get(status.phase)
+    bound = f"bound {bound_s:.0f} s, by the setting {setting}" if setting else f"bound {bound_s:.0f} s"
+    return f"stalled: in phase {status.phase} for {status.phase_age_s:.0f} s ({bound})"
 
 
 def is_group_stuck(state: ControllerState) -> str | None:

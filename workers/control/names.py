@@ -12,6 +12,8 @@ NODE_ID_LABEL = "ray.io/node-id"
 _CONTROLLER = "controller"
 _WORKER = "worker"
 _SPARE = "spare"
+_SWEEP = "sweep"
+_POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,14 @@ class SpareName:
     tag: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepName:
+    """A sweep's controller, by the sweep's id and its term in it."""
+
+    sweep_id: str
+    term: int
+
+
 def controller_name(key: JobKey, term: int) -> str:
     """``controller/<job>/<attempt>/<term>``."""
     return f"{_CONTROLLER}/{key.job_id}/{key.attempt}/{term}"
@@ -51,6 +61,30 @@ def worker_name(key: JobKey, worker_id: str) -> str:
 def spare_name(node_id: str, tag: str) -> str:
     """``spare/<node>/<tag>``."""
     return f"{_SPARE}/{node_id}/{tag}"
+
+
+def sweep_name(sweep_id: str, term: int) -> str:
+    """``sweep/<sweep>/<term>``."""
+    return f"{_SWEEP}/{sweep_id}/{term}"
+
+
+def parse_sweep(name: str) -> SweepName | None:
+    """What the name of a sweep's controller says, or None for any other name."""
+    parts = name.split("/")
+    if len(parts) != 3 or parts[0] != _SWEEP or not parts[2].isdecimal():
+        return None
+    return SweepName(sweep_id=parts[1], term=int(parts[2]))
+
+
+def pool_name(pool: str) -> str:
+    """``pool/<sweep>/<kit>``: what all processes of a pool are called while they wait in it."""
+    return f"{_POOL}/{pool}"
+
+
+def parse_pool(name: str) -> str | None:
+    """The id of the sweep whose trials a waiting process serves, or None for any other name."""
+    parts = name.split("/")
+    return parts[1] if len(parts) == 3 and parts[0] == _POOL else None
 
 
 def parse_spare(name: str) -> SpareName | None:

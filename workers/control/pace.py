@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from workers.control.decisions import ControllerState, WorkerFacts
 from workers.plan import Plan, PlanId
-from workers.status import Phase
+from workers.status import START_PHASES, Phase, WorkerStatus
 
 STEADY_S = 0.1
 BRISK_S = 0.02
@@ -14,7 +16,7 @@ FRESH_S = 1.0
 
 HURRY_S = 5.0
 
-_SHORT_PHASES = frozenset({Phase.RENDEZVOUS, Phase.SYNC, Phase.STOPPED})
+_SHORT_PHASES = frozenset({Phase.RENDEZVOUS, Phase.SYNC, Phase.STOPPED, Phase.HELD, Phase.DONE})
 """Phases that usually end soon, so that it pays to ask again at once, for a while."""
 
 
@@ -24,7 +26,7 @@ class Pace:
     def __init__(self) -> None:
         self._asked_s: dict[str, float] = {}
         self._offered: dict[str, PlanId | None] = {}
-        self._records_s = 0.0
+        self._told_s = float("-inf")
         self._looked_s = float("-inf")
         self._broken_s = 0.0
 
@@ -33,13 +35,15 @@ class Pace:
 
         It has seen every round that any other could tell of, and more than a newcomer.
         """
-        if now_s < self._records_s:
-            return None
         holders = [
             f
             for f in state.workers.values()
             if f.status is not None and f.status.round is not None and now_s - (f.heard_s or 0.0) < FRESH_S
         ]
+        # At the end, and at a line, the last ones are all that is waited for.
+        is_waiting = any(f.status is not None and f.status.phase in (Phase.DONE, Phase.HELD) for f in holders)
+        if now_s < self._told_s + (BRISK_S if is_waiting else RECORDS_S):
+            return None
         oldest = min(holders, key=lambda f: (f.started_s, _age(f.worker_id)), default=None)
         return oldest.worker_id if oldest else None
 
@@ -57,13 +61,14 @@ class Pace:
         self._asked_s[worker_id] = now_s
         self._offered[worker_id] = offer.id if offer else None
         if wants_records:
-            self._records_s = now_s + RECORDS_S
+            self._told_s = now_s
 
-    def rest_s(self, state: ControllerState, now_s: float) -> float:
-        """How long until the next poll is due, if nothing happens before."""
+    def rest_s(self, state: ControllerState, can_poll: Callable[[str], bool], now_s: float) -> float:
+        """How long until the next poll is due, if nothing happens before: an answer, say, that is under way."""
         if not state.is_broken:
             self._broken_s = now_s
-        due = [self._asked_s.get(i, now_s) + self._interval_s(state, f, now_s) for i, f in state.workers.items()]
+        asked = [(self._asked_s.get(i, now_s), f) for i, f in state.workers.items() if can_poll(i)]
+        due = [asked_s + self._interval_s(state, facts, now_s) for asked_s, facts in asked]
         return min(max(min(due, default=now_s + STEADY_S) - now_s, BRISK_S / 4), STEADY_S)
 
     def may_look(self, now_s: float) -> bool:
@@ -80,9 +85,16 @@ class Pace:
         is_halting = state.is_broken and now_s - self._broken_s < HURRY_S
         is_short = status.phase in _SHORT_PHASES and status.phase_age_s < HURRY_S
         # What was a spare has built its task in an instant.
-        is_fresh = status.phase is Phase.BUILD and status.phase_age_s < FRESH_S
+        is_fresh = status.phase in START_PHASES and status.phase_age_s < FRESH_S
+        is_last = _is_last_round(status, state.spec.batch.global_size) and status.phase_age_s < FRESH_S
         is_on_its_way = offer is not None and (status.plan is None or offer.id != status.plan.id)
-        return BRISK_S if is_halting or is_short or is_fresh or is_on_its_way else STEADY_S
+        return BRISK_S if is_halting or is_short or is_fresh or is_last or is_on_its_way else STEADY_S
+
+
+def _is_last_round(status: WorkerStatus, global_size: int) -> bool:
+    if status.cursor is None or status.build is None:
+        return False
+    return status.cursor + global_size >= status.build.total_samples
 
 
 def _age(worker_id: str) -> tuple[int, ...]:

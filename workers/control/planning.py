@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workers.advisors import precision as precision_advisor
 from workers.control import membership, sizing
+from workers.control.costs import donor_of, tuning_of
 from workers.control.decisions import ControllerState, Inputs, Note
 from workers.lr import LrPlan, LrRule
 from workers.plan import (
@@ -23,7 +24,8 @@ from workers.plan import (
     Switch,
     TimelineKind,
 )
-from workers.status import TimelineRow
+from workers.run_settings import Donor, RunSettings
+from workers.status import Phase, TimelineRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Draft:
     goal: Goal = Goal.TRAIN
     is_new_group: bool = True
     is_new_lineage: bool = False
+    settings: RunSettings | None = None
+    saves: int = 0
 
 
 def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
@@ -45,7 +49,9 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     lineage = state.furthest[0] if base is None else base.lineage
     if draft.is_new_lineage:
         lineage = max(state.furthest[0], state.plan.lineage if state.plan else 0) + 1
-    sections = base or _first_sections(state, draft.members)
+    wish = inputs.direction.settings if base is None else draft.settings
+    sections = _tuned(state, base, wish) if base else _ordered(_first_sections(state, draft.members), wish)
+    saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(
         sections,
         id=PlanId(state.term, state.next_n),
@@ -54,9 +60,11 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         generation=generation,
         lineage=lineage,
         source=draft.source,
+        saves=saves,
+        until=line(state, inputs),
         members=_ranked(draft.members, base),
         cause=draft.cause,
-        failures=state.num_failures,
+        failures=state.failures,
     )
     after = replace(
         state,
@@ -111,6 +119,25 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     )
 
 
+def _tuned(state: ControllerState, plan: Plan, wish: RunSettings | None) -> Plan:
+    """With what an order changes while the group trains on: a rate that rises is warmed up again.
+
+    The state of another job comes with a rate of its own, which nobody here knows.
+    """
+    ordered, left = _ordered(plan, wish), membership.num_left(state)
+    if wish is None or wish.donor is not None or left is None:
+        return ordered
+    cursor = max(s.cursor or 0 for s in membership.statuses(state))
+    last = plan.lr.at(cursor, cursor + left, plan.global_batch)
+    return replace(ordered, lr=ordered.lr.eased(last, cursor, cursor + left, ordered.global_batch))
+
+
+def _ordered(plan: Plan, wish: RunSettings | None) -> Plan:
+    if wish is None:
+        return plan
+    return replace(plan, settings=wish.n, global_batch=wish.global_batch, lr=replace(plan.lr, lr=wish.lr, ramp=None))
+
+
 def _highest_generation(state: ControllerState) -> int:
     seen = [0]
     for status in membership.statuses(state):
@@ -120,10 +147,25 @@ def _highest_generation(state: ControllerState) -> int:
     return max([*seen, state.plan.generation if state.plan else 0])
 
 
-def start_source(inputs: Inputs) -> Source:
-    """Where a start without survivors takes its state from."""
+def start_source(state: ControllerState, inputs: Inputs) -> Source:
+    """Where a start without survivors takes its state from; what was saved before the newest order is out of date."""
     latest = inputs.latest
-    return FreshSource() if latest is None else CheckpointSource(latest.path, latest.step)
+    donor = wanted_donor(state, inputs, latest.settings if latest else 0)
+    if donor is not None:
+        return donor
+    return FreshSource() if latest is None else CheckpointSource(latest.path, latest.step, latest.cursor)
+
+
+def wanted_donor(state: ControllerState, inputs: Inputs, num_met: int) -> Donor | None:
+    """Whose state the newest order wants, where orders up to ``num_met`` are carried out; None where nobody's is."""
+    wish = inputs.direction.settings
+    return None if wish is None or wish.n <= max(num_met, state.spurned) else wish.donor
+
+
+def line(state: ControllerState, inputs: Inputs) -> int | None:
+    """Where members are to stand still; None where nobody wishes it, or where they have stood too long."""
+    ages_s = [s.phase_age_s for s in membership.usable(state).values() if s.phase is Phase.HELD]
+    return None if max(ages_s, default=0.0) > state.settings.line_s else inputs.direction.until
 
 
 def member_source(state: ControllerState) -> MemberSource | None:
@@ -148,7 +190,9 @@ def progress_step(state: ControllerState) -> int:
 
 
 def _row(state: ControllerState, inputs: Inputs, plan: Plan, base: Plan | None) -> TimelineRow:
-    old = state.plan or base
+    tuned_before, tuned_after = _tuning(base, plan)
+    is_regrouped = base is None or plan.generation != base.generation or plan.settings == base.settings
+    before, after = _membership(state, plan, base) if is_regrouped else ({}, {})
     return TimelineRow(
         key=f"plan/{plan.id.term}/{plan.id.n}",
         kind=plan.cause.kind,
@@ -156,15 +200,33 @@ def _row(state: ControllerState, inputs: Inputs, plan: Plan, base: Plan | None) 
         step=progress_step(state),
         actor=plan.cause.actor,
         reason=plan.cause.reason,
-        before={"workers": old.num_members if old and state.has_trained else 0, **_lost(state)},
-        after={
-            "workers": plan.num_members,
-            "generation": plan.generation,
-            "lineage": plan.lineage,
-            **_expected(state, plan),
-            **(_choices(plan) if base is None else {}),
-        },
+        before={**before, **tuned_before},
+        after={**after, **tuned_after},
     )
+
+
+def _membership(
+    state: ControllerState, plan: Plan, base: Plan | None
+) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    old = state.plan or base
+    after = {
+        "workers": plan.num_members,
+        "generation": plan.generation,
+        "lineage": plan.lineage,
+        **_expected(state, plan),
+        **donor_of(plan),
+        **(_choices(plan) if base is None else {}),
+    }
+    return {"workers": old.num_members if old and state.has_trained else 0, **_lost(state)}, after
+
+
+def _tuning(base: Plan | None, plan: Plan) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """What an order changed of batch and learning rate."""
+    if base is None or base.settings == plan.settings:
+        return {}, {}
+    before, after = tuning_of(base), tuning_of(plan)
+    changed = [key for key in after if before[key] != after[key]]
+    return {key: before[key] for key in changed}, {key: after[key] for key in changed}
 
 
 def _expected(state: ControllerState, plan: Plan) -> dict[str, object]:

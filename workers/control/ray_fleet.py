@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import ray
 from ray.exceptions import (
     ActorUnavailableError,
     NodeDiedError,
@@ -24,16 +23,15 @@ from ray.exceptions import (
 from workers.assignment import JobKey, log_file
 from workers.control.actor import Tail, read_tail
 from workers.control.fleet import Heard
+from workers.control.hands import Hands, To
 from workers.control.head import Head
 from workers.control.launch import Launch
 from workers.control.names import highest_term, worker_ids, worker_name
 from workers.control.placing import place
-from workers.control.roster import Roster
-from workers.errors import StaleTermError
+from workers.errors import ReturnedError, StaleTermError
 from workers.plan import Plan, PlanId
 from workers.secrets import secrets_of
 from workers.status import Acknowledged, WorkerStatus
-from workers.storage import open_storage, read
 
 POLL_S = 3.0
 """Bound of one poll: what takes longer is given up, so that a silent worker is asked again."""
@@ -60,10 +58,10 @@ class _Link:
 class RayFleet:
     """The fleet of ``key`` under ``term``."""
 
-    def __init__(self, key: JobKey, term: int, namespace: str, launch: Launch) -> None:
+    def __init__(self, key: JobKey, term: int, hands: Hands, launch: Launch) -> None:
         self.news = asyncio.Event()
         self._key, self._term, self._launch = key, term, launch
-        self._roster = Roster(namespace)
+        self._hands = hands
         self._links: dict[str, _Link] = {}
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
@@ -78,7 +76,7 @@ class RayFleet:
         return tuple(self._links)
 
     async def adopt(self) -> tuple[str, ...]:
-        found = worker_ids(await self._names(), self._key)
+        found = worker_ids(await self._hands.names(), self._key)
         for worker_id in found:
             self._links[worker_id] = _Link(worker_id)
             self._spawn(self._find(self._links[worker_id]))
@@ -106,16 +104,16 @@ class RayFleet:
         return link is not None and link.is_up and "poll" not in link.calls
 
     def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
-        self._call(self._links[worker_id], "poll", POLL_S, plan, acked, wants_records)
+        self._call(self._links[worker_id], self._hands.poll, POLL_S, plan, acked, wants_records)
 
     def halt(self, worker_id: str, plan_id: PlanId) -> None:
         if (link := self._links.get(worker_id)) is not None and link.is_up:
-            self._call(link, "halt", CALL_S, plan_id)
+            self._call(link, self._hands.halt, CALL_S, plan_id)
 
     def stop(self, worker_id: str, save: bool) -> None:
         link = self._links.get(worker_id)
         if link is not None and link.is_up:
-            self._call(link, "stop", CALL_S, save)
+            self._call(link, self._hands.stop, CALL_S, save)
         elif link is not None and not link.is_taken_back:
             self.kill(worker_id)
 
@@ -130,37 +128,46 @@ class RayFleet:
     async def tail(self, worker_id: str, offset: int) -> Tail | None:
         path = log_file(self._launch.scratch, self._key, worker_id)
         found = await asyncio.to_thread(read_tail, path, offset)
-        for link in list(self._links.values()):
-            if found is not None:
-                break
-            if link.is_up and link.worker_id != worker_id:
-                with contextlib.suppress(RayError, TimeoutError):
-                    async with asyncio.timeout(CALL_S):
-                        found = await link.actor.tail.remote(self._term, path, offset)
+        neighbours = [link for link in self._links.values() if link.is_up and link.worker_id != worker_id]
+        while found is None and neighbours:
+            found = await self._tail_by(neighbours.pop(0), path, offset)
         if found is None:
             return None
         begin, data = found
         return begin, secrets_of(self._launch.spec, self._launch.env).data(data)
 
+    async def _tail_by(self, link: _Link, path: str, offset: int) -> Tail | None:
+        """What this worker can read of another's log; None where it does not answer."""
+        with contextlib.suppress(RayError, TimeoutError):
+            async with asyncio.timeout(CALL_S):
+                return await self._hands.tail(link.actor, self._to(link), path, offset)
+        return None
+
+    def abandon(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
     def leave(self) -> None:
-        os._exit(0)
+        self.abandon()
+        self._hands.leave()
 
     async def bundle(self) -> list[Any]:
         async with self._bundle_lock:
             if self._bundle is None:
                 file = self._launch.bundle_file
                 # An object dies with its owner: each controller puts the bytes itself.
-                self._bundle = [] if file is None else [await asyncio.to_thread(_put, file)]
+                self._bundle = [] if file is None else [await self._hands.put(file)]
         return self._bundle
 
     async def _start(self, link: _Link) -> None:
         try:
             bundle = await self.bundle()
             name = worker_name(self._key, link.worker_id)
-            link.actor = await place(self._roster, self._launch, name, link.avoids)
+            link.actor = await place(self._hands, self._launch, name, link.avoids)
             if link.is_taken_back:
                 await self._kill(link)
-            await link.actor.start.remote(self._launch.assignment(self._key, link.worker_id), self._term, bundle)
+            assignment = self._launch.assignment(self._key, link.worker_id)
+            await self._hands.start(link.actor, assignment, self._to(link), bundle)
         except (RayError, OSError, ValueError) as error:
             self._spawn(self._kill(link))
             self._lose(link, error)
@@ -170,7 +177,7 @@ class RayFleet:
     async def _find(self, link: _Link) -> None:
         name = worker_name(self._key, link.worker_id)
         try:
-            link.actor = await asyncio.to_thread(self._roster.find, name)
+            link.actor = await self._hands.find(name)
         except (RayError, ValueError) as error:
             self._lose(link, error)
             return
@@ -185,7 +192,7 @@ class RayFleet:
         """A pending call shows a worker's death within milliseconds."""
         while self._links.get(link.worker_id) is link:
             try:
-                await link.actor.watch.remote(self._term)
+                await self._hands.watch(link.actor, self._to(link))
                 self._supersede()
                 return
             except ActorUnavailableError:
@@ -195,15 +202,19 @@ class RayFleet:
                 self._failed(link, error)
                 return
 
-    def _call(self, link: _Link, method: str, bound_s: float, *args: object) -> None:
-        if method not in link.calls:
-            link.calls.add(method)
-            self._spawn(self._answered(link, method, bound_s, args))
+    def _to(self, link: _Link) -> To:
+        return To(worker_name(self._key, link.worker_id), self._term)
 
-    async def _answered(self, link: _Link, method: str, bound_s: float, args: tuple[object, ...]) -> None:
+    def _call(self, link: _Link, method: Callable[..., Awaitable[object]], bound_s: float, *args: object) -> None:
+        if method.__name__ not in link.calls:
+            link.calls.add(method.__name__)
+            call = partial(method, link.actor, self._to(link), *args)
+            self._spawn(self._answered(link, method.__name__, bound_s, call))
+
+    async def _answered(self, link: _Link, method: str, bound_s: float, call: Callable[[], Awaitable[object]]) -> None:
         try:
             async with asyncio.timeout(bound_s):
-                answer = await getattr(link.actor, method).remote(self._term, *args)
+                answer = await call()
         except TimeoutError:
             return  # silence is judged by the turn
         except ActorUnavailableError:
@@ -221,15 +232,19 @@ class RayFleet:
 
     async def _kill(self, link: _Link) -> None:
         await self._look_for_successor()
-        if not self._is_superseded and link.actor is not None:
-            await asyncio.to_thread(ray.kill, link.actor)
+        if not self._is_superseded and link.actor is not None and not await self._has_returned(link):
+            await self._hands.kill(link.actor)
+
+    async def _has_returned(self, link: _Link) -> bool:
+        """Whether the process serves somebody else by now: one that hangs does not."""
+        return bool(self._launch.pool) and worker_name(self._key, link.worker_id) not in await self._hands.names()
 
     async def _ask_head(self) -> None:
         if await self._head.ask():
             self.news.set()
 
     async def _look_for_successor(self) -> None:
-        if highest_term(await self._names(), self._key) > self._term:
+        if highest_term(await self._hands.names(), self._key) > self._term:
             self._supersede()
 
     def _refused(self, link: _Link) -> None:
@@ -241,10 +256,11 @@ class RayFleet:
         if isinstance(error, RayTaskError) and isinstance(error.cause, StaleTermError):
             self._supersede()
             return
-        if not isinstance(error, _LOST):
+        has_returned = isinstance(error, RayTaskError) and isinstance(error.cause, ReturnedError)
+        if not isinstance(error, _LOST) and not has_returned:
             # It lives but cannot serve: nothing good comes of keeping it.
             self._spawn(self._kill(link))
-        self._lose(link, error)
+        self._lose(link, ReturnedError("it ended") if has_returned else error)
 
     def _lose(self, link: _Link, error: Exception) -> None:
         if self._links.get(link.worker_id) is link:
@@ -256,18 +272,10 @@ class RayFleet:
         self._is_superseded = True
         self.news.set()
 
-    async def _names(self) -> list[str]:
-        return await asyncio.to_thread(self._roster.names)
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _put(url: str) -> Any:
-    place, _, key = url.rpartition("/")
-    return ray.put(read(open_storage(place), key))
 
 
 def death_in_words(error: Exception) -> str:
@@ -275,6 +283,8 @@ def death_in_words(error: Exception) -> str:
     text = str(error)
     pid = re.search(r"pid: (\d+)", text)
     who = f"its process {pid[1]}" if pid else "its process"
+    if isinstance(error, ReturnedError):
+        return error.message
     if isinstance(error, OutOfMemoryError):
         return f"{who} was ended because its node ran out of memory"
     if isinstance(error, NodeDiedError) or "node has died" in text:

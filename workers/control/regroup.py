@@ -9,7 +9,8 @@ from typing import TypeAlias
 from workers.control import membership, planning, resize, starts
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, KillWorker, StopWorker
 from workers.errors import Failure, Reason
-from workers.plan import Cause, CheckpointSource, Switch, TimelineKind
+from workers.plan import Cause, CheckpointSource, Plan, Switch, TimelineKind
+from workers.run_settings import Donor
 from workers.status import Outcome, Phase, StopCause, StopReport
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
@@ -21,9 +22,13 @@ MAX_LAUNCHES = 5
 """Starts without a survivor, none of which gets further than any before, until the attempt fails."""
 
 
+HEALING_STEPS = 100
+"""Steps of the spec further than where the user's code failed: then that failure no longer counts."""
+
+
 def regroup(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     """Everybody is out of the broken group: form the next one, hold, or start from a checkpoint."""
-    state = _count_user_failure(state)
+    state = _spurn(_count_user_failure(state))
     if state.ending is not None:
         return state, ()
     source = planning.member_source(state)
@@ -36,9 +41,35 @@ def regroup(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     members = (survivors + membership.ready(state))[:want]
     if len(members) < state.spec.workers.min:
         return _hold(state, inputs, now_s)
-    draft = planning.Draft(switch=Switch.NOW, members=members, source=source, cause=_cause(state, len(members)))
-    state, note = planning.issue(state, inputs, draft, planning.base_plan(state, source))
+    base = planning.base_plan(state, source)
+    donor = _awaited_donor(state, base)
+    if base is not None and donor is None:
+        base = replace(base, lineage=membership.holders(state)[source.worker_id].lineage or base.lineage)
+    draft = planning.Draft(
+        switch=Switch.NOW,
+        members=members,
+        source=donor or source,
+        cause=_cause(state, len(members)),
+        is_new_lineage=donor is not None,
+    )
+    state, note = planning.issue(state, inputs, draft, base)
     return state, (note,)
+
+
+def _spurn(state: ControllerState) -> ControllerState:
+    """Give a donor up of which a worker said that its state cannot be had: the job goes on with its own."""
+    plan = state.plan
+    if plan is None or not any(report.cause is StopCause.DONOR for report in _reports(state)):
+        return state
+    return replace(state, spurned=max(state.spurned, plan.settings))
+
+
+def _awaited_donor(state: ControllerState, base: Plan | None) -> Donor | None:
+    """The donor of the plan in force where nobody holds its state yet: the group broke before it was taken over."""
+    if base is None or not isinstance(base.source, Donor) or base.settings <= state.spurned:
+        return None
+    is_taken = any(s.lineage == base.lineage for s in membership.holders(state).values())
+    return None if is_taken else base.source
 
 
 def _reports(state: ControllerState) -> list[StopReport]:
@@ -66,11 +97,13 @@ def _failed_start(failure: Failure) -> Ending:
 
 
 def _failed_once(state: ControllerState, failure: Failure) -> ControllerState:
-    state = replace(state, num_failures=state.num_failures + 1, failure=failure)
-    allowed = state.spec.retry.max_failures
-    if state.num_failures <= allowed or state.ending is not None:
+    healing_samples = HEALING_STEPS * state.spec.batch.global_size
+    state = replace(state, failures=state.failures.after(state.best_cursor, healing_samples), failure=failure)
+    allowed, num = state.spec.retry.max_failures, state.failures.num
+    if num <= allowed or state.ending is not None:
         return state
-    detail = f"{failure.type}: {failure.message} (failed {state.num_failures} times, retry.max_failures={allowed})"
+    times = "once" if num == 1 else f"{num} times, never {HEALING_STEPS} steps apart"
+    detail = f"{failure.type}: {failure.message} (failed {times}; retry.max_failures={allowed})"
     end = Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=detail, must_save=True)
     return replace(state, ending=end)
 
@@ -147,7 +180,7 @@ def launch(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     is_gathered = len(found) >= want or not membership.coming(state) or waited_s > state.settings.gather_s
     if not (enough and is_gathered):
         return _await_workers(state, inputs, now_s)
-    source = planning.start_source(inputs)
+    source = planning.start_source(state, inputs)
     draft = planning.Draft(
         switch=Switch.NOW, members=found, source=source, cause=_launch_cause(state, inputs, source), is_new_lineage=True
     )
@@ -179,9 +212,15 @@ def _give_up(state: ControllerState) -> Turned:
 
 
 def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cause:
-    is_again = isinstance(source, CheckpointSource)
+    is_again = isinstance(source, CheckpointSource | Donor)
     kind = TimelineKind.RESTORE if is_again or state.has_trained else TimelineKind.START
-    origin = f"from the checkpoint of step {source.step}" if isinstance(source, CheckpointSource) else _origin(state)
+    match source:
+        case CheckpointSource(step=step):
+            origin = f"from the checkpoint of step {step}"
+        case Donor(job_id=job_id, cursor=cursor):
+            origin = f"from the state of job {job_id} at {cursor:,} samples"
+        case _:
+            origin = _origin(state)
     why = f" after all workers were lost ({_lost_words(state)})" if state.has_trained else ""
     return Cause(kind=kind, actor="controller", reason=f"training {origin}{why}")
 
@@ -203,11 +242,14 @@ def _cause(state: ControllerState, num_members: int) -> Cause:
     memory = [r for r in _reports(state) if r.cause is StopCause.MEMORY]
     if user and failure is not None:
         reason = f"{failure.type}: {failure.message}; trying the same round again"
-        count = f" (failure {state.num_failures}, {state.spec.retry.max_failures} are allowed)"
+        count = f" (failure {state.failures.num}, {state.spec.retry.max_failures} are allowed)"
         return Cause(kind=TimelineKind.FAILURE, actor="controller", reason=reason + count + _besides(state))
     if memory:
         reason = "a worker ran out of memory in mid-exchange and goes on with half its micro-batch"
         return Cause(kind=TimelineKind.BATCH, actor="controller", reason=reason + _besides(state))
+    if spurned := [r.failure.message for r in _reports(state) if r.cause is StopCause.DONOR and r.failure]:
+        reason = f"{spurned[0]}; the job trains on with its own"
+        return Cause(kind=TimelineKind.RESTORE, actor="controller", reason=reason + _besides(state))
     if _lost(state):
         reason = f"{_lost_words(state)}; went on with {num_members}"
         return Cause(kind=TimelineKind.WORKER_LOST, actor="controller", reason=reason)

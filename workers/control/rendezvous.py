@@ -41,10 +41,6 @@ class Rendezvous:
         self._groups: dict[str, _Group] = {}
         self._superseded = 0
 
-    @property
-    def num_groups(self) -> int:
-        return len(self._groups)
-
     def set(self, group: str, key: str, value: bytes) -> None:
         """Store a value and wake those who wait for it. Raises SupersededError, RendezvousError past the bounds."""
         found = self._group(group)

@@ -15,7 +15,12 @@ Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 def wanted(state: ControllerState, inputs: Inputs) -> int:
     """The size to reach, within the spec's range; more workers than samples a step would have nothing to do."""
-    largest = min(state.spec.workers.max, state.plan.global_batch if state.plan else state.spec.batch.global_size)
+    wish, spec = inputs.direction.settings, state.spec
+    batches = [
+        state.plan.global_batch if state.plan else spec.batch.global_size,
+        *([wish.global_batch] if wish else []),
+    ]
+    largest = min(spec.workers.max, *batches)
     return max(state.spec.workers.min, min(inputs.direction.num_workers, largest))
 
 
@@ -43,8 +48,9 @@ def settle(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     plan = state.plan
     if plan is None:
         return None
-    # In force and without state yet is a first group that still takes it over.
-    if not (membership.is_settled(state, plan) and membership.holders(state)):
+    # In force and without its state yet is a group that still takes it over.
+    is_whole = membership.is_settled(state, plan) and membership.has_taken_over(state, plan)
+    if not (is_whole and membership.holders(state)):
         return state, ()
     if state.settled_at is None:
         reached = plan.num_members if plan.num_members == wanted(state, inputs) else state.reached

@@ -28,13 +28,14 @@ class CheckpointSearch:
     steps since the one before, not the job.
     """
 
-    def __init__(self, url: str, restart_after: int) -> None:
-        self._url, self._restart_after = url, restart_after
+    def __init__(self, url: str, restart_after: int, root: str | None = None) -> None:
+        """``root``: see ``workers.storage.open_storage``."""
+        self._url, self._restart_after, self._root = url, restart_after, root
         self._intact: str | None = None
 
     def look(self) -> Found:
         """Read all bytes of the newest one, once; blocks. Raises OSError where the storage fails."""
-        storage = open_storage(self._url)
+        storage = open_storage(self._url, self._root)
         for name in reversed(checkpoint_names(storage)):
             if _attempt_of(name) <= self._restart_after:
                 break

@@ -21,19 +21,35 @@ async def retreat(fleet: Fleet, listen: Callable[[], None], bound_s: float) -> N
     Whoever was told ends by itself, also after the bound and without a controller. ``listen`` takes what
     the workers still tell; where it raises it is not called again, as it may be what failed.
     """
-    listens = True
+    listening = _Listening(listen)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(bound_s):
             while fleet.worker_ids:
                 for worker_id in fleet.worker_ids:
                     fleet.stop(worker_id, save=True)
-                for _ in range(round(REPEAT_S / LISTEN_S)):
-                    listens = listens and _has_listened(listen)
-                    if not fleet.worker_ids:
-                        break
-                    await asyncio.sleep(LISTEN_S)
-    if listens:
-        _has_listened(listen)
+                await _listened(fleet, listening)
+    listening.take()
+
+
+async def _listened(fleet: Fleet, listening: _Listening) -> None:
+    """Hear what the workers tell until all are gone, or the stops are to be repeated."""
+    for _ in range(round(REPEAT_S / LISTEN_S)):
+        listening.take()
+        if not fleet.worker_ids:
+            return
+        await asyncio.sleep(LISTEN_S)
+
+
+class _Listening:
+    """Listens until that raises."""
+
+    def __init__(self, listen: Callable[[], None]) -> None:
+        self._listen: Callable[[], None] | None = listen
+
+    def take(self) -> None:
+        """What has come by now; nothing once listening has failed."""
+        if self._listen is not None and not _has_listened(self._listen):
+            self._listen = None
 
 
 def _has_listened(listen: Callable[[], None]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from workers.control.decisions import ControllerState
 from workers.control.sizing import num_asked
@@ -76,7 +77,6 @@ def fold(
         cursor=progress.cursor,
         total_samples=progress.total_samples,
         num_current=_num_training(plan, statuses),
-        num_wanted=want,
         has_trained=progress.has_trained,
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
@@ -88,6 +88,17 @@ def fold(
         checkpoints=pending.checkpoints,
         spans=pending.spans,
     )
+
+
+Gist: TypeAlias = tuple[object, ...]
+
+
+def gist_of(snapshot: JobSnapshot) -> Gist:
+    """What is worth an answer at once: how far the run is, and at its end or a line all that is still to be stored."""
+    done = tuple(view.worker_id for view in snapshot.workers if view.phase in (Phase.DONE, Phase.HELD))
+    is_ending = bool(done) or snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED)
+    left = (*snapshot.records, *snapshot.timeline, *snapshot.checkpoints) if is_ending else ()
+    return (snapshot.phase, snapshot.outcome, snapshot.has_trained, done, len(left))
 
 
 def _plan_in_force(state: ControllerState) -> Plan | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from workers.control import membership, planning
 from workers.control.decisions import ControllerState, Ending, Inputs, Note, WorkerFacts
 from workers.errors import Failure, Reason
 from workers.plan import TimelineKind
-from workers.status import Outcome, Phase, TimelineRow
+from workers.status import Outcome, TimelineRow
 
 MAX_TRIES = 5
 """Starts in a row that told of a failure, before an attempt fails in which nobody else holds any state."""
@@ -26,7 +27,11 @@ IDLE_PAUSE_S = 30.0
 LONG_PAUSE_S = 60.0
 MAX_PAUSE_S = 1800.0
 
-_DIED = "WorkerDied"
+MAX_HANGS = 2
+"""Likewise for starts that hung, each of which takes all the time that a start may take."""
+
+_DIED, _HUNG = "WorkerDied", "StalledError"
+_MAX_TRIES = {_DIED: MAX_DEATHS, _HUNG: MAX_HANGS}
 
 
 def observe(
@@ -42,9 +47,31 @@ def observe(
     return state, (note,)
 
 
+def hung(state: ControllerState, verdicts: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of the workers to be killed that outlasted the time for a start, each with why."""
+    seen = {i: facts.status for i, facts in state.workers.items()}
+    return {
+        i: why
+        for i, why in verdicts.items()
+        if why.startswith("stalled") and (status := seen[i]) is not None and membership.is_starting(status)
+    }
+
+
+def count_hung(
+    state: ControllerState, inputs: Inputs, verdicts: Mapping[str, str], now_s: float
+) -> tuple[ControllerState, tuple[Note, ...]]:
+    """One more start has failed where workers hung in it; those that hung together did so of one cause."""
+    if not verdicts:
+        return state, ()
+    worker_id, why = next(iter(verdicts.items()))
+    failure = Failure(reason=Reason.STALLED, type=_HUNG, message=why, worker_id=worker_id)
+    state, note = count(state, inputs, failure, now_s)
+    return state, (note,)
+
+
 def _was_starting(facts: WorkerFacts, inputs: Inputs) -> bool:
     status = inputs.statuses.get(facts.worker_id, facts.status)
-    is_building = status is None or (status.phase is Phase.BUILD and status.round is None)
+    is_building = status is None or membership.is_starting(status)
     return is_building and facts.stopping_since_s is None and facts.kill is None
 
 
@@ -92,7 +119,7 @@ def given_up(state: ControllerState, *, is_late: bool = False) -> Ending | None:
     failure = state.start_failure
     if failure is None:
         return None
-    allowed = PATIENCE if is_late else MAX_DEATHS if failure.type == _DIED else MAX_TRIES
+    allowed = PATIENCE if is_late else _MAX_TRIES.get(failure.type, MAX_TRIES)
     if state.num_start_failures < allowed:
         return None
     detail = f"{state.num_start_failures} starts of workers in a row failed (the last: {failure.message})"

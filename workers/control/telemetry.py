@@ -16,6 +16,7 @@ from workers.control.spans import SpanBuffer
 from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import (
     Acknowledged,
+    BackOff,
     CheckpointInfo,
     Cut,
     FailedSave,
@@ -61,7 +62,9 @@ class Telemetry:
         self._log_bytes = 0
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._rows = {row.key: row for row in acked.unpriced if self._costs.is_open(row)}
-        self._cuts: set[str] = set()
+        for row in self._rows.values():
+            self._costs.notice(row)
+        self._told: set[str] = set()
         self._spans = SpanBuffer()
         self._sent: Pending = Pending()
         self._redone_from: tuple[int, int] | None = None
@@ -72,11 +75,10 @@ class Telemetry:
         """Whether more records can be taken; while False, ask no worker for them."""
         return len(self._records) < MAX_RECORDS
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether the store has everything that is known by now."""
-        rows_stored = all(self._is_stored_open(row) for row in self._rows.values())
-        return rows_stored and not (self._records or self._amended or self._logs or self._checkpoints)
+    def is_all(self, pending: Pending) -> bool:
+        """Whether the store has everything that is known by now as soon as it has this portion, the latest."""
+        num_bytes = sum(len(chunk.data) for chunk in pending.logs)
+        return len(pending.records) == len(self._records) + len(self._amended) and num_bytes == self._log_bytes
 
     def take(self, status: WorkerStatus) -> None:
         """Keep what one answer of a worker brings; what is here or stored already changes nothing."""
@@ -87,6 +89,8 @@ class Telemetry:
         self._spans.take(status.spans)
         for cut in status.cuts:
             self._note_cut(cut, status)
+        for back_off in status.back_offs:
+            self._note_back_off(back_off, status)
         for chunk in status.logs:
             self.take_log(chunk)
         for info in status.checkpoints:
@@ -99,12 +103,8 @@ class Telemetry:
 
     def _note_cut(self, cut: Cut, status: WorkerStatus) -> None:
         """A row for the first worker that tells of it: one a kind and attempt."""
-        key = f"limit/{cut.what}"
-        if key in self._cuts or key in self._acked.timeline:
-            return
-        self._cuts.add(key)
-        self._rows[key] = TimelineRow(
-            key=key,
+        row = TimelineRow(
+            key=f"limit/{cut.what}",
             kind=TimelineKind.LIMIT,
             time=cut.time,
             step=(status.cursor or 0) // self._global_size,
@@ -114,6 +114,29 @@ class Telemetry:
             cost_s=0.0,
             steps_lost=0,
         )
+        self._note_repeated(row)
+
+    def _note_back_off(self, back_off: BackOff, status: WorkerStatus) -> None:
+        """A row a worker and size; a worker's sizes only shrink."""
+        row = TimelineRow(
+            key=f"micro_size/{status.worker_id}/{back_off.kept}",
+            kind=TimelineKind.BATCH,
+            time=back_off.time,
+            step=(status.cursor or 0) // self._global_size,
+            actor="controller",
+            reason=f"worker {status.worker_id}: {back_off.reason}",
+            before={"micro_size": back_off.tried},
+            after={"micro_size": back_off.kept},
+            cost_s=0.0,
+            steps_lost=0,
+        )
+        self._note_repeated(row)
+
+    def _note_repeated(self, row: TimelineRow) -> None:
+        """Keep a row that workers tell of in every answer, once."""
+        if row.key not in self._told and row.key not in self._acked.timeline:
+            self._told.add(row.key)
+            self._rows[row.key] = row
 
     def _note_checkpoint(self, info: CheckpointInfo) -> None:
         key = f"checkpoint/{info.path}"
@@ -140,6 +163,7 @@ class Telemetry:
     def note(self, row: TimelineRow) -> None:
         """Keep a row, or complete one that is kept."""
         self._rows[row.key] = row
+        self._costs.notice(row)
         self._price([row])
 
     def note_unstored(self, row: TimelineRow) -> None:
@@ -170,8 +194,8 @@ class Telemetry:
             del self._checkpoints[path]
         self._spans.stored(self._sent.spans)
         for row in self._sent.timeline:
-            # Of a limit an earlier controller may have told, so long ago that its key is acknowledged no more.
-            is_stored = row.key in acked.timeline or row.kind is TimelineKind.LIMIT
+            # Of what workers repeat an earlier controller may have told, too long ago for its key to be acknowledged.
+            is_stored = row.key in acked.timeline or row.key in self._told
             if is_stored and self._rows.get(row.key) == row and not self._costs.is_open(row):
                 del self._rows[row.key]
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, sizing, starts
+from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, retune, sizing, starts
 from workers.control.decisions import (
     Action,
     AskHead,
@@ -46,7 +46,7 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     if state.outcome is not None:
         return state, ()
     state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
-    state, kills = _kill(state, inputs.head_seen_s, now_s)
+    state, kills = _kill(state, inputs, now_s)
     state = ending.noted(state, inputs)
     state, notes = _size(state, inputs, now_s)
     actions: tuple[Action, ...] = (*told, *kills, *notes)
@@ -59,10 +59,10 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     return _offered(_phased(state)), actions
 
 
-def _kill(state: ControllerState, head_seen_s: float | None, now_s: float) -> Turned:
+def _kill(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     """Give up workers; those that are only out of reach no sooner than Ray's head has answered since."""
-    questions = (AskHead(),) if reach.must_ask(state, head_seen_s, now_s) else ()
-    verdicts = {**membership.overdue(state, now_s), **reach.lost(state, head_seen_s, now_s)}
+    questions = (AskHead(),) if reach.must_ask(state, inputs.head_seen_s, now_s) else ()
+    verdicts = {**membership.overdue(state, now_s), **reach.lost(state, inputs.head_seen_s, now_s)}
     if not verdicts and not any(facts.kill for facts in state.workers.values()):
         return state, questions
     workers, departed = dict(state.workers), dict(state.departed)
@@ -74,8 +74,11 @@ def _kill(state: ControllerState, head_seen_s: float | None, now_s: float) -> Tu
     for worker_id, facts in list(workers.items()):
         if facts.kill and facts.stopping_since_s is not None and now_s - facts.stopping_since_s > state.settings.kill_s:
             del workers[worker_id]  # its node is out of reach; it is fenced by the generation it is not in
-    state = regroup.count_stalls(replace(state, workers=workers, departed=departed), verdicts)
-    return state, (*questions, *(KillWorker(i, why) for i, why in verdicts.items()))
+    hung = starts.hung(state, verdicts)
+    later = {i: why for i, why in verdicts.items() if i not in hung}
+    state = regroup.count_stalls(replace(state, workers=workers, departed=departed), later)
+    state, notes = starts.count_hung(state, inputs, hung, now_s)
+    return state, (*questions, *notes, *(KillWorker(i, why) for i, why in verdicts.items()))
 
 
 def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
@@ -143,6 +146,7 @@ _RULES: tuple[Rule, ...] = (
     regroup.launch,
     resize.settle,
     evacuate.evacuate,
+    retune.retune,
     resize.resize,
 )
 

@@ -8,6 +8,7 @@ Shapes: B samples, P = 64 pixels, C = 10 classes.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +59,12 @@ def build(config: dict[str, Any]) -> TrainingTask:
     )
 
 
+@functools.cache
 def load_split() -> tuple[TensorDataset, TensorDataset]:
-    """Training and evaluation data: standardised pixels as float32, and the digit; every class in its share."""
+    """Training and evaluation data: standardised pixels as float32, and the digit; every class in its share.
+
+    Loaded once in a process, which may serve one trial of a sweep after another.
+    """
     # Imported here: it takes as long as torch, and a config that is refused needs none of it.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # the package has no types
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]  # the same

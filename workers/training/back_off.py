@@ -18,9 +18,9 @@ def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int) -> No
     """
     if not setup.micro.halve(tried):
         raise too_big(setup, error, tried) from error
-    told = described(error)
-    print(f"out of memory at {tried} samples a forward pass; going on with {tried // 2} ({told})", flush=True)
-    mailbox.set_micro_size(tried // 2)
+    told = f"out of memory at {tried} samples a forward pass; going on with {tried // 2} ({described(error)})"
+    print(told, flush=True)
+    mailbox.back_off(tried, tried // 2, told)
 
 
 def too_big(setup: Setup, error: Exception, tried: int) -> OutOfMemoryError:

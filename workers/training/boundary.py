@@ -57,11 +57,15 @@ def is_halted(held: Agreement) -> bool:
     return held.plan is not None and held.plan.id <= held.halted
 
 
+def has_pending(held: Agreement) -> bool:
+    """Whether this worker holds a plan that its group may agree on."""
+    return held.pending is not None and held.pending.switch is Switch.AGREED
+
+
 def count(held: Agreement) -> tuple[Agreement, int]:
     """What this worker adds to the vector's "I hold the pending plan"; call when encoding it."""
-    counts = held.pending is not None and held.pending.switch is Switch.AGREED
-    counted = held.pending.id if counts and held.pending is not None else None
-    return replace(held, counted=counted), int(counts)
+    counted = held.pending.id if held.pending is not None and has_pending(held) else None
+    return replace(held, counted=counted), int(counted is not None)
 
 
 def settle(held: Agreement, num_counted: int) -> Agreement:

@@ -18,24 +18,30 @@ from workers.assignment import Assignment
 from workers.bundle import extract_bundle
 from workers.entrypoint import build_from, enter_bundle, load_entrypoint
 from workers.errors import BundleError, DependencyError, EntrypointError, OutOfMemoryError
+from workers.scratch import BUNDLES, PART, keep_in_use
 from workers.secrets import secrets_of
+from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training.dependencies import install_dependencies
 from workers.training.memory import is_out_of_memory
-from workers.training.node_lock import node_lock
-from workers.training.output import output_folder
+from workers.training.output import make_output_folder
 
 EXTRACT_TIMEOUT_S = 300.0
 
 Report: TypeAlias = Callable[[str], None]
 
 
-def build_task(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None, report: Report) -> TrainingTask:
+def build_task(
+    assignment: Assignment,
+    fetch_bundle: Callable[[], bytes] | None,
+    report: Report,
+    set_phase: Callable[[Phase], None],
+) -> TrainingTask:
     """Build the task that an assignment names, in this process, which serves no other job after.
 
     Changes the process: environment variables, working directory, ``sys.path``, random seeds.
     ``fetch_bundle`` gives the bundle's bytes, asked only where the node has not extracted it yet;
-    ``report`` takes lines for the job's log and is never given a secret's value.
+    ``report`` takes lines for the job's log and is never given a secret's value, ``set_phase`` is told what is done.
 
     Raises BundleError, DependencyError, EntrypointError, DataError or OutOfMemoryError.
     """
@@ -44,7 +50,9 @@ def build_task(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None,
     folder = _bundle_folder(assignment, fetch_bundle, told)
     if folder is not None:
         enter_bundle(folder)
+    set_phase(Phase.INSTALL)
     _install(assignment, report=told)
+    set_phase(Phase.BUILD)
     seed_everything(assignment.spec.seed)
     spec = assignment.spec
     told(f"building the task: {spec.entrypoint}")
@@ -72,8 +80,7 @@ def seed_everything(seed: int) -> None:
 
 
 def _set_environment(assignment: Assignment) -> None:
-    output = output_folder(assignment)
-    output.mkdir(parents=True, exist_ok=True)
+    output = make_output_folder(assignment)
     os.environ.update(assignment.env)
     os.environ["CONCERTINA_OUTPUT"] = str(output.resolve())
 
@@ -94,7 +101,7 @@ def _install(assignment: Assignment, report: Report) -> None:
         return
     report(f"dependencies: {', '.join(requirements)}")
     try:
-        if install_dependencies(requirements, Path(assignment.scratch), report) is None:
+        if install_dependencies(requirements, Path(assignment.scratch), report, assignment.install_s) is None:
             report("dependencies: all of them are among the service's own packages")
     except DependencyError as error:
         raise DependencyError(secrets_of(assignment.spec, assignment.env).text(error.message)) from None
@@ -105,13 +112,14 @@ def _bundle_folder(assignment: Assignment, fetch_bundle: Callable[[], bytes] | N
     sha256 = assignment.bundle_sha256
     if sha256 is None:
         return None
-    folder = Path(assignment.scratch) / "bundles" / sha256
-    if folder.is_dir():
-        return folder
+    folder = Path(assignment.scratch) / BUNDLES / sha256
+
+    def make(_: int) -> None:
+        _extract(sha256, fetch_bundle, folder, report)
+
     try:
-        with node_lock(folder.with_suffix(".lock"), "extracting the bundle", EXTRACT_TIMEOUT_S, report):
-            if not folder.is_dir():
-                _extract(sha256, fetch_bundle, folder, report)
+        # Never closed: this process is in there until it ends.
+        keep_in_use(folder, make, "extracting the bundle", EXTRACT_TIMEOUT_S, report)
     except TimeoutError as error:
         raise BundleError(f"the bundle {sha256[:12]} is not extracted: {error}; retry the job") from None
     return folder
@@ -124,7 +132,7 @@ def _extract(sha256: str, fetch_bundle: Callable[[], bytes] | None, folder: Path
     seen = hashlib.sha256(data).hexdigest()
     if seen != sha256:
         raise BundleError(f"the bundle's bytes have the sha256 {seen}, {sha256} was uploaded; upload it again")
-    part = folder.with_suffix(".part")
+    part = folder.with_suffix(PART)
     shutil.rmtree(part, ignore_errors=True)
     summary = extract_bundle(io.BytesIO(data), part)
     part.rename(folder)

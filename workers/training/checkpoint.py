@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from workers.errors import CheckpointError, described
 from workers.retention import remove_superfluous
 from workers.status import CheckpointInfo, FailedSave
-from workers.storage import Storage
+from workers.storage import Storage, StorageAwayError
 from workers.training.pieces import Unwanted
 from workers.training.staging import Form, Place, Staging
 from workers.training.state import CheckpointHeader, StateSnapshot
@@ -170,9 +170,11 @@ class CheckpointWriter:
 
     def _told(self, header: CheckpointHeader, fault: Exception) -> CheckpointError:
         why = fault.message if isinstance(fault, CheckpointError) else described(fault)
+        remedy = "free space or correct the storage (the checkpoints before it are kept)"
+        if isinstance(fault, StorageAwayError):
+            why, remedy = str(fault), "training goes on, and the next checkpoint is tried"
         error = CheckpointError(
-            f"the checkpoint of step {header.step} cannot be written to {self._storage.url}: {why}; "
-            "free space or correct the storage (the checkpoints before it are kept)"
+            f"the checkpoint of step {header.step} cannot be written to {self._storage.url}: {why}; {remedy}"
         )
         error.__cause__ = fault
         print(error.message, flush=True)

@@ -20,9 +20,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -32,21 +33,23 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from workers.errors import DependencyError
-from workers.training.node_lock import node_lock
+from workers.node_lock import share_lock
+from workers.scratch import DEPENDENCIES, LOCK, PART, keep_in_use
 
 Report: TypeAlias = Callable[[str], None]
 
-INSTALL_TIMEOUT_S = 1800.0
 _NUM_TOLD_LINES = 20
+_CACHE = "cache"
 _NOISE = ("Requirement already satisfied", "Looking in ", "[notice]")
 _OWN_FILE = re.compile(r" \(from -r \S+ \(line \d+\)\)")  # where the installer read it: a file of ours, long gone
 
 
-def install_dependencies(requirements: Sequence[str], scratch: Path, report: Report) -> Path | None:
+def install_dependencies(requirements: Sequence[str], scratch: Path, report: Report, limit_s: float) -> Path | None:
     """Make the requirements importable by this process; the folder they are in, None where nothing was missing.
 
     The first worker of a node installs, others wait for it and use the same folder. ``report`` gets
-    the installer's lines. Local files (``name @ file:///...``) need no network.
+    the installer's lines. Local files (``name @ file:///...``) need no network. The installer has ``limit_s`` seconds,
+    and whoever waits for another worker's as many.
 
     Raises DependencyError with the installer's last lines, or naming what conflicts with the service.
     """
@@ -54,14 +57,18 @@ def install_dependencies(requirements: Sequence[str], scratch: Path, report: Rep
     missing = [text for text in requirements if not _is_satisfied(Requirement(text), installed)]
     if not missing:
         return None
-    folder = scratch / "deps" / _folder_key(requirements, installed)
-    if not folder.is_dir():
-        try:
-            with node_lock(folder.with_suffix(".lock"), "installing dependencies", INSTALL_TIMEOUT_S, report) as lock:
-                if not folder.is_dir():
-                    _install(requirements, installed, folder, _Installer(folder.with_suffix(".part"), lock, report))
-        except TimeoutError as error:
-            raise DependencyError(f"dependencies are not installed: {error}; look at that worker's log") from None
+    folder = scratch / DEPENDENCIES / _folder_key(requirements, installed)
+
+    def make(lock: int) -> None:
+        with _cache_in_use(scratch, report, limit_s) as cache:
+            pip = _Installer(folder.with_suffix(PART), (lock, cache), report, limit_s)
+            _install(requirements, installed, folder, pip)
+
+    try:
+        # Never closed: this process imports from there until it ends.
+        keep_in_use(folder, make, "installing dependencies", limit_s, report)
+    except TimeoutError as error:
+        raise DependencyError(f"dependencies are not installed: {error}; look at that worker's log") from None
     names = sorted(p.name.removesuffix(".dist-info") for p in folder.glob("*.dist-info"))
     report(f"dependencies: using {', '.join(names) or 'the packages of the service'}")
     if str(folder) not in sys.path:
@@ -123,11 +130,12 @@ def _file_digest(text: str) -> str:
 class _Installer:
     """Runs pip in a working folder; its lines go to the log, and its last ones into the error."""
 
-    def __init__(self, folder: Path, lock: int, report: Report) -> None:
-        self.folder, self._lock, self._report = folder, lock, report
+    def __init__(self, folder: Path, locks: tuple[int, ...], report: Report, limit_s: float) -> None:
+        self.folder, self._locks, self._report = folder, locks, report
+        self._limit_s, self._end_s = limit_s, time.monotonic() + limit_s
 
     def run(self, arguments: Sequence[str], what: str) -> None:
-        """Raises DependencyError where pip fails or takes longer than ``INSTALL_TIMEOUT_S``."""
+        """Raises DependencyError where pip fails or time is up for all that it was run for."""
         # -P: the bundle is the working directory of this process, and its modules are not for pip.
         command = [sys.executable, "-P", "-m", "pip", "--no-input", "--no-color", "--disable-pip-version-check"]
         pip = subprocess.Popen(
@@ -140,9 +148,9 @@ class _Installer:
             cwd=self.folder,
             env=self._environment(),
             start_new_session=True,
-            pass_fds=(self._lock,),  # should this process be killed, the lock stays held until pip has ended too
+            pass_fds=self._locks,  # should this process be killed, they stay held until pip has ended too
         )
-        clock = threading.Timer(INSTALL_TIMEOUT_S, os.killpg, (pip.pid, signal.SIGKILL))
+        clock = threading.Timer(max(0.0, self._end_s - time.monotonic()), os.killpg, (pip.pid, signal.SIGKILL))
         clock.start()
         try:
             last_lines = self._relay(pip)
@@ -150,7 +158,8 @@ class _Installer:
             clock.cancel()
         if pip.returncode != 0:
             is_late = pip.returncode == -signal.SIGKILL
-            why = f"took more than {INSTALL_TIMEOUT_S:g} s" if is_late else f"failed with exit code {pip.returncode}"
+            late = f"took more than {self._limit_s:g} s (the setting install_s)"
+            why = late if is_late else f"failed with exit code {pip.returncode}"
             told = "\n".join(last_lines)
             raise DependencyError(f"{what} {why}; correct `dependencies`. The installer's last lines:\n{told}")
 
@@ -172,8 +181,20 @@ class _Installer:
             "PIP_ROOT_USER_ACTION": "ignore",
             "PIP_BREAK_SYSTEM_PACKAGES": "1",  # nothing outside the folder is written, whoever owns the environment
         }
-        cache = {"PIP_CACHE_DIR": str(self.folder.parent / "cache")}
+        cache = {"PIP_CACHE_DIR": str(self.folder.parent / _CACHE)}
         return {**cache, **os.environ, **own}
+
+
+@contextmanager
+def _cache_in_use(scratch: Path, report: Report, limit_s: float) -> Iterator[int]:
+    """What installers have fetched stays while one of them runs; it has another size after."""
+    lock = (scratch / DEPENDENCIES / _CACHE).with_suffix(LOCK)
+    held = share_lock(lock, "tidying up", limit_s, report)
+    try:
+        yield held
+    finally:
+        os.truncate(held, 0)
+        os.close(held)
 
 
 def _install(requirements: Sequence[str], installed: Mapping[str, str], folder: Path, pip: _Installer) -> None:

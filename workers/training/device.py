@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -54,11 +56,12 @@ def synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def measure_formats(device: torch.device) -> dict[str, float]:
+@functools.cache
+def measure_formats(device: torch.device) -> Mapping[str, float]:
     """Seconds of one fixed linear layer, forward and backward under autocast, by number format.
 
-    The best of a few repeats within a bounded time (150 ms in all, after one pass to warm up); formats
-    that the device cannot compute in are left out. Draws no random numbers.
+    The best of a few repeats within a bounded time (150 ms in all, after one pass to warm up), once in a process;
+    formats that the device cannot compute in are left out. Draws no random numbers.
     """
     samples, width = _CPU_LAYER if device.type == "cpu" else _ACCELERATOR_LAYER
     seconds = {}

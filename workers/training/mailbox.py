@@ -16,6 +16,7 @@ from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, Stal
 from workers.plan import Plan, PlanId
 from workers.status import (
     Acknowledged,
+    BackOff,
     BuildInfo,
     CheckpointInfo,
     Cut,
@@ -86,6 +87,7 @@ class Mailbox:
         self._names = NameBound()
         self._spans = Spans(worker_id)
         self._cuts: dict[str, Cut] = {}
+        self._back_offs: tuple[BackOff, ...] = ()
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._finished_checkpoints: Callable[[], list[CheckpointInfo]] = list
         self._failed_saves: Callable[[], tuple[FailedSave, ...]] = tuple
@@ -132,7 +134,8 @@ class Mailbox:
             self._seq += 1
             self._checkpoints.update({info.path: info for info in saved})
             self._records.forget(acked.rounds)
-            for path in acked.checkpoints & self._checkpoints.keys():
+            # The last one stays: a new controller knows by it that the job is done, also where the store had it before.
+            for path in [p for p, info in self._checkpoints.items() if p in acked.checkpoints and not info.is_final]:
                 del self._checkpoints[path]
             at = self._position
             return WorkerStatus(
@@ -161,6 +164,7 @@ class Mailbox:
                 gpu_utilisation=self._gauges.gpu_utilisation,
                 spans=self._spans.newest(),
                 cuts=tuple(self._cuts.values()),
+                back_offs=self._back_offs,
             )
 
     @property
@@ -236,6 +240,14 @@ class Mailbox:
         if self._is_stopping or boundary.is_halted(self._agreement):
             raise GroupLeftError("the group was given up")
 
+    def await_pending(self) -> None:
+        """Wait for a plan to agree on; the controller bounds it. Raises GroupLeftError once the group is given up."""
+        with self._changed:
+            while not boundary.has_pending(self._agreement):
+                self.check()
+                self._changed.wait(WAIT_SLICE_S)
+            self.check()
+
     def idle(self, timeout_s: float) -> None:
         """Wait. Raises GroupLeftError as soon as the plan in force is given up."""
         with self._changed:
@@ -285,9 +297,10 @@ class Mailbox:
         """Take new readings."""
         self._gauges = gauges
 
-    def set_micro_size(self, micro_size: int) -> None:
-        """Samples of a forward pass from now on."""
-        self._gauges = replace(self._gauges, micro_size=micro_size)
+    def back_off(self, tried: int, kept: int, reason: str) -> None:
+        """Tell that memory asks for ``kept`` samples a forward pass from now on, as ``tried`` were too many."""
+        self._gauges = replace(self._gauges, micro_size=kept)
+        self._back_offs += (BackOff(tried=tried, kept=kept, reason=reason, time=time.time()),)
 
     def spent(self, rank: int, unix_s: float, cost: RoundCost) -> None:
         """Tell what the round that was committed at ``unix_s`` cost this worker."""

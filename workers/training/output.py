@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from workers.assignment import Assignment
+from workers.local_storage import check_mark
+from workers.scratch import OUTPUT
 from workers.storage import PART_SUFFIX, local_folder, open_storage
 
 _CHUNK_BYTES = 2**20
@@ -18,7 +20,16 @@ def output_folder(assignment: Assignment) -> Path:
     if folder is not None:
         return Path(folder)
     key = assignment.key
-    return Path(assignment.scratch) / "output" / key.job_id / str(key.attempt) / assignment.worker_id
+    return Path(assignment.scratch) / OUTPUT / key.job_id / str(key.attempt) / assignment.worker_id
+
+
+def make_output_folder(assignment: Assignment) -> Path:
+    """Have it there. Raises StorageAwayError where it would be made in a storage that is away."""
+    folder, root = output_folder(assignment), assignment.storage.root
+    if not folder.is_dir() and root is not None and (place := local_folder(root)) is not None:
+        check_mark(Path(place))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def bring_home(assignment: Assignment) -> None:

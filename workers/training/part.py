@@ -79,7 +79,9 @@ class Part:
         self._mailbox.set_phase(Phase.DATA)
         started_s = time.perf_counter()
         batching.seed_all(setup.spec.seed, state.round, begin)
-        batch = setup.train.batch(setup.order.indexes(state.cursor + begin, state.cursor + end).tolist())
+        drawn = setup.order.indexes(state.cursor + begin, state.cursor + end).tolist()
+        batch = setup.train.batch(drawn)
+        self.sums.samples += len(drawn)
         drawn_s = time.perf_counter()
         times.data_s += drawn_s - started_s
         self._mailbox.set_phase(Phase.COMPUTE)
@@ -87,7 +89,7 @@ class Part:
         if weight > 0:
             with setup.precision.computing():
                 loss, values = checked_loss(setup.task.loss(state.model, batch))
-            self.sums.add(loss, weight, end - begin, values)
+            self.sums.add(loss, weight, values)
             scale = 1.0 if state.scaler is None else state.scaler.scale
             if end == self.end:
                 self._exchange.arm(self.fill)

@@ -220,7 +220,7 @@ class Rounds:
         step_s, gauges = self._lap(part), self._gauges
         values = {
             "lr": outcome.lr,
-            "global_batch": float(part.plan.global_batch),
+            "global_batch": float(sums.samples),  # as drawn, so that a step that came short shows
             "micro_batch": float(part.micro),
             "workers": float(part.plan.num_members),
             "samples_per_s": part.size / max(step_s, 1e-9),

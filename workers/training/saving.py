@@ -9,6 +9,7 @@ from workers.training.setup import Setup
 from workers.training.state import CheckpointHeader
 
 COMPLETE = "all samples are trained on"
+TAKEN_OVER = "the state of another job was taken over"
 WORKER_ENDS = "its worker was told to end, or no controller called it for long"
 
 
@@ -32,6 +33,8 @@ def header_for(setup: Setup, plan: Plan, reason: str, *, held_s: float, is_final
         is_final=is_final,
         held_s=held_s,
         reason=reason,
+        settings=plan.settings,
+        saves=plan.saves,
         plan_sections={
             "global_batch": plan.global_batch,
             "workers": plan.num_members,

@@ -28,7 +28,9 @@ def load() -> None:
     import torch
 
     import workers.training.worker  # noqa: F401  # loading it is what this is for
+    from workers.training.device import measure_formats
 
+    measure_formats(torch.device("cpu"))
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.AdamW([parameter])
     torch.autograd.backward(parameter.sum())
@@ -68,7 +70,7 @@ class Session:
             self._mailbox.offer(plan)
         offset = acked.log_offsets.get(self._assignment.worker_id, 0)
         status = self._mailbox.status(acked, self._log_after(offset), wants_records=wants_records)
-        return status if status.stop is None and status.failure is None else self._without_secrets(status)
+        return self._without_secrets(status) if self._secrets.values else status
 
     def _log_after(self, offset: int) -> tuple[LogChunk, ...]:
         self._logs.free_delivered(offset)
@@ -81,10 +83,17 @@ class Session:
         return found
 
     def _without_secrets(self, status: WorkerStatus) -> WorkerStatus:
-        stop = status.stop
+        """What errors said, wherever it is told; logs are without them already."""
+        secrets, stop = self._secrets, status.stop
         if stop is not None:
-            stop = replace(stop, failure=self._secrets.failure(stop.failure))
-        return replace(status, stop=stop, failure=self._secrets.failure(status.failure))
+            stop = replace(stop, failure=secrets.failure(stop.failure))
+        return replace(
+            status,
+            stop=stop,
+            failure=secrets.failure(status.failure),
+            failed_saves=tuple(replace(save, message=secrets.text(save.message)) for save in status.failed_saves),
+            back_offs=tuple(replace(each, reason=secrets.text(each.reason)) for each in status.back_offs),
+        )
 
     def halt(self, term: int, plan_id: PlanId) -> None:
         """Leave the group of any plan up to this id now, and never enter such a plan again.

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from workers.assignment import Assignment
 from workers.errors import CheckpointError, DataError, EntrypointError, UserCodeError, described
 from workers.spec import JobSpec
+from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training import build, memory
 from workers.training.batching import Batcher, MicroSize
@@ -19,6 +21,8 @@ from workers.training.device import pick_device
 from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.state import TrainingState
+
+MAX_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,9 @@ class Setup:
         return -(-cursor // self.spec.batch.global_size)
 
 
-def prepare(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None) -> Setup:
+def prepare(
+    assignment: Assignment, fetch_bundle: Callable[[], bytes] | None, set_phase: Callable[[Phase], None]
+) -> Setup:
     """Build the task and everything around it; changes this process (threads, memory limit, environment).
 
     Raises errors of the tree: what the user's code did wrong, or what does not fit this worker.
@@ -61,7 +67,7 @@ def prepare(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None) ->
     device = pick_device(spec.resources.gpus)
     if spec.resources.memory_bytes is not None:
         memory.enforce_limit(spec.resources.memory_bytes, device)
-    task = build.build_task(assignment, fetch_bundle, lambda line: print(line, flush=True))
+    task = build.build_task(assignment, fetch_bundle, lambda line: print(line, flush=True), set_phase)
     return equip(assignment, task, device)
 
 
@@ -70,6 +76,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
     spec = assignment.spec
     if len(task.train_data) == 0:
         raise DataError("train_data is empty (0 samples); give at least one sample")
+    _check_shapes(task.model)
     task.model.to(device)
     try:
         check_model(task.model.state_dict())
@@ -98,6 +105,18 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         micro=MicroSize(fixed if isinstance(fixed, int) else None),
         total_samples=spec.total_samples(len(task.train_data)),
     )
+
+
+def _check_shapes(model: nn.Module) -> None:
+    """Raises UserCodeError where a parameter waits for the first batch to learn its shape: an optimizer cannot."""
+    lazy = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if is_lazy(tensor)]
+    if lazy:
+        more = f" and {len(lazy) - MAX_TOLD} more" if len(lazy) > MAX_TOLD else ""
+        raise UserCodeError(
+            f"the model has parameters without a shape yet ({', '.join(lazy[:MAX_TOLD])}{more}), of lazy modules such "
+            "as LazyLinear; run one batch through it before the entrypoint returns it, as in "
+            "`with torch.no_grad(): model(batch)`, or use modules that are given their sizes"
+        )
 
 
 def _optimizer(task: TrainingTask, lr: float) -> torch.optim.Optimizer:

@@ -50,8 +50,8 @@ class CheckpointHeader:
 
     ``step`` is progress in optimizer steps at ``batch.global_size``; ``metric`` the value of
     ``checkpoint.metric`` of this very state, or None. ``held_s`` is how long training waited for the staged
-    copy, ``reason`` why it is saved. ``plan_sections`` holds JSON values of the plan in force, for whoever reads it
-    later.
+    copy, ``reason`` why it is saved; ``settings`` and ``saves`` are the plan's. ``plan_sections``
+    holds JSON values of the plan in force, for whoever reads it later.
     """
 
     attempt: int
@@ -64,6 +64,8 @@ class CheckpointHeader:
     is_final: bool
     held_s: float = 0.0
     reason: str = ""
+    settings: int = 0
+    saves: int = 0
     plan_sections: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -93,7 +95,8 @@ class TrainingState:
     ``num_redraws`` counts exchanges since the last commit that were drawn again; ``num_skipped``
     the rounds on end that updated nothing. ``is_eval_due``: the last commit is to be evaluated.
     ``units_per_sample`` is what the last round's weights came to.
-    ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric.
+    ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric; ``num_asked`` is
+    the last ``Plan.saves`` that was met, ``stands_at`` the ``Plan.until`` that the last commit crossed.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, base_lr: float) -> None:
@@ -111,6 +114,8 @@ class TrainingState:
         self.is_eval_due = False
         self.user_names: tuple[str, ...] | None = None
         self.metric: float | None = None
+        self.num_asked = 0
+        self.stands_at: int | None = None
         self._lr_ratios = [float(group["lr"]) / base_lr for group in optimizer.param_groups]
 
     def staged(self) -> list[StepState]:
@@ -145,9 +150,12 @@ class TrainingState:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def restore(self, loaded: LoadedState) -> None:
-        """Take all of a checkpoint. Raises CheckpointError where it does not fit."""
-        self.load_weights(loaded.model)
+        """Take all of a checkpoint. Raises CheckpointError where it does not fit; then all is as it was.
+
+        The names and shapes of its weights must have been found to fit.
+        """
         self._load_optimizer(loaded.optimizer)
+        self.load_weights(loaded.model)
         self._load_scaler(loaded.scaler)
         self.round, self.cursor = loaded.round, loaded.cursor
 
@@ -206,4 +214,6 @@ _POSITION = (
     "is_eval_due",
     "user_names",
     "metric",
+    "num_asked",
+    "stands_at",
 )

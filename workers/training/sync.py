@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from workers.errors import CheckpointError, JobError, UserCodeError
+from workers.errors import CheckpointError, DonorError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
+from workers.run_settings import Donor
 from workers.spec_parts import InitFrom
 from workers.storage import join
 from workers.training import loading, transfer
@@ -26,8 +27,8 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     the answer is what came here, None where nothing did.
 
     Raises WorldError, also rather than lose a commit that a member has and the source has not;
-    CheckpointError where a checkpoint cannot be read or does not fit; UserCodeError where members
-    built different tasks.
+    CheckpointError where a checkpoint cannot be read or does not fit, DonorError where that is another job's;
+    UserCodeError where members built different tasks.
     """
     state = setup.state
     rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup)])
@@ -103,13 +104,25 @@ def _begin(setup: Setup, plan: Plan) -> None:
     state, storage = setup.state, setup.assignment.storage
     if isinstance(plan.source, CheckpointSource):
         _restore(state, join(storage.checkpoints, plan.source.path))
+    elif isinstance(plan.source, Donor):
+        _take_over(state, plan.source)
     elif state.round > 0 and state.lineage is not None:
         raise JobError(f"plan {plan.id} starts afresh, but its first worker has trained; start another worker")
     elif setup.spec.init_from is not None:
         _initialise(state, setup.spec.init_from, storage.init_from)
     state.lineage = plan.lineage
     state.num_redraws = state.num_skipped = 0
+    state.num_asked, state.stands_at = plan.saves, None
     state.is_eval_due = setup.evaluation is not None and state.cursor >= setup.total_samples
+
+
+def _take_over(state: TrainingState, donor: Donor) -> None:
+    """Raises DonorError, with the state as it was."""
+    try:
+        _restore(state, join(donor.url, donor.path))
+    except CheckpointError as error:
+        raise DonorError(f"the state of job {donor.job_id} cannot be taken over: {error.message}") from error
+    state.metric = None
 
 
 def _restore(state: TrainingState, place: str) -> None:

@@ -11,12 +11,13 @@ from workers.errors import (
     BatchSplitError,
     CheckpointError,
     DivergedError,
+    DonorError,
     Failure,
     OutOfMemoryError,
-    UserCodeError,
     failure_of,
 )
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
+from workers.run_settings import Donor
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.storage import open_storage
 from workers.training.back_off import MemoryInExchangeError
@@ -25,9 +26,10 @@ from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
 from workers.training.evaluate import evaluate
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
+from workers.training.metric import Metric
 from workers.training.records import Untold
 from workers.training.round import BrokenCommitError, Rounds
-from workers.training.saving import COMPLETE, WORKER_ENDS, header_for, interval
+from workers.training.saving import COMPLETE, TAKEN_OVER, WORKER_ENDS, header_for, interval
 from workers.training.setup import Setup
 from workers.training.sync import synchronise
 from workers.training.world import Seat, World, WorldError, await_released
@@ -46,11 +48,13 @@ class Trainer:
         self._state = setup.state
         self._rounds = Rounds(setup, mailbox)
         self._held: RoundRecord | None = None  # waits for its evaluation
-        self._is_save_due = self._is_prepared = False
+        self._due: str | None = None  # why the next boundary is to be saved
+        self._is_prepared = False
         self._has_saved_final = False
         spec = setup.spec.checkpoint
-        storage = open_storage(setup.assignment.storage.checkpoints)
+        storage = open_storage(setup.assignment.storage.checkpoints, setup.assignment.storage.root)
         self._writer = CheckpointWriter(storage, spec.keep, spec.metric, spec.mode)
+        self._metric = Metric(spec.metric, mailbox)
         mailbox.watch_checkpoints(self._writer.finished, self._writer.failed)
 
     def run(self) -> None:
@@ -91,6 +95,9 @@ class Trainer:
             self._stopped(plan, mailbox.stop_cause)
         except MemoryInExchangeError as error:
             self._stopped(plan, StopCause.MEMORY, error)
+        except DonorError as error:
+            print(error.message, file=sys.stderr, flush=True)
+            self._stopped(plan, StopCause.DONOR, error)
         except (BrokenCommitError, DivergedError, OutOfMemoryError) as error:
             self._told(error)
             mailbox.failed(self._failure(error.__cause__ if isinstance(error, BrokenCommitError) else error, plan))
@@ -147,22 +154,37 @@ class Trainer:
                 self._publish_held()
             if state.cursor >= self._setup.total_samples:
                 return None
-            if self._is_save_due:
-                self._save(plan, interval(self._setup.spec.checkpoint.every_steps))
+            if self._is_asked_for(plan) and world.rank == 0:
+                self._due = plan.cause.reason
+            if self._due is not None:
+                self._save(plan, self._due)
                 self._rounds.restart_clock()
+            if plan.until is not None and state.stands_at == plan.until:
+                self._stand(world)
+                continue
             before = state.cursor
             record = self._rounds.run(plan)
             if record is not None:
+                state.stands_at = plan.until if _crosses(plan.until, before, state.cursor) else None
                 self._committed(record, before, world.rank)
+
+    def _stand(self, world: World) -> None:
+        """At the plan's line: keep the state and the group, until all members agree on another plan."""
+        mailbox = self._mailbox
+        mailbox.set_phase(Phase.HELD)
+        mailbox.await_pending()
+        mailbox.set_phase(Phase.EXCHANGE)
+        mailbox.settle(sum(counts for (counts,) in world.gather([mailbox.count()])))
+        self._rounds.restart_clock()
 
     def _committed(self, record: RoundRecord, before: int, rank: int) -> None:
         setup, state = self._setup, self._state
         after = state.cursor
         spec = setup.spec
         # A metric belongs to the state that it was measured on: no later checkpoint may bear it.
-        state.metric = record.values.get(spec.checkpoint.metric) if spec.checkpoint.metric else None
-        is_last = after >= setup.total_samples
-        if setup.evaluation is not None and (is_last or setup.has_crossed(before, after, spec.eval_every_steps)):
+        state.metric = self._metric.committed(record)
+        is_compared = after >= setup.total_samples or state.stands_at is not None
+        if setup.evaluation is not None and (is_compared or setup.has_crossed(before, after, spec.eval_every_steps)):
             state.is_eval_due = True
             self._held = record
         else:
@@ -170,19 +192,21 @@ class Trainer:
         if rank == 0 and not self._is_prepared:
             self._is_prepared = True
             self._writer.prepare(state.forms())
-        self._is_save_due |= rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps)
+        if rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps):
+            self._due = interval(spec.checkpoint.every_steps)
+
+    def _is_asked_for(self, plan: Plan) -> bool:
+        """Whether this state is the one that a plan wants to be saved: the first under it."""
+        has_met, self._state.num_asked = self._state.num_asked >= plan.saves, plan.saves
+        return not has_met
 
     def _evaluate(self, world: World, plan: Plan) -> None:
         values = {f"eval.{name}": value for name, value in evaluate(self._setup, self._mailbox, world, plan).items()}
-        self._state.is_eval_due = False
-        metric = self._setup.spec.checkpoint.metric
-        if metric is not None and metric.startswith("eval."):
-            if values and metric not in values:
-                raise UserCodeError(
-                    f"checkpoint.metric={metric!r} is not what `evaluate` returns (it returns: "
-                    f"{', '.join(sorted(values)) or 'nothing'}); name one of these"
-                )
-            self._state.metric = values.get(metric)  # a rank without a sample of its own knows no names
+        state = self._state
+        state.is_eval_due = False
+        state.metric = self._metric.evaluated(values, state.metric)
+        if world.rank == 0:
+            self._metric.look(self._setup.step_at(state.cursor))
         if self._held is not None:
             self._held = replace(self._held, values={**self._held.values, **values})
         self._rounds.restart_clock()
@@ -200,9 +224,12 @@ class Trainer:
         )
         if self._held is not None and self._held.key != (state.lineage, state.round):
             self._publish_held()
-        self._is_save_due = False
+        self._due = None
         if isinstance(plan.source, CheckpointSource):
             self._writer.build_on(plan.source.path)
+        elif isinstance(plan.source, Donor) and self._mailbox.rank == 0:
+            # A loss of all must not bring back what was given up, and the donor's checkpoint may go.
+            self._due = TAKEN_OVER
 
     def _finish(self, plan: Plan, rank: int) -> None:
         """After the last sample and its evaluation: the final checkpoint by rank 0, then wait to be stopped."""
@@ -229,17 +256,17 @@ class Trainer:
         self._writer.flush(SAVE_TIMEOUT_S)
 
     def _rest(self, plan: Plan) -> None:
-        """Goals without training: keep the state, and write it first where this worker is to."""
+        """Train no more; where this worker is to, write the state."""
         self._publish_held()
-        is_saver = _saver(plan) == self._mailbox.worker_id and self._state.lineage is not None
-        if plan.goal is Goal.SAVE_AND_STOP and is_saver:
+        if _saver(plan) == self._mailbox.worker_id and self._state.lineage is not None:
             self._save(plan, plan.cause.reason)
             self._writer.flush(SAVE_TIMEOUT_S)
-        self._mailbox.rest(Phase.SAVED if plan.goal is Goal.SAVE_AND_STOP else Phase.HELD)
+        self._mailbox.rest(Phase.SAVED)
 
     def _save(self, plan: Plan, reason: str, *, is_final: bool = False) -> None:
         """Stage a copy of the last commit and hand it to the writer."""
-        self._is_save_due = False
+        self._due = None
+        self._metric.look(self._setup.step_at(self._state.cursor))
         self._mailbox.set_phase(Phase.SAVE)
         started_s = time.perf_counter()
         staging = self._writer.staging()
@@ -275,6 +302,10 @@ class Trainer:
     def _told(self, error: BaseException) -> None:
         """The whole traceback belongs into the log."""
         traceback.print_exception(error, file=sys.stderr)
+
+
+def _crosses(line: int | None, before: int, after: int) -> bool:
+    return line is not None and before < line <= after
 
 
 def _stays(current: Plan, plan: Plan, worker_id: str) -> bool:

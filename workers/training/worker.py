@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from workers.assignment import Assignment
 from workers.errors import failure_of
+from workers.scratch import tidy
 from workers.status import BuildInfo
 from workers.storage import provide
 from workers.training.calls import StoreCalls
@@ -18,18 +22,21 @@ from workers.training.output import bring_home
 from workers.training.setup import Setup, prepare
 from workers.training.trainer import Trainer
 
+NICENESS = 10
+
 
 def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], bytes] | None, mailbox: Mailbox) -> None:
     """Build the task and train until stopped; failing to build ends it, with the failure in the mailbox."""
     provide(assignment.storage.checkpoints, assignment.storage.options)
     try:
-        setup = prepare(assignment, fetch_bundle)
+        setup = prepare(assignment, fetch_bundle, mailbox.set_phase)
         info = _describe(setup)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         traceback.print_exception(error, file=sys.stderr)
         mailbox.failed(failure_of(error, worker_id=assignment.worker_id))
         return
     mailbox.built(info)
+    threading.Thread(target=_tidy, args=(assignment,), name="tidy", daemon=True).start()
     try:
         Trainer(setup, calls, mailbox).run()
     finally:
@@ -43,6 +50,13 @@ def _bring_home(assignment: Assignment) -> None:
         print(f"output files cannot be stored in {assignment.storage.output}: {error}", file=sys.stderr, flush=True)
 
 
+def _tidy(assignment: Assignment) -> None:
+    """What workers before this one left on the node; training has the processors first."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    tidy(Path(assignment.scratch), assignment.bounds)
+
+
 def _describe(setup: Setup) -> BuildInfo:
     return BuildInfo(
         num_train=setup.order.num_samples,
@@ -50,7 +64,7 @@ def _describe(setup: Setup) -> BuildInfo:
         num_parameters=sum(p.numel() for p in setup.state.model.parameters()),
         total_samples=setup.total_samples,
         device=str(setup.device),
-        device_seconds=measure_formats(setup.device),
+        device_seconds=dict(measure_formats(setup.device)),
         node_id="",
         pid=os.getpid(),
     )

@@ -126,6 +126,8 @@ def _manifest(layout: Layout, header: CheckpointHeader) -> Manifest:
         created_at=time.time(),
         held_s=header.held_s,
         reason=header.reason,
+        settings=header.settings,
+        saves=header.saves,
     )
     return Manifest(
         info=info,
@@ -144,6 +146,8 @@ def _amended(storage: Storage, present: Manifest, header: CheckpointHeader) -> C
         is_final=present.info.is_final or header.is_final,
         reason=header.reason if header.is_final else present.info.reason,
         metric=present.info.metric if _finite(header.metric) is None else header.metric,
+        settings=header.settings,
+        saves=header.saves,
     )
     if info != present.info:
         changed = replace(present, info=info, plan=header.plan_sections)

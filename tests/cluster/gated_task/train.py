@@ -1,14 +1,17 @@
 """A training that notes every step with its samples, and waits for a file before steps that are named.
 
 It travels as a bundle, with ``tests/faults/diary.py`` beside it and nothing else of the tests. ``config``:
-``folder`` (all files lie there), ``gates`` (steps before which each worker says ``at-<step>-<pid>`` and
-waits for ``go-<step>``), ``raises`` (steps at which one worker raises, once each), ``pace_s`` (seconds
-that a step takes at least), ``num_samples``.
+``folder`` (all files lie there), ``gates`` (steps before which each worker says ``at-<step>-<pid>``, with its
+rank in the file, and waits for ``go-<step>``), ``publishes`` (steps whose checkpoint waits so at
+``publish-<step>`` when all of it is written and it is about to count), ``hands_over_after`` (from this step
+on whoever gives his state to a newcomer, or saves it, waits so at ``state``), ``raises`` (steps at which one
+worker raises, once each), ``starts_processes``, ``pace_s`` (seconds that a step takes at least), ``num_samples``.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -42,14 +45,21 @@ class AuditedAdam(torch.optim.Adam):
         self._diary.stepped(self.num_steps)
         return result
 
+    def state_dict(self) -> dict[str, Any]:
+        self._diary.hands_over(self.num_steps)
+        return super().state_dict()
+
 
 class Diary:
     """One worker's part of the common file; a line is one write, which a killed process leaves whole."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.optimizer: AuditedAdam | None = None
+        self.started: list[Any] = []
         self._folder = Path(config["folder"])
         self._gates = set(config.get("gates", ()))
+        self._publishes = set(config.get("publishes", ()))
+        self._hands_over_after = int(config.get("hands_over_after", sys.maxsize))
         self._raises = set(config.get("raises", ()))
         self._pace_s = float(config.get("pace_s", 0.0))
         self._ids: list[int] = []
@@ -57,6 +67,8 @@ class Diary:
         self._job, attempt, log = Path(os.readlink("/proc/self/fd/1")).parts[-3:]
         self._attempt, self._worker = int(attempt), log.removesuffix(".log")
         self._file = os.open(self._folder / "diary", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if self._publishes:
+            sys.addaudithook(self._heard_of)
 
     def drawn(self, ids: list[int]) -> None:
         """Samples of the step that is about to be done; a step that is redone draws again."""
@@ -65,7 +77,8 @@ class Diary:
         self._ids = ids
         time.sleep(self._pace_s)
         if step in self._gates:
-            self._wait(step)
+            member = _plan_in_force().member(self._worker)
+            self._wait(str(step), told=str(member.rank))
         if step in self._raises:
             self._raise_once(step)
 
@@ -84,13 +97,30 @@ class Diary:
         )
         os.write(self._file, line_of(note))
 
-    def _wait(self, step: int) -> None:
-        (self._folder / f"at-{step}-{os.getpid()}").touch()
+    def hands_over(self, num_steps: int) -> None:
+        """The optimizer's state is about to be copied, after so many steps."""
+        if num_steps >= self._hands_over_after:
+            self._wait("state")
+
+    def _heard_of(self, event: str, details: tuple[Any, ...]) -> None:
+        """Of all that this process does: a checkpoint counts once its manifest, written last, has got its name."""
+        if event != "os.rename" or (manifest := Path(os.fsdecode(details[1]))).parent.name != "manifests":
+            return
+        step = int(manifest.stem.split("-")[2])  # its round, which is its step in this task
+        if step in self._publishes:
+            self._wait(f"publish-{step}")
+
+    def _wait(self, gate: str, told: str = "") -> None:
+        at = self._folder / f"at-{gate}-{os.getpid()}"
+        # Whoever sees it sees all of it.
+        at.with_name(f"about-{at.name}").write_text(told)
+        at.with_name(f"about-{at.name}").rename(at)
         deadline_s = time.monotonic() + WAIT_S
-        while not (self._folder / f"go-{step}").exists():
+        while not (self._folder / f"go-{gate}").exists():
             if time.monotonic() > deadline_s:
-                raise TimeoutError(f"nobody opened gate {step}")
+                raise TimeoutError(f"nobody opened gate {gate}")
             time.sleep(0.01)
+        print(f"process {os.getpid()} passed the gate {gate}")
 
     def _raise_once(self, step: int) -> None:
         try:
@@ -126,8 +156,19 @@ class Points(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor, int]]):
         return self._x_N8[index], self._y_N[index], index
 
 
+def start_processes() -> list[Any]:
+    """What code of users leaves running: a program with a child of its own, and processes that load data."""
+    program = subprocess.Popen(["sh", "-c", "sleep 86400 & wait"])
+    loader = torch.utils.data.DataLoader(Points(8), num_workers=2, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    return [program, batches]
+
+
 def build(config: dict[str, Any]) -> TrainingTask:
     diary = Diary(config)
+    if config.get("starts_processes"):
+        diary.started = start_processes()
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         x_B8, y_B, ids_B = batch

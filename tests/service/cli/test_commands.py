@@ -54,6 +54,17 @@ def test_commands_about_jobs_load_neither_ray_nor_torch_nor_sql(api: Api) -> Non
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+def test_a_demonstration_without_room_for_two_workers_is_refused_before_anything_starts(
+    concertina: Run, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    done = concertina("demo", "--exit", "--home", str(home), "--num-cpus", "1")
+    assert done.returncode == 2
+    assert "num_cpus=1 has no room for the 2 workers" in done.stderr
+    assert "or give 2 or more" in done.stderr
+    assert not home.exists()
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("submit", "--help"), ("demo", "--help"), ("serve", "-h")])
 def test_help_ends_well(concertina: Run, arguments: tuple[str, ...]) -> None:
     done = concertina(*arguments)
@@ -218,6 +229,16 @@ def test_every_look_at_a_job_has_words_and_json(call: Run, job: dict[str, Any], 
     assert (words.returncode, words.stderr) == (0, "")
     found = json.loads(call(command, job["id"], "-o", "json").stdout)
     assert isinstance(found, dict)
+
+
+def test_a_metric_that_is_not_there_is_told_beside_the_table(call: Run, job: dict[str, Any]) -> None:
+    done = call("metrics", job["id"], "--keys", "loss,eval.acuracy", "-o", "json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["keys"] == []
+    assert "nothing is reported as loss, eval.acuracy so far; reported are: none" in done.stderr
+    refused = call("metrics", job["id"], "--keys", "los")
+    assert refused.returncode == 2
+    assert "did you mean 'loss'?" in refused.stderr
 
 
 def test_lists_comparisons_and_the_cluster_have_words_and_json(call: Run, api: Api, job: dict[str, Any]) -> None:

@@ -16,8 +16,10 @@ from service.settings import load_settings
 from service.states import Move, Verb, command
 from service.store.opening import open_store
 from service.supervise.home import Home, write_private
+from tests.object_store import ObjectStore
 from tests.service.cli.calls import Run
 from tests.service.given import spec
+from workers.storage import MARK, open_storage
 
 
 @pytest.fixture
@@ -103,17 +105,59 @@ def test_ends_and_removals_answer_programs_with_one_document(concertina: Run, tm
     assert json.loads(concertina("purge", "--yes", *home).stdout)["removed"] == []
 
 
-def test_a_machine_that_cannot_run_the_service_is_told_by_the_exit_code(concertina: Run, tmp_path: Path) -> None:
-    tmp_path.joinpath("thesis.tex").touch()
-    done = concertina("doctor", "--home", str(tmp_path), "-o", "json")
-    marks = {finding["about"]: finding["mark"] for finding in json.loads(done.stdout)["findings"]}
-    assert marks["home"] == "fail"
-    assert done.returncode == 5
-
-
 def test_what_a_serve_left_that_never_made_its_tables_is_removed(attached: tuple[Home, str], concertina: Run) -> None:
     place, database_url = attached
     Path(database_url.removeprefix("sqlite:///")).write_bytes(b"")
     done = concertina("purge", "--home", str(place.path), "--yes")
     assert (done.returncode, done.stderr) == (0, "")
     assert not place.path.exists()
+
+
+def test_purge_takes_along_what_is_in_an_object_store_where_the_mark_says_that_it_is_ours(
+    tmp_path: Path, migrated_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ObjectStore() as objects:
+        url = objects.make_bucket() + "/team"
+        place = Home(tmp_path / "home")
+
+        def prepare() -> None:
+            place.prepare()
+            settings = load_settings({"home": place.path, "storage": url, "storage_options": objects.options}, {})
+            write_private(place.settings_file, json.dumps(settings.as_environment()))
+            shutil.copy(migrated_file, place.path / "concertina.db")
+
+        storage = open_storage(url)
+        for key in ("bundles/a.zip", "jobs/job_1/checkpoints/manifests/a.json", "thesis.tex"):
+            storage.write(key, [b"x"])
+        storage.write(MARK, [b"concertina-another"])
+        prepare()
+        assert purge_home(place.path, is_sure=True, form=Form.TEXT) == 0
+        assert f"{url} stays as it is" in capsys.readouterr().out.replace("\n", " ")
+        assert len(storage.keys()) == 4
+        prepare()
+        storage.write(MARK, [asyncio.run(installation_id(place)).encode()])
+        assert purge_home(place.path, is_sure=True, form=Form.TEXT) == 0
+        assert storage.keys() == ["thesis.tex"]
+        assert not place.path.exists()
+
+
+async def installation_id(place: Home) -> str:
+    store = open_store(f"sqlite:///{place.path / 'concertina.db'}")
+    try:
+        return await store.leases.installation_id()
+    finally:
+        await store.close()
+
+
+def test_purge_keeps_the_home_while_its_object_store_cannot_be_emptied(tmp_path: Path, migrated_file: Path) -> None:
+    place = Home(tmp_path / "home")
+    place.prepare()
+    with ObjectStore() as objects:
+        nobody = {"endpoint_url": "http://127.0.0.1:1", "config_kwargs": {"retries": {"max_attempts": 0}}}
+        options = {**objects.options, **nobody}
+        settings = load_settings({"home": place.path, "storage": "s3://gone/team", "storage_options": options}, {})
+        write_private(place.settings_file, json.dumps(settings.as_environment()))
+        shutil.copy(migrated_file, place.path / "concertina.db")
+        with pytest.raises(CommandError, match=r"s3://gone/team cannot be read.*bring it back and purge again"):
+            purge_home(place.path, is_sure=True, form=Form.TEXT)
+    assert place.path.exists()

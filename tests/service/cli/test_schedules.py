@@ -59,3 +59,6 @@ def test_the_code_of_a_scheduled_job_is_sent_along(call: Run, api: Api, tmp_path
     spec = json.loads(made.stdout)["spec"]["target"]["job"]
     assert spec["bundle"].startswith("bundle_")
     assert spec["name"] == "own"
+    swept = {"job": job, "space": {"optimizer.lr": {"choice": [0.1, 0.2]}}, "metric": "eval.accuracy"}
+    made = call("schedule", "create", schedule_file(tmp_path, name="swept", target={"sweep": swept}), "-o", "json")
+    assert json.loads(made.stdout)["spec"]["target"]["sweep"]["job"]["bundle"] == spec["bundle"], made.stderr

@@ -1,4 +1,4 @@
-"""Speaks first, as Ray's head does: ``python -m ... PORT --temp-dir=FOLDER``, which marks it as ours."""
+"""Speaks first, as each part of a Ray head does: ``python -m ... PORT --temp-dir=FOLDER``, which marks it as ours."""
 
 from __future__ import annotations
 

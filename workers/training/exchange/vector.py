@@ -38,7 +38,10 @@ NUM_SLOTS = len(Slot) + MAX_USER_VALUES
 
 @dataclass(slots=True)
 class LocalSums:
-    """This rank's part of a round, summed over its micro-batches. Weighted values are in units times value."""
+    """This rank's part of a round, summed over its micro-batches. Weighted values are in units times value.
+
+    ``samples`` are those drawn, also where none of their units count.
+    """
 
     loss: float | torch.Tensor = 0.0
     weight: float = 0.0
@@ -47,14 +50,13 @@ class LocalSums:
     user: list[float | torch.Tensor] = field(default_factory=list)
     is_cut: bool = False
 
-    def add(self, loss: torch.Tensor, weight: float, samples: int, values: Mapping[str, float | torch.Tensor]) -> None:
+    def add(self, loss: torch.Tensor, weight: float, values: Mapping[str, float | torch.Tensor]) -> None:
         """Count one micro-batch; values past the bound are left out, and ``is_cut`` tells so.
 
         Raises UserCodeError where its names differ from those before it.
         """
         self.loss = self.loss + read(loss) * weight
         self.weight += weight
-        self.samples += samples
         names = _kept(values)
         self.is_cut |= len(names) < len(values)
         if self.names is None:

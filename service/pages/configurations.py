@@ -1,0 +1,68 @@
+"""The pages of configurations: which there are, and what each was and is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from service import configuration_words
+from service.configuration_documents import configuration_document, head_document
+from service.configuration_records import BY_HAND
+from service.documents import Document
+from service.pages.cluster import banner
+from service.pages.render import html
+from service.pages.source import PageSource
+
+
+class ConfigurationPages:
+    """The list and one configuration; they are changed by sweeps, REST and command line."""
+
+    def __init__(self, source: PageSource) -> None:
+        self._source = source
+
+    async def listed(self, request: Request) -> HTMLResponse:
+        """All configurations, by name."""
+        found = await self._source.configurations.page(page_token=request.query_params.get("page_token") or None)
+        token = found.next_page_token
+        context = {
+            "configurations": [head_document(row) for row in found.configurations],
+            "more": f"/configurations?{urlencode({'page_token': token})}" if token else None,
+        }
+        return await self._html("configurations.html", context)
+
+    async def page(self, name: str) -> HTMLResponse:
+        """One configuration with its history."""
+        view = await self._source.configurations.view(name)
+        return await self._html("configuration.html", configuration_view(configuration_document(view)))
+
+    async def _html(self, template: str, context: Mapping[str, Any]) -> HTMLResponse:
+        seen = banner(await self._source.overview.health())
+        return html(template, {"page": "sweeps", "ray": seen, **context})
+
+
+def configuration_view(document: Document) -> dict[str, Any]:
+    """The context of one configuration's page. Pure."""
+    return {
+        **{key: document[key] for key in ("name", "version", "created_at", "updated_at")},
+        "history": [
+            {
+                "version": each["version"],
+                "replaced_at": each["replaced_at"],
+                "by": configuration_words.by(each["by"]),
+                "sweep": None if each["by"] == BY_HAND else each["by"],
+                "why": configuration_words.evidence(each["evidence"]),
+                "spec_text": _spec_text(each["spec"]),
+            }
+            for each in document["history"]
+        ],
+        "spec_text": _spec_text(document["spec"]),
+    }
+
+
+def _spec_text(spec: Document) -> str:
+    return str(yaml.safe_dump(spec, sort_keys=False, width=100))

@@ -1,0 +1,121 @@
+"""The pages of sweeps, and what is done on them. Forms in, a redirect or a page out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from service.errors import InvalidError, NotFoundError, ServiceError
+from service.pages.actions import MAX_DIGITS, Form, is_live, read_form
+from service.pages.cluster import banner
+from service.pages.refusals import status_of, told
+from service.pages.render import html
+from service.pages.source import PageSource
+from service.pages.sweeps import Shown, actions_view, list_view, sweep_view
+from service.sweep_documents import trial_document
+from service.sweep_report import report_document
+
+_VERBS = ("pause", "resume", "stop", "retry-failed", "extend", "promote")
+MAX_FIRST = 10_000
+
+
+class SweepPages:
+    """The list, one sweep, and its actions."""
+
+    def __init__(self, source: PageSource) -> None:
+        self._source = source
+
+    async def listed(self, request: Request) -> HTMLResponse:
+        """All sweeps, newest first, or those that a search finds."""
+        sweeps = self._source.sweeps
+        token = request.query_params.get("page_token") or None
+        search = request.query_params.get("q", "").replace("\0", "").strip()
+        found = await sweeps.page(search=search, page_token=token)
+        documents = await sweeps.documents(found.sweeps)
+        return await self._html("sweeps.html", list_view(documents, token, found.next_page_token, search))
+
+    async def page(self, sweep_id: str, request: Request) -> HTMLResponse:
+        """One sweep: how far it is, and all that it found so far."""
+        asked = request.query_params
+        first = asked.get("from", "")
+        shown = Shown(
+            is_by_value=asked.get("sort") == "best",
+            first=min(MAX_FIRST, int(first)) if first.isdecimal() and len(first) <= MAX_DIGITS else 0,
+        )
+        return await self._page(sweep_id, shown)
+
+    async def act(self, sweep_id: str, verb: str, request: Request) -> Response:
+        """Pause, resume, stop, extend it, or retry what failed; stopping asks first."""
+        if verb not in _VERBS:
+            raise NotFoundError(f"there is no action {verb[:40]!r}; there are {', '.join(_VERBS)}")
+        (document,) = await self._source.sweeps.documents([await self._source.sweeps.get(sweep_id)])
+        action = next((each for each in actions_view(document) if each["verb"] == verb), None)
+        form = await read_form(request)
+        if action is not None and action["ask"] and form.one("confirmed") != "yes":
+            return await self._confirm(sweep_id, verb, action)
+        try:
+            await self._carry_out(sweep_id, verb, form)
+        except ServiceError as error:
+            if not is_live(request):
+                raise
+            return await self._page(sweep_id, Shown(is_by_value=False, first=0), error)
+        return RedirectResponse(f"/sweeps/{sweep_id}", status_code=303)
+
+    async def _carry_out(self, sweep_id: str, verb: str, form: Form) -> None:
+        match verb:
+            case "extend":
+                await self._source.sweeps.extend(sweep_id, {"trials": _wanted_trials(form)})
+            case "promote":
+                await self._source.sweeps.promote(sweep_id, await self._wanted(sweep_id))
+            case "retry-failed":
+                await self._source.sweeps.retry_failed(sweep_id)
+            case _:
+                await self._source.sweeps.command(sweep_id, verb)
+
+    async def _wanted(self, sweep_id: str) -> dict[str, str]:
+        """What it was to be promoted to before, where its spec names nothing."""
+        (document,) = await self._source.sweeps.documents([await self._source.sweeps.get(sweep_id)])
+        name = (document["promotion"] or {}).get("configuration")
+        return {"configuration": name} if name and not document["spec"]["promote"] else {}
+
+    async def _page(self, sweep_id: str, shown: Shown, error: ServiceError | None = None) -> HTMLResponse:
+        sweeps = self._source.sweeps
+        view = await sweeps.view(sweep_id)
+        (document,) = await sweeps.documents([view.sweep])
+        ran_s = view.sweep.time_s(self._source.clock())
+
+        def shown_of() -> dict[str, Any]:
+            report = report_document(view, self._source.prices)
+            return sweep_view(document, report, [trial_document(trial) for trial in view.trials], shown, ran_s)
+
+        # Thousands of trials take a while: others are answered meanwhile.
+        context = await asyncio.to_thread(shown_of)
+        problem = told(error) if error else None
+        return await self._html("sweep.html", {**context, "problem": problem}, status_of(error) if error else 200)
+
+    async def _confirm(self, sweep_id: str, verb: str, action: Mapping[str, str]) -> HTMLResponse:
+        context = {
+            "question": action["ask"],
+            "consequence": action["lost"],
+            "button": action["do"],
+            "action": f"/sweeps/{sweep_id}/actions/{verb}",
+            "fields": [],
+            "back": f"/sweeps/{sweep_id}",
+            "jobs": [],
+        }
+        return await self._html("confirm.html", context)
+
+    async def _html(self, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+        seen = banner(await self._source.overview.health())
+        return html(template, {"page": "sweeps", "ray": seen, **context}, status)
+
+
+def _wanted_trials(form: Form) -> int:
+    text = form.one("trials").strip()
+    if text.isdecimal() and len(text) <= MAX_DIGITS:
+        return int(text)
+    raise InvalidError(f"{text[:40]!r} is not a number of trials; give a whole number")

@@ -1,0 +1,215 @@
+"""Sweeps as their pages show them: how far they are, what they found, what can be done. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+import yaml
+
+from service import configuration_words, promotion_words, sweep_words, words
+from service.documents import Document
+from service.pages.sweep_charts import curve_view, levels, map_view, parallel_view, value_of
+from tuning.verdicts import score
+
+LOST = (
+    "Its trials that run or wait are ended where they are. What it has found is kept, and extending it lets it go on."
+)
+NUM_ROWS = 100
+_ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the page of a sweep was asked for: trials by number or by value, from which row on."""
+
+    is_by_value: bool
+    first: int
+
+    def address(self, sweep_id: str, **changed: Any) -> str:
+        """The page with these rows; ``sort`` and ``from`` may be changed."""
+        asked = {"sort": "best" if self.is_by_value else "", "from": self.first or "", **changed}
+        query = urlencode({key: value for key, value in asked.items() if value})
+        return f"/sweeps/{sweep_id}" + (f"?{query}" if query else "")
+
+
+def list_view(sweeps: Sequence[Document], token: str | None, next_token: str | None, search: str) -> dict[str, Any]:
+    """The context of the list; ``token`` is this page's."""
+    return {
+        "place": _place(token, search),
+        "sweeps": [{**_head(each), "searched": ", ".join(each["spec"]["space"])} for each in sweeps],
+        "older": _place(next_token, search) if next_token else None,
+        "search": search,
+    }
+
+
+def sweep_view(
+    sweep: Document, report: Document, trials: Sequence[Document], shown: Shown, ran_s: float
+) -> dict[str, Any]:
+    """The context of one sweep's page; ``ran_s`` are the seconds that it has run."""
+    spec, level_of = sweep["spec"], levels(trials, sweep["spec"]["mode"])
+    return {
+        "sweep": _head(sweep),
+        "place": shown.address(sweep["id"]),
+        "facts": _facts(sweep, report),
+        "left_s": _left_s(sweep, ran_s),
+        "actions": actions_view(sweep),
+        "caution": report["caution"],
+        "promotion": _promotion(sweep),
+        "curve": curve_view(report),
+        "parallel": parallel_view(spec, trials, level_of),
+        "importance": [(path, share, words.percent(share)) for path, share in report["importance"].items()],
+        "map": map_view(report, level_of),
+        "improvements": [_improvement(each, report, trials) for each in reversed(report["improvements"])],
+        "rungs": [_rung(each, spec["metric"]) for each in report["rungs"]],
+        **_table(sweep, trials, shown),
+        "spec_text": yaml.safe_dump(spec, sort_keys=False, width=100),
+    }
+
+
+def actions_view(sweep: Document) -> list[dict[str, str]]:
+    """What can be done now; stopping asks first."""
+    state, found = sweep["state"], []
+    if state == "RUNNING":
+        found.append(_action("pause", "Pause"))
+    if state == "PAUSED":
+        found.append(_action("resume", "Resume"))
+    if sweep["trials"]["failed"]:
+        found.append(_action("retry-failed", f"Retry {sweep['trials']['failed']} failed"))
+    found += _promoting(sweep)
+    if state not in _ENDED:
+        ask = {"ask": f"Stop {sweep['name']}?", "lost": LOST, "do": "Stop it"}
+        found.append({**_action("stop", "Stop", "danger"), **ask})
+    return found
+
+
+def _promoting(sweep: Document) -> list[dict[str, str]]:
+    """Of a sweep that has ended: compare its winner, or stop that."""
+    origin, promotion = sweep["configuration"], sweep["promotion"]
+    if sweep["state"] not in _ENDED:
+        return []
+    if not promotion_words.is_over(sweep):
+        return [_action("stop", "Stop comparing")]
+    name = sweep["spec"]["promote"] or (promotion or {}).get("configuration") or (origin or {}).get("name")
+    has_decided = promotion is not None and promotion["state"] in ("PROMOTED", "KEPT")
+    return [_action("promote", f"Promote to {name}")] if name and sweep["best"] and not has_decided else []
+
+
+def _promotion(sweep: Document) -> dict[str, Any] | None:
+    """How its winner compares with what is in use."""
+    promotion = sweep["promotion"]
+    if promotion is None:
+        return None
+    measured = [promotion["incumbent"], *promotion["finalists"]] if promotion["incumbent"] else []
+    return {
+        "state": promotion["state"],
+        "configuration": promotion["configuration"],
+        "sentence": promotion_words.sentence(promotion),
+        "runs": "/jobs?" + urlencode({"label": f"promotion={sweep['id']}"}),
+        "rows": [_contender(each, sweep["spec"]["metric"]) for each in measured],
+    }
+
+
+def _contender(contender: Document, metric: str) -> dict[str, Any]:
+    is_measured = contender.get("effect") is not None
+    return {
+        "who": promotion_words.who(contender),
+        "mean": words.metric_value(metric, contender["mean"]),
+        "effect": configuration_words.effect(contender) if is_measured else "–",
+        "p_value": words.number(contender["p_value"]) if is_measured else "–",
+        "worker_s": contender["worker_s"],
+    }
+
+
+def _place(token: str | None, search: str) -> str:
+    asked = {key: value for key, value in (("q", search), ("page_token", token)) if value}
+    return f"/sweeps?{urlencode(asked)}" if asked else "/sweeps"
+
+
+def _action(verb: str, word: str, style: str = "") -> dict[str, str]:
+    return {"verb": verb, "word": word, "style": style, "ask": "", "lost": "", "do": ""}
+
+
+def _head(sweep: Document) -> dict[str, Any]:
+    trials, best, spec = sweep["trials"], sweep["best"], sweep["spec"]
+    return {
+        **{key: sweep[key] for key in ("id", "name", "state", "reason", "created_at", "finished_at")},
+        "trials": trials,
+        "numbers": sweep_words.numbers(trials),
+        "fraction": sweep_words.done(trials) / trials["total"] if trials["total"] else 0.0,
+        "metric": spec["metric"],
+        "best": words.metric_value(spec["metric"], best["value"]) if best else None,
+        "best_trial": best,
+        "best_params": sweep_words.params(best["params"]) if best else "",
+        "num_trials": spec["trials"],
+    }
+
+
+def _facts(sweep: Document, report: Document) -> list[tuple[str, str]]:
+    trials, spec = sweep["trials"], sweep["spec"]
+    return [
+        ("Running", str(trials["running"])),
+        ("Waiting", str(trials["waiting"])),
+        ("Complete", str(trials["complete"])),
+        ("Pruned", str(trials["pruned"])),
+        ("Failed", str(trials["failed"])),
+        ("Cost", words.cost(report["cost"])),
+        ("At once", str(spec["parallel"])),
+    ]
+
+
+def _left_s(sweep: Document, ran_s: float) -> float | None:
+    """If the trials to come take as long as those that have ended; None where nobody can tell."""
+    done = sweep_words.done(sweep["trials"])
+    if sweep["state"] != "RUNNING" or not done:
+        return None
+    num_left: int = sweep["trials"]["total"] - done
+    return ran_s / done * num_left
+
+
+def _improvement(better: Document, report: Document, trials: Sequence[Document]) -> dict[str, Any]:
+    trial = next((each for each in trials if each["number"] == better["trial"]), None)
+    return {
+        "number": better["trial"],
+        "job_id": trial["job_id"] if trial else None,
+        "value": words.metric_value(report["metric"], better["value"]),
+        "gain": "–" if better["gain"] is None else words.number(better["gain"]),
+        "cost": words.cost({**better, "currency": report["cost"]["currency"]}),
+    }
+
+
+def _rung(rung: Document, metric: str) -> dict[str, str]:
+    told = {key: words.count(rung[key]) for key in ("samples", "reached", "waiting", "pruned")}
+    return {**told, "best": words.metric_value(metric, rung["best"])}
+
+
+def _table(sweep: Document, trials: Sequence[Document], shown: Shown) -> dict[str, Any]:
+    spec = sweep["spec"]
+    ordered = sorted(trials, key=lambda trial: -trial["number"])
+    if shown.is_by_value:
+        ordered.sort(key=lambda trial: (value_of(trial) is None, -score(value_of(trial) or 0.0, spec["mode"])))
+    following = shown.first + NUM_ROWS
+    return {
+        "columns": list(spec["space"]),
+        "rows": [_row(trial, spec) for trial in ordered[shown.first : following]],
+        "num_trials": len(ordered),
+        "is_by_value": shown.is_by_value,
+        "by_value": shown.address(sweep["id"], **{"sort": "best", "from": ""}),
+        "by_number": shown.address(sweep["id"], **{"sort": "", "from": ""}),
+        "more": shown.address(sweep["id"], **{"from": following}) if len(ordered) > following else None,
+        "first": shown.address(sweep["id"], **{"from": ""}) if shown.first else None,
+    }
+
+
+def _row(trial: Document, spec: Mapping[str, Any]) -> dict[str, Any]:
+    value = value_of(trial)
+    chosen = [sweep_words.value(trial["params"][path]) if path in trial["params"] else "–" for path in spec["space"]]
+    return {
+        **{key: trial[key] for key in ("number", "state", "job_id", "samples", "worker_s")},
+        "reason": trial["reason"] or "",
+        "value": words.metric_value(spec["metric"], value),
+        "is_final": trial["value"] is not None,
+        "params": chosen,
+    }

@@ -1,0 +1,184 @@
+"""Deciding about a promotion: who is compared, which run is next, what it comes to. Pure.
+
+All follows from the rows, so whoever comes after a crash decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from service.configuration_records import ConfigurationRow, nameless
+from service.cost import Prices, amount
+from service.promotion_records import (
+    INCUMBENT,
+    Contender,
+    Contest,
+    End,
+    Evidence,
+    PromotionRow,
+    PromotionRun,
+    PromotionState,
+    PromotionView,
+    Step,
+)
+from service.sweep_records import ENDED_SWEEPS, SweepRow, TrialRow
+from tuning.inheritance import point_of
+from tuning.limits import limit_reached
+from tuning.promote import Better, Comparison, LookAgain, NotDistinguishable, Runs, finalists, judge
+from tuning.promotion_plan import LOOKS
+from tuning.seeds import fresh_seeds, seed_of
+from tuning.space import space_of
+from tuning.spec import SweepSpec, trial_spec
+from tuning.values import Params
+from workers.spec_parts import Resources
+
+
+def contest_of(view: PromotionView) -> Contest:
+    """The incumbent against the best trials that differ from it, on seeds that nobody has trained with."""
+    spec, name = view.sweep.spec, view.sweep.promote_to
+    configuration = view.configuration
+    if configuration is None:
+        told = f"there is no configuration {name!r} any more; put one, and promote again"
+        return Contest(refusal=told)
+    incumbent = Contender(number=INCUMBENT, params={}, job=configuration.document)
+    point = point_of(configuration.document, space_of(spec.space))
+    if point is not None and _as_trained(_finalist(spec, 0, point, configuration)) != _as_trained(incumbent):
+        point = None  # the same point of another job
+    trials = [trial.for_search() for trial in view.trials]
+    chosen = finalists(trials, spec.mode, point)
+    if not chosen:
+        told = "no trial is complete that differs from the configuration, so there is nothing to compare"
+        return Contest(refusal=f"{told}; extend the sweep, and promote again")
+    number = 1 if view.promotion is None else view.promotion.number + 1
+    searched = (trial.params.get("seed") for trial in trials)
+    own = (spec.job.get("seed"), configuration.document["seed"], *searched)
+    used = {*view.seeds, *(seed for seed in own if isinstance(seed, int))}
+    return Contest(
+        contenders=(incumbent, *(_finalist(spec, trial.number, trial.params, configuration) for trial in chosen)),
+        seeds=fresh_seeds(seed_of(spec.seed, number), LOOKS[-1], used),
+    )
+
+
+def step_of(view: PromotionView, prices: Prices, now_s: float) -> Step:
+    """What is to be done about the latest promotion now."""
+    promotion = view.promotion
+    assert promotion is not None, view.sweep.id
+    going_on = tuple(run for run in view.runs if run.can_cancel)
+    if promotion.state is not PromotionState.RUNNING:
+        return Step(cancel=going_on)
+    if (interruption := _interrupted(view, promotion, prices, now_s)) is not None:
+        return Step(cancel=going_on, end=interruption)
+    runs = {contender.number: _runs_of(contender.number, view.runs) for contender in promotion.contenders}
+    incumbent = runs.pop(INCUMBENT)
+    verdict = judge(incumbent, runs, view.sweep.spec.mode)
+    match verdict:
+        case LookAgain():
+            return _next_runs(view, promotion, (INCUMBENT, *verdict.finalists), verdict.num_pairs)
+        case Better():
+            evidence = _evidence(view, promotion, verdict.evidence, verdict.number)
+            winner = next(c for c in promotion.contenders if c.number == verdict.number)
+            told = f"trial {winner.number} is better"
+            end = End(state=PromotionState.PROMOTED, reason=told, winner=winner, evidence=evidence)
+            return Step(cancel=going_on, end=end)
+        case NotDistinguishable():
+            cheaper = "" if verdict.cheapest is None else f"; trial {verdict.cheapest} takes fewer seconds of workers"
+            told = f"not distinguishable: {verdict.reason}{cheaper}"
+            evidence = _evidence(view, promotion, verdict.evidence, None)
+            return Step(cancel=going_on, end=End(state=PromotionState.KEPT, reason=told, evidence=evidence))
+
+
+def _finalist(spec: SweepSpec, number: int, params: Params, configuration: ConfigurationRow) -> Contender:
+    """Its job as it would be in use: how it is filed stays as it is now."""
+    job = nameless(trial_spec(spec, number, params))
+    filed = {key: configuration.document[key] for key in ("labels", "priority", "queue")}
+    return Contender(number=number, params=params, job={**job, **filed})
+
+
+def _as_trained(contender: Contender) -> dict[str, Any]:
+    return {key: value for key, value in contender.job.items() if key != "seed"}
+
+
+def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, now_s: float) -> End | None:
+    if view.sweep.state not in ENDED_SWEEPS:
+        return End(state=PromotionState.STOPPED, reason="the sweep goes on")
+    name, configuration = promotion.configuration, view.configuration
+    if configuration is None:
+        told = f"configuration {name} was deleted meanwhile; put one, and promote again"
+        return End(state=PromotionState.FAILED, reason=told)
+    if configuration.version != promotion.base_version:
+        return End(state=PromotionState.FAILED, reason=promotion.overtaken(configuration.version))
+    limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
+    time_s = view.sweep.time_s(now_s) + now_s - promotion.created_at
+    cost = _cost(view.sweep, view.trials, promotion, view.runs, prices)
+    reached = limit_reached(limits, [], view.sweep.spec.mode, time_s, cost)
+    return None if reached is None else End(state=PromotionState.STOPPED, reason=f"{reached}, these runs counted")
+
+
+def _cost(
+    sweep: SweepRow,
+    trials: Sequence[TrialRow],
+    promotion: PromotionRow,
+    runs: Sequence[PromotionRun],
+    prices: Prices,
+) -> float | None:
+    spec = sweep.spec
+    if spec.limits.cost is None:
+        return None
+    paid = [(trial.seconds, trial_spec(spec, trial.number, trial.params).resources) for trial in trials]
+    resources = {c.number: Resources.model_validate(c.job["resources"]) for c in promotion.contenders}
+    paid += [(run.seconds, resources[run.contender]) for run in runs]
+    amounts = [amount(seconds, of, prices) for seconds, of in paid]
+    return None if None in amounts else sum(each for each in amounts if each is not None)
+
+
+def _runs_of(contender: int, runs: Sequence[PromotionRun]) -> Runs:
+    """In the order of their pairs, until the first that has not ended."""
+    ended = {run.pair: run for run in runs if run.contender == contender and not run.is_open}
+    found: list[PromotionRun] = []
+    while len(found) in ended:
+        found.append(ended[len(found)])
+    seconds = [run.seconds for run in found]
+    return Runs(scores=tuple(run.score for run in found), seconds=fmean(seconds) if seconds else 0.0)
+
+
+def _next_runs(view: PromotionView, promotion: PromotionRow, wanted: Sequence[int], num_pairs: int) -> Step:
+    """Pair by pair, no more at once than trials were; of who is out of it nothing goes on."""
+    known = {(run.contender, run.pair) for run in view.runs}
+    missing = [(number, pair) for pair in range(num_pairs) for number in wanted if (number, pair) not in known]
+    left_over = tuple(run for run in view.runs if run.can_cancel and run.contender not in wanted)
+    room = max(0, view.sweep.spec.parallel - sum(run.is_open for run in view.runs))
+    return Step(start=tuple(missing[:room]), cancel=left_over)
+
+
+def _evidence(
+    view: PromotionView, promotion: PromotionRow, compared: Sequence[Comparison], winner: int | None
+) -> Evidence:
+    by_number = {comparison.number: comparison for comparison in compared}
+    told = []
+    for contender in promotion.contenders:
+        runs = _runs_of(contender.number, view.runs)
+        scores = [score for score in runs.scores if score is not None]
+        found = by_number.get(contender.number)
+        measured = {key: value for key, value in asdict(found).items() if key != "number"} if found else {}
+        told.append(
+            {
+                "trial": None if contender.number == INCUMBENT else contender.number,
+                "params": dict(contender.params),
+                "mean": fmean(scores) if scores else None,
+                "worker_s": round(runs.seconds, 3),
+                "num_runs": len(scores),
+                **measured,
+            }
+        )
+    spec = view.sweep.spec
+    return {
+        "sweep_id": view.sweep.id,
+        "metric": spec.metric,
+        "mode": spec.mode,
+        "trial": winner,
+        "incumbent": told[0],
+        "finalists": told[1:],
+    }

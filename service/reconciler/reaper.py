@@ -1,0 +1,116 @@
+"""The leader's broom: removes what belongs to no job, and bundles that nothing starts with any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from service.folders import BUNDLES, JOBS, bundle_key_in
+from service.ports import ClusterPort
+from service.reconciler.orphans import Suspects, orphaned_actors
+from service.replica import storage_mark
+from service.store.port import ReconcilerStore
+from workers.scratch import LOGS, Bounds, tidy
+from workers.storage import join, open_storage
+
+log = structlog.get_logger("concertina.reconciler")
+
+REAP_S = 10.0
+BUNDLES_S = 600.0
+UPLOAD_S = 6 * 3600.0
+"""An upload that has not come to its end after so long never does: its bytes are given up."""
+
+MAX_BUNDLES = 100
+"""Removed in one look, which a tick waits for; the others at the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises:
+    """What is kept clean: ``storage`` by its URL, and ``scratch`` on this machine, within ``bounds``.
+
+    A bundle that nothing names stays ``bundle_keep_s`` after its last upload. ``fence`` goes with every write.
+    """
+
+    store: ReconcilerStore
+    cluster: ClusterPort
+    fence: int
+    storage: str
+    scratch: Path
+    bounds: Bounds
+    bundle_keep_s: float
+
+
+class Reaper:
+    """Not for several tasks at once. A look that is not due does nothing; ``now_s`` is monotonic."""
+
+    def __init__(self, premises: Premises) -> None:
+        self._at = premises
+        self._suspects = Suspects()
+        self._reaped_s = self._swept_s = float("-inf")
+
+    async def look(self, now_s: float) -> None:
+        """Raises ClusterLostError, FencedOutError; storage that fails is looked at again the next time."""
+        if now_s - self._reaped_s < REAP_S:
+            return
+        self._reaped_s = now_s
+        names = await self._at.cluster.names()
+        await asyncio.to_thread(tidy, self._at.scratch, self._at.bounds)
+        places: list[tuple[str, str]] = []
+        try:
+            places += await asyncio.to_thread(_places, str(self._at.scratch / LOGS))
+            if await self._is_ours():
+                places += await asyncio.to_thread(_places, join(self._at.storage, JOBS))
+                await self._sweep_bundles(now_s)
+        except OSError as error:
+            log.warning("not all can be looked into", why=str(error))
+        await self._reap(names, places, now_s)
+
+    async def _is_ours(self) -> bool:
+        """A database that is new, or another one, knows none of the jobs whose files are there."""
+        mark = await asyncio.to_thread(storage_mark, open_storage(self._at.storage))
+        return mark == await self._at.store.installation_id()
+
+    async def _reap(self, names: list[str], places: list[tuple[str, str]], now_s: float) -> None:
+        """Names first, rows second; removed is only what was seen so twice."""
+        rows = {job.id: job for job in await self._at.store.live_jobs()}
+        known = await self._at.store.job_ids()
+        sweeps = {sweep.id: sweep for sweep in await self._at.store.live_sweeps()}
+        stray = {place for job_id, place in places if job_id not in known}
+        ripe = self._suspects.ripe(orphaned_actors(names, rows, sweeps) | stray, now_s)
+        for place in stray.intersection(ripe):
+            log.warning("removing files of no job", place=place)
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(open_storage(place).clear)
+        if actors := [thing for thing in ripe if thing not in stray]:
+            log.warning("ending actors of no job", names=actors)
+            await self._at.cluster.kill(actors)
+
+    async def _sweep_bundles(self, now_s: float) -> None:
+        """Rows first, bytes second: who is killed in between leaves bytes that no row names, which the next removes."""
+        if now_s - self._swept_s < BUNDLES_S:
+            return
+        await self._at.store.forget_bundles(self._at.bundle_keep_s, UPLOAD_S, self._at.fence)
+        # Keys first, rows second: a key that is written to was noted before.
+        listed = await asyncio.to_thread(open_storage(self._at.storage).keys, BUNDLES)
+        known = await self._at.store.bundle_keys()
+        unknown = [key for key in listed if bundle_key_in(key) not in known]
+        await asyncio.to_thread(_delete, self._at.storage, unknown[:MAX_BUNDLES])
+        if len(unknown) <= MAX_BUNDLES:
+            self._swept_s = now_s
+
+
+def _places(root: str) -> list[tuple[str, str]]:
+    """What jobs have left, by their ids."""
+    return [(job_id, join(root, job_id)) for job_id in open_storage(root).folders()]
+
+
+def _delete(url: str, keys: Collection[str]) -> None:
+    storage = open_storage(url)
+    for key in keys:
+        log.warning("removing a bundle that nothing names", key=key)
+        storage.delete(key)

@@ -1,0 +1,210 @@
+"""Following the sweeps: note what trials have come to, ask each sweep's controller what to do, write it down."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from service.cost import Prices, amount
+from service.ports import (
+    ClusterLostError,
+    ControllerFaultError,
+    ControllerLostError,
+    ControllerSilentError,
+)
+from service.reconciler.pursuit import Office
+from service.reconciler.starting import MAX_STARTS, Backoff
+from service.store.port import FencedOutError, StaleRowError, TransitionError
+from service.sweep_records import SweepRow, SweepState, SweepView, TrialRow
+from tuning.orders import Answer, Finish, Question, Standing
+from tuning.spec import SweepSpec, trial_spec
+from workers.control.names import sweep_name
+
+log = structlog.get_logger("concertina.reconciler")
+
+ANSWER_S = 60.0
+"""Asks of a Gaussian process over many trials take seconds."""
+
+LIMIT_S = 1.0
+"""So often limits of time and cost are looked at while nothing else happens."""
+
+
+class Searching:
+    """All sweeps of one leader. Not for several tasks at once."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._follows: dict[str, _Follow] = {}
+        self._steps: dict[str, asyncio.Task[None]] = {}
+        self.is_brisk = False
+
+    async def tick(self) -> None:
+        """One look at each sweep; those that still think about the last one are left alone.
+
+        Raises ClusterLostError, FencedOutError.
+        """
+        self._reraise()
+        sweeps = await self._office.store.live_sweeps()
+        self.is_brisk = bool(sweeps or self._follows)
+        for sweep_id in self._follows.keys() - {sweep.id for sweep in sweeps} - self._steps.keys():
+            if await self._follows[sweep_id].has_ended():
+                del self._follows[sweep_id]
+        for sweep in sweeps:
+            if sweep.id not in self._steps:
+                follow = self._follows.setdefault(sweep.id, _Follow(self._office, sweep.id))
+                self._steps[sweep.id] = asyncio.create_task(_guarded(follow))
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait for the steps that are under way."""
+        if self._steps:
+            await asyncio.wait(self._steps.values(), timeout=timeout_s)
+
+    def _reraise(self) -> None:
+        for sweep_id, task in [item for item in self._steps.items() if item[1].done()]:
+            del self._steps[sweep_id]
+            error = task.exception()
+            if isinstance(error, ClusterLostError | FencedOutError):
+                raise error
+            if error is not None:
+                log.error("step failed", sweep=sweep_id, exc_info=error)
+
+
+async def _guarded(follow: _Follow) -> None:
+    try:
+        await follow.step()
+    except (StaleRowError, TransitionError) as error:
+        follow.begin_anew()
+        log.info("decided anew", sweep=follow.sweep_id, why=str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was asked about last."""
+
+    changed: int = -1
+    asked_s: float = -math.inf
+
+
+class _Follow:
+    """One sweep, while it is live."""
+
+    def __init__(self, office: Office, sweep_id: str) -> None:
+        self._office, self.sweep_id = office, sweep_id
+        self._seen = _Seen()
+        self._term = 0
+        self._backoff = Backoff()
+        self._is_new = True
+
+    def begin_anew(self) -> None:
+        """What the controller counted on did not come true: it gets all rows at the next step."""
+        self._is_new, self._seen = True, _Seen()
+
+    async def step(self) -> None:
+        """Bring rows and jobs together, then ask, where there is news, and carry out the answer.
+
+        Raises StaleRowError, TransitionError, ClusterLostError, FencedOutError.
+        """
+        store, now_s = self._office.store, self._office.monotonic_s()
+        sweep = await store.observe_sweep(self.sweep_id, self._office.fence)
+        if sweep is None or sweep.state is not SweepState.RUNNING:
+            await self.has_ended()
+            return
+        has_limit = sweep.document["limits"]["time_s"] is not None and now_s - self._seen.asked_s >= LIMIT_S
+        if not self._backoff.is_due(now_s) or (sweep.changed == self._seen.changed and not has_limit):
+            return
+        if sweep.term == 0:
+            await store.new_sweep_term(sweep, self._office.fence)
+        view = await store.sweep_view(self.sweep_id, -1 if self._is_new else self._seen.changed)
+        if view is None or view.sweep.state is not SweepState.RUNNING:
+            return
+        answer = await self._ask(view)
+        if answer is None:
+            return
+        self._backoff, self._is_new = Backoff(), False
+        self._seen = _Seen(view.sweep.changed, now_s)
+        if answer.orders or dict(answer.importance) != dict(view.sweep.importance):
+            await self._carry_out(view.sweep, answer)
+
+    async def has_ended(self) -> bool:
+        """Let the controller go, where there is one; False while trials still need it."""
+        if self._term:
+            if not await self._office.cluster.end_search(self.sweep_id, self._term):
+                return False
+            await self._office.cluster.end_pools(self.sweep_id)
+        self._term = 0
+        self.begin_anew()
+        return True
+
+    async def _carry_out(self, sweep: SweepRow, answer: Answer) -> None:
+        told = [type(order).__name__.lower() for order in answer.orders]
+        log.info("sweep goes on", sweep=sweep.id, orders=told[:20], count=len(told))
+        if not await self._office.store.carry_out(sweep, answer, self._office.fence):
+            self.begin_anew()
+        self._office.news.tell()
+
+    async def _ask(self, view: SweepView) -> Answer | None:
+        """None where there is no answer yet: it is tried again, later each time."""
+        sweep = view.sweep
+        self._term = sweep.term
+        name = sweep_name(sweep.id, sweep.term)
+        question = await self._question(view)
+        try:
+            answer = await self._office.cluster.ask_search(sweep.id, sweep.term, question, ANSWER_S)
+        except ControllerLostError as error:
+            await self._fail(sweep, str(error))
+        except ControllerSilentError as error:
+            await self._office.cluster.kill([name])
+            await self._fail(sweep, str(error))
+            await self._office.store.new_sweep_term(sweep, self._office.fence)
+        except ControllerFaultError as error:
+            await self._fail(sweep, str(error))
+        else:
+            if answer is None:
+                self.begin_anew()
+            return answer
+        return None
+
+    async def _fail(self, sweep: SweepRow, why: str) -> None:
+        """Try again with all rows; a sweep whose controller fails again and again ends."""
+        self.begin_anew()
+        self._backoff = self._backoff.failed(self._office.monotonic_s())
+        log.warning("a sweep's controller failed", sweep=sweep.id, why=why, count=self._backoff.num_failed)
+        if self._backoff.num_failed >= MAX_STARTS:
+            end = Finish(has_succeeded=False, reason=f"its controller failed {self._backoff.num_failed} times: {why}")
+            await self._office.store.carry_out(
+                sweep, Answer(orders=(end,), importance=sweep.importance), self._office.fence
+            )
+
+    async def _question(self, view: SweepView) -> Question:
+        beginning = await self._office.store.beginning(view.sweep) if self._is_new else None
+        in_order = sorted(view.trials, key=lambda trial: (trial.finished_at or math.inf, trial.number))
+        return Question(
+            beginning=beginning,
+            trials=[trial.for_search() for trial in in_order],
+            standing=Standing(
+                num_trials=view.sweep.num_trials,
+                samples_per_epoch=view.samples_per_epoch,
+                time_s=view.sweep.time_s(time.time()),
+                cost=await self._cost(view.sweep),
+            ),
+        )
+
+    async def _cost(self, sweep: SweepRow) -> float | None:
+        spec = sweep.spec
+        if spec.limits.cost is None:
+            return None
+        view = await self._office.store.sweep_view(sweep.id, -1)
+        return None if view is None else cost_of(spec, view.trials, self._office.prices)
+
+
+def cost_of(spec: SweepSpec, trials: Sequence[TrialRow], prices: Prices) -> float | None:
+    """What trials have cost so far, None without prices."""
+    amounts = [
+        amount(trial.seconds, trial_spec(spec, trial.number, trial.params).resources, prices) for trial in trials
+    ]
+    return None if None in amounts else sum(cost for cost in amounts if cost is not None)

@@ -1,0 +1,33 @@
+"""What recent jobs tell about one that would run the same code: the size of its data, its speed."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy import Connection, select
+
+from service.store.schema import jobs
+from service.sweep_records import Experience
+from workers.spec import JobSpec
+
+MAX_LOOKED_AT = 500
+"""Of the newest jobs, whatever they ran: an estimate must not read a whole history."""
+
+
+def experience_with(conn: Connection, job: JobSpec) -> Experience:
+    """From jobs of the same bundle and entrypoint."""
+    columns = (jobs.c.id, jobs.c.spec, jobs.c.bundle_id, jobs.c.samples, jobs.c.total_samples, jobs.c.worker_s)
+    newest = select(*columns).order_by(jobs.c.id.desc()).limit(MAX_LOOKED_AT).subquery()
+    same_code = newest.c.bundle_id.is_(None) if job.bundle is None else newest.c.bundle_id == job.bundle
+    chosen = select(newest).where(same_code, newest.c.samples > 0).order_by(newest.c.id.desc())
+    num_jobs, samples, worker_s = 0, 0, 0.0
+    per_epoch: int | None = None
+    for row in conn.execute(chosen):
+        spec = json.loads(row.spec)
+        if spec["entrypoint"] != job.entrypoint:
+            continue
+        num_jobs, samples, worker_s = num_jobs + 1, samples + row.samples, worker_s + row.worker_s
+        if per_epoch is None and spec["epochs"] and row.total_samples:
+            per_epoch = max(1, round(row.total_samples / spec["epochs"]))
+    speed = samples / worker_s if worker_s > 0 else None
+    return Experience(num_jobs=num_jobs, samples_per_epoch=per_epoch, samples_per_worker_s=speed)

@@ -1,0 +1,290 @@
+"""Sweeps as the reconciler sees them: what their trials have come to, and writing what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, literal, or_, select, update
+
+from service.ids import IdSource
+from service.records import JobRow
+from service.states import Move, Verb, command
+from service.store.configurations import fetch_configuration
+from service.store.database import Database, Write
+from service.store.exploiting import decided, offered, taken_over, without_undone
+from service.store.jobs import insert_job
+from service.store.moves import fetch_job, move
+from service.store.rows import dumps
+from service.store.run_settings import order_line
+from service.store.schema import sweeps, trials
+from service.store.sweep_rows import (
+    fetch_sweep,
+    fetch_trials,
+    moved,
+    samples_per_epoch,
+    sweep_of,
+    trial_columns,
+    trial_of,
+    update_sweep,
+)
+from service.store.trial_points import new_reports
+from service.sweep_records import SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
+from service.sweeping import observed, verb_for
+from tuning.orders import Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
+from tuning.spec import trial_spec
+from tuning.trial import TrialState
+from workers.assignment import SWEEP_LABEL
+from workers.errors import Reason
+from workers.run_settings import Donor
+
+TRIAL_LABEL = "trial"
+_HAS_OPEN = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id, trials.c.is_open).exists()
+_LIVE = select(sweeps).where(or_(sweeps.c.state == SweepState.RUNNING, _HAS_OPEN)).order_by(sweeps.c.id)
+_OPEN = select(trials).where(trials.c.sweep_id == bindparam("of"), trials.c.is_open).order_by(trials.c.number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    """What a look at an open trial brings: the row as it is to be, and what its job is to be told.
+
+    ``donor``: whose state it is to be told to go on from.
+    """
+
+    before: TrialRow
+    after: TrialRow
+    job: JobRow | None
+    verb: Verb | None
+    donor: Donor | None = None
+
+    @property
+    def is_news(self) -> bool:
+        return self.before != self.after or self.verb is not None or self.donor is not None
+
+
+class SearchStore:
+    """See ``ReconcilerStore`` for the promises."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ids = IdSource()
+
+    async def live_sweeps(self) -> list[SweepRow]:
+        """Sweeps that run, or of which a trial has not ended."""
+        return await self._database.read(lambda conn: [sweep_of(row) for row in conn.execute(_LIVE)])
+
+    async def observe_sweep(self, sweep_id: str, fence: int) -> SweepRow | None:
+        """Note what jobs say of their trials, and tell jobs what is wanted of them. Raises FencedOutError."""
+
+        def look(conn: Connection) -> tuple[SweepRow | None, bool]:
+            sweep = fetch_sweep(conn, sweep_id)
+            now_s = self._database.now_s
+            return sweep, sweep is not None and any(finding.is_news for finding in _look(conn, sweep, now_s))
+
+        def note(write: Write) -> SweepRow | None:
+            sweep = fetch_sweep(write.conn, sweep_id)
+            if sweep is None:
+                return None
+            for finding in _look(write.conn, sweep, write.now_s):
+                if finding.is_news:
+                    _note(write, sweep, finding)
+            return update_sweep(write, sweep, {})
+
+        sweep, has_news = await self._database.read(look)
+        return await self._database.write(note, fence) if has_news else sweep
+
+    async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
+        """One sweep with those of its trials that were written after that change, or None."""
+
+        def work(conn: Connection) -> SweepView | None:
+            sweep = fetch_sweep(conn, sweep_id)
+            if sweep is None:
+                return None
+            found = tuple(fetch_trials(conn, sweep_id, after))
+            return SweepView(sweep=sweep, trials=found, samples_per_epoch=samples_per_epoch(conn, sweep_id))
+
+        return await self._database.read(work)
+
+    async def beginning(self, sweep: SweepRow) -> Beginning:
+        """What a search begins from: other sweeps' trials and configurations as they are now, where they still are."""
+        named = dict.fromkeys(name for name in (sweep.spec.promote, sweep.origin and sweep.origin.name) if name)
+
+        def work(conn: Connection) -> Beginning:
+            earlier = {of: [trial.for_search() for trial in fetch_trials(conn, of)] for of in sweep.spec.warm_start}
+            rows = [row for name in named if (row := fetch_configuration(conn, name)) is not None]
+            return Beginning(spec_json=sweep.spec_json, earlier=earlier, incumbents=[row.document for row in rows])
+
+        return await self._database.read(work)
+
+    async def new_sweep_term(self, sweep: SweepRow, fence: int) -> SweepRow:
+        """Count a new controller before it is started. Raises StaleRowError, FencedOutError."""
+        return await self._database.write(lambda write: update_sweep(write, sweep, {"term": sweep.term + 1}), fence)
+
+    async def carry_out(self, sweep: SweepRow, answer: Answer, fence: int) -> bool:
+        """Write what a search decided, with the jobs that it starts, in one transaction.
+
+        False where some order no longer fitted the rows and was left out. Raises StaleRowError when anybody wrote
+        the sweep since it was read, FencedOutError.
+        """
+
+        def work(write: Write) -> bool:
+            held = {trial.number: trial for trial in fetch_trials(write.conn, sweep.id)}
+            done = [_carry_out(write, self._ids, sweep, order, held) for order in answer.orders]
+            ends = [order for order in answer.orders if isinstance(order, Finish)]
+            columns = _finished(sweep, ends[0], write.now_s) if ends else {}
+            update_sweep(write, sweep, {**columns, "importance": dumps(answer.importance)})
+            return all(done)
+
+        return await self._database.write(work, fence)
+
+
+def _look(conn: Connection, sweep: SweepRow, now_s: float) -> list[_Finding]:
+    document = sweep.document
+    found = [trial_of(row) for row in conn.execute(_OPEN, {"of": sweep.id}).all()]
+    findings = [_finding(conn, sweep, trial, document["metric"]) for trial in found if not trial.must_retry]
+    if sweep.state is SweepState.RUNNING and any(finding.after.course.taking for finding in findings):
+        everyone = {trial.number: trial for trial in fetch_trials(conn, sweep.id)}
+        findings = [_with_offer(conn, finding, everyone, now_s) for finding in findings]
+    num_running = sum(finding.after.for_search().state is TrialState.RUNNING for finding in findings)
+    room = max(0, document["parallel"] - num_running)
+    failed = [trial for trial in found if trial.must_retry]
+    if sweep.state is SweepState.RUNNING:
+        return findings + [_retrial(conn, trial) for trial in failed[:room]]
+    is_over = sweep.state is not SweepState.PAUSED
+    return findings + [_given_up(trial) for trial in failed if is_over]
+
+
+def _retrial(conn: Connection, trial: TrialRow) -> _Finding:
+    job = fetch_job(conn, trial.job_id)
+    verb = None if job is None else Verb.RETRY
+    return _Finding(before=trial, after=replace(trial, must_retry=False), job=job, verb=verb)
+
+
+def _given_up(trial: TrialRow) -> _Finding:
+    reason = "the sweep ended before it was tried again"
+    after = replace(trial, must_retry=False, state=TrialState.FAILED, reason=reason)
+    return _Finding(before=trial, after=after, job=None, verb=None)
+
+
+def _finding(conn: Connection, sweep: SweepRow, trial: TrialRow, metric: str) -> _Finding:
+    job = fetch_job(conn, trial.job_id)
+    seen, reports = new_reports(conn, trial, metric)
+    after = without_undone(observed(seen, None if job is None else _trial_job(job), reports, metric))
+    verb = None if job is None or after.is_ended else verb_for(after, job.state, sweep.state)
+    # Seconds alone are not worth a write: they come with the next report, and with the end.
+    if replace(after, seconds=trial.seconds) == trial:
+        after = trial
+    return _Finding(before=trial, after=after, job=job, verb=verb)
+
+
+def _with_offer(conn: Connection, finding: _Finding, everyone: Mapping[int, TrialRow], now_s: float) -> _Finding:
+    """With what has come of the state that the trial waits for; one that is told something else waits on."""
+    trial = finding.after
+    taking = trial.course.taking
+    if taking is None or trial.is_ended or finding.verb is not None or finding.job is None:
+        return finding
+    offer = offered(conn, taking, everyone[taking.donor], now_s)
+    if offer is None:
+        return finding
+    if offer.donor is None:
+        return replace(finding, after=replace(trial, course=replace(trial.course, taking=None)))
+    return replace(finding, donor=offer.donor)
+
+
+def _trial_job(job: JobRow) -> TrialJob:
+    return TrialJob(
+        state=job.state,
+        reason=job.reason,
+        why=job.failure.message[:300] if job.failure else job.explanation.summary if job.explanation else "",
+        total_samples=job.total_samples,
+        worker_s=job.worker_s,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+    )
+
+
+def _note(write: Write, sweep: SweepRow, finding: _Finding) -> None:
+    trial = finding.after
+    if finding.verb is not None and finding.job is not None:
+        _tell(write, finding.job, finding.verb)
+        is_held = {Verb.PAUSE: True, Verb.RESUME: False}.get(finding.verb, trial.is_held)
+        trial = replace(trial, is_held=is_held)
+    if finding.donor is not None and finding.job is not None:
+        trial = taken_over(write, sweep, trial, finding.job, finding.donor)
+    _write_trial(write, sweep.id, trial)
+
+
+def _tell(write: Write, job: JobRow, verb: Verb) -> None:
+    wanted = command(verb, job.state, job.attempt)
+    if isinstance(wanted, Move):
+        reason = Reason.CANCELLED_BY_SWEEP if verb is Verb.CANCEL else wanted.reason
+        columns = {"goal": wanted.goal, "explanation": None, **({"failure": None} if verb is Verb.RETRY else {})}
+        move(write, job, wanted.to, reason, columns)
+
+
+def _write_trial(write: Write, sweep_id: str, trial: TrialRow) -> None:
+    place = (trials.c.sweep_id == sweep_id, trials.c.number == trial.number)
+    columns: dict[str, Any] = trial_columns(replace(trial, changed=write.change))
+    write.conn.execute(update(trials).where(*place).values(columns))
+
+
+def _carry_out(write: Write, ids: IdSource, sweep: SweepRow, order: Order, held: dict[int, TrialRow]) -> bool:
+    """Whether the order fitted; jobs are told at the next look, as after any other change of wishes."""
+    if sweep.state is not SweepState.RUNNING:
+        return False
+    if isinstance(order, Start):
+        return _start(write, ids, sweep, order, held)
+    if isinstance(order, Finish):
+        for left in [left for left in held.values() if not left.is_ended]:
+            _write_trial(write, sweep.id, replace(left, wish=Wish.PRUNE, reason=left.reason or order.reason))
+        return True
+    if isinstance(order, Exploit):
+        changed = decided(write, order, held)
+        if changed is not None:
+            held[order.number] = changed
+            _write_trial(write, sweep.id, changed)
+        return changed is not None
+    trial = held.get(order.number)
+    if trial is None or trial.is_ended or trial.wish is Wish.PRUNE:
+        return False
+    if isinstance(order, Advance | Resume) and (job := fetch_job(write.conn, trial.job_id)) is not None:
+        order_line(write, job, order.until)
+    if isinstance(order, Advance):
+        return True
+    wished = {Hold: Wish.HOLD, Resume: Wish.RUN, Prune: Wish.PRUNE}[type(order)]
+    held[order.number] = told = replace(trial, wish=wished, reason=order.reason)
+    _write_trial(write, sweep.id, told)
+    return True
+
+
+def _start(write: Write, ids: IdSource, sweep: SweepRow, order: Start, held: dict[int, TrialRow]) -> bool:
+    if order.number != max(held, default=-1) + 1 or order.number >= sweep.num_trials:
+        return False
+    spec = trial_spec(sweep.spec, order.number, order.params, order.first_rung)
+    labels = {SWEEP_LABEL: sweep.id, TRIAL_LABEL: str(order.number), **spec.labels}
+    job = insert_job(write, ids.job_id(write.now_s), spec.model_copy(update={"labels": labels}), order.until)
+    held[order.number] = started = TrialRow(
+        number=order.number,
+        params=order.params,
+        state=TrialState.WAITING,
+        wish=Wish.RUN,
+        is_held=False,
+        must_retry=False,
+        value=None,
+        reports=(),
+        job_id=job.id,
+        reason=None,
+        seconds=0.0,
+        started_at=None,
+        finished_at=None,
+        changed=write.change,
+        seen=0,
+    )
+    write.conn.execute(insert(trials).values(sweep_id=sweep.id, number=order.number, **trial_columns(started)))
+    return True
+
+
+def _finished(sweep: SweepRow, order: Finish, now_s: float) -> dict[str, Any]:
+    to = SweepState.SUCCEEDED if order.has_succeeded else SweepState.FAILED
+    return moved(sweep, to, order.reason, now_s)

@@ -1,0 +1,167 @@
+"""Between rows and records of sweeps and trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, select, update
+
+from service.configuration_records import Origin
+from service.store.database import Write
+from service.store.port import StaleRowError
+from service.store.rows import dumps
+from service.store.schema import jobs, sweeps, trials
+from service.sweep_records import Course, SweepRow, SweepState, Taking, TrialCounts, TrialRow, Wish
+from tuning.trial import Change, Report, TrialState
+
+_SWEEP = select(sweeps).where(sweeps.c.id == bindparam("of"))
+_TRIALS = (
+    select(trials)
+    .where(trials.c.sweep_id == bindparam("of"), trials.c.changed > bindparam("after"))
+    .order_by(trials.c.number)
+)
+_LENGTHS = (
+    select(jobs.c.spec, jobs.c.total_samples)
+    .join(trials, trials.c.job_id == jobs.c.id)
+    .where(trials.c.sweep_id == bindparam("of"), jobs.c.total_samples.is_not(None))
+    .order_by(trials.c.number)
+    .limit(1)
+)
+
+
+def sweep_of(row: Row[Any]) -> SweepRow:
+    """A row of ``sweeps``."""
+    return SweepRow(
+        id=row.id,
+        name=row.name,
+        spec_json=row.spec,
+        state=SweepState(row.state),
+        reason=row.reason,
+        version=row.version,
+        changed=row.changed,
+        num_trials=row.num_trials,
+        term=row.term,
+        importance=json.loads(row.importance),
+        ran_s=row.ran_s,
+        runs_since=row.runs_since,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        promote_to=row.promote_to,
+        origin=None if row.origin_name is None else Origin(row.origin_name, row.origin_version),
+    )
+
+
+def trial_of(row: Row[Any]) -> TrialRow:
+    """A row of ``trials``."""
+    return TrialRow(
+        number=row.number,
+        params=json.loads(row.params),
+        state=TrialState(row.state),
+        wish=Wish(row.wish),
+        is_held=row.is_held,
+        must_retry=row.must_retry,
+        value=row.value,
+        reports=tuple(Report(samples=samples, value=value) for samples, value in json.loads(row.reports)),
+        job_id=row.job_id,
+        reason=row.reason,
+        seconds=row.seconds,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        changed=row.changed,
+        seen=row.seen,
+        course=_course_of(json.loads(row.course)),
+    )
+
+
+def _course_of(value: dict[str, Any]) -> Course:
+    if not value:
+        return Course()
+    return Course(
+        changes=tuple(Change(**change) for change in value["changes"]),
+        taking=Taking(**value["taking"]) if value["taking"] else None,
+        place=(value["place"][0], value["place"][1]),
+        num_awaited=value["num_awaited"],
+    )
+
+
+def trial_columns(trial: TrialRow) -> dict[str, Any]:
+    """All columns of a trial but its place."""
+    return {
+        "params": dumps(trial.params),
+        "state": trial.state,
+        "wish": trial.wish,
+        "is_held": trial.is_held,
+        "must_retry": trial.must_retry,
+        "value": trial.value,
+        "reports": dumps([[report.samples, report.value] for report in trial.reports]),
+        "job_id": trial.job_id,
+        "reason": trial.reason,
+        "seconds": trial.seconds,
+        "started_at": trial.started_at,
+        "finished_at": trial.finished_at,
+        "changed": trial.changed,
+        "seen": trial.seen,
+        "course": "{}" if trial.course == Course() else dumps(asdict(trial.course)),
+        "is_open": not trial.is_ended,
+    }
+
+
+def fetch_sweep(conn: Connection, sweep_id: str) -> SweepRow | None:
+    """The row as this transaction sees it."""
+    row = conn.execute(_SWEEP, {"of": sweep_id}).one_or_none()
+    return None if row is None else sweep_of(row)
+
+
+def fetch_trials(conn: Connection, sweep_id: str, after: int = -1) -> list[TrialRow]:
+    """The trials of a sweep that were written after that change, by number."""
+    return [trial_of(row) for row in conn.execute(_TRIALS, {"of": sweep_id, "after": after})]
+
+
+def samples_per_epoch(conn: Connection, sweep_id: str) -> int | None:
+    """The size of the data on which the trials train, as the first told it that was built; None before that."""
+    row = conn.execute(_LENGTHS, {"of": sweep_id}).one_or_none()
+    epochs = None if row is None else json.loads(row.spec).get("epochs")
+    return None if row is None or not epochs else max(1, round(row.total_samples / epochs))
+
+
+def update_sweep(write: Write, sweep: SweepRow, columns: dict[str, Any]) -> SweepRow:
+    """Write columns if nobody has written since the caller read; the row as it is then. Raises StaleRowError."""
+    row = write.conn.execute(
+        update(sweeps)
+        .where(sweeps.c.id == sweep.id, sweeps.c.changed == sweep.changed)
+        .values(**columns, changed=write.change)
+        .returning(sweeps)
+    ).one_or_none()
+    if row is None:
+        raise StaleRowError(f"{sweep.id} is no longer as at change {sweep.changed}; read it again")
+    return sweep_of(row)
+
+
+def moved(sweep: SweepRow, to: SweepState, reason: str | None, now_s: float) -> dict[str, Any]:
+    """Columns of a change of state: the clock runs while the sweep does; what is stopped or fails promotes nothing."""
+    has_ended = to in (SweepState.STOPPED, SweepState.SUCCEEDED, SweepState.FAILED)
+    return {
+        **({"promote_to": None} if to in (SweepState.STOPPED, SweepState.FAILED) else {}),
+        "state": to,
+        "reason": reason,
+        "version": sweep.version + 1,
+        "ran_s": sweep.time_s(now_s),
+        "runs_since": now_s if to is SweepState.RUNNING else None,
+        "finished_at": now_s if has_ended else None,
+    }
+
+
+def counts_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, TrialCounts]:
+    """How many trials of each state, by the sweep's id."""
+    grouped = (
+        select(trials.c.sweep_id, trials.c.state, func.count().label("number"))
+        .where(trials.c.sweep_id.in_(sweep_ids))
+        .group_by(trials.c.sweep_id, trials.c.state)
+    )
+    found: dict[str, dict[str, int]] = {sweep_id: {} for sweep_id in sweep_ids}
+    for row in conn.execute(grouped):
+        found[row.sweep_id][TrialState(row.state).lower()] = row.number
+    return {sweep_id: TrialCounts(**counts) for sweep_id, counts in found.items()}

@@ -1,0 +1,56 @@
+"""What the points of its job report of a trial."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from sqlalchemy import Connection, bindparam, select
+
+from service.store.schema import points
+from service.sweep_records import TrialRow
+from tuning.trial import Report
+
+MAX_UNREAD = 200
+"""So many points without the metric are passed over before that is noted."""
+
+_NEW_POINTS = (
+    select(points.c.attempt, points.c.lineage, points.c.cursor, points.c["values"], points.c.changed)
+    .where(points.c.job_id == bindparam("of"), points.c.changed > bindparam("after"))
+    .order_by(points.c.attempt, points.c.lineage, points.c.round)
+)
+
+
+def new_reports(conn: Connection, trial: TrialRow, metric: str) -> tuple[TrialRow, list[Report]]:
+    """The trial with what it was seen of, and what is new; see ``_gone_on`` for one that took another's state over."""
+    found = conn.execute(_NEW_POINTS, {"of": trial.job_id, "after": trial.seen}).all()
+    reports: list[Report] = []
+    before = trial
+    for row in found:
+        value = json.loads(row.values).get(metric) if f'"{metric}"' in row.values else None
+        if value is None:
+            continue
+        if trial.course.changes:
+            trial, reports = _gone_on(trial, reports, (row.attempt, row.lineage), row.cursor)
+        reports.append(Report(samples=row.cursor, value=float(value)))
+    is_worth_noting = reports or len(found) > MAX_UNREAD
+    seen = max((row.changed for row in found), default=trial.seen) if is_worth_noting else trial.seen
+    return replace(trial if reports else before, seen=seen), reports
+
+
+def _gone_on(
+    trial: TrialRow, reports: list[Report], place: tuple[int, int], cursor: int
+) -> tuple[TrialRow, list[Report]]:
+    """With a report at ``cursor`` of a state that was taken over, what the one given up reported from there on is void.
+
+    Reports of that one may come late, and come on where the other could not be had.
+    """
+    course = trial.course
+    if place <= course.place:
+        if course.num_awaited == 1:
+            own = replace(course.changes[-1], donor=None, samples=course.changes[-1].given_up)
+            course = replace(course, changes=(*course.changes[:-1], own))
+        return replace(trial, course=replace(course, num_awaited=max(0, course.num_awaited - 1))), reports
+    kept = tuple(report for report in trial.reports if report.samples < cursor)
+    trial = replace(trial, reports=kept, course=replace(course, place=place, num_awaited=0))
+    return trial, [report for report in reports if report.samples < cursor]

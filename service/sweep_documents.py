@@ -1,0 +1,133 @@
+"""Sweeps, their trials and what a sweep will cost as users see them, from the store's records. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.cost import Prices, amount
+from service.documents import Document
+from service.promotion_documents import promotion_document
+from service.store.sweeps import Standing
+from service.sweep_records import ENDED_SWEEPS, Experience, SweepRow, TrialRow
+from service.times import rfc3339
+from tuning.estimate import Estimate, estimate
+from tuning.lengths import total_range
+from tuning.promotion_plan import LOOKS, NUM_FINALISTS
+from tuning.space import space_of
+from tuning.spec import SweepSpec
+from workers.spec_parts import Resources
+
+
+def sweep_document(row: SweepRow, standing: Standing) -> Document:
+    """The sweep; its spec has the number of trials that it may have by now.
+
+    ``trials`` sum up to their total: those that are still to be started are waiting.
+    """
+    counts = standing.counts
+    total = counts.total if row.state in ENDED_SWEEPS else max(counts.total, most_trials(row))
+    return {
+        "id": row.id,
+        "name": row.name,
+        "state": row.state,
+        "reason": row.reason,
+        "spec": {**row.document, "trials": row.num_trials},
+        "configuration": None if row.origin is None else {"name": row.origin.name, "version": row.origin.version},
+        "best": None if standing.best is None else best_document(standing.best),
+        "trials": {
+            "total": total,
+            "waiting": counts.waiting + total - counts.total,
+            "running": counts.running,
+            "complete": counts.complete,
+            "pruned": counts.pruned,
+            "failed": counts.failed,
+        },
+        "promotion": promotion_document(row, standing.promotion),
+        "created_at": rfc3339(row.created_at),
+        "finished_at": rfc3339(row.finished_at),
+        "etag": row.etag,
+    }
+
+
+def most_trials(row: SweepRow) -> int:
+    """How many trials there can be: what is allowed, as far as the space has points."""
+    count = space_of(row.spec.space).count()
+    return row.num_trials if count is None else min(row.num_trials, count)
+
+
+def best_document(trial: TrialRow) -> Document:
+    """The best trial that is complete."""
+    return {"trial": trial.number, "value": trial.value, "params": dict(trial.params), "job_id": trial.job_id}
+
+
+def trial_document(trial: TrialRow) -> Document:
+    """One trial; ``last_value`` is what it reported last, ``value`` its result."""
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "params": dict(trial.params),
+        "value": trial.value,
+        "last_value": trial.reports[-1].value if trial.reports else None,
+        "samples": trial.samples,
+        "worker_s": round(trial.seconds, 3),
+        "job_id": trial.job_id,
+        "reason": trial.reason,
+        "started_at": rfc3339(trial.started_at),
+        "finished_at": rfc3339(trial.finished_at),
+    }
+
+
+def estimate_document(spec: SweepSpec, known: Experience, resources: Resources, prices: Prices) -> Document:
+    """What a sweep will cost; ``resources`` are those of one of its workers."""
+    totals = total_range(spec, known.samples_per_epoch)
+    found = [estimate(spec, total, known.samples_per_worker_s) for total in totals or ()]
+    low, high = found or (None, None)
+    samples = (
+        (low.samples_low + low.confirm_samples_low, high.samples_high + high.confirm_samples_high)
+        if low and high
+        else (None, None)
+    )
+    worker_s = (found[0].worker_s_low, found[1].worker_s_high) if found else (None, None)
+    amounts = [None if each is None else amount(each, resources, prices) for each in worker_s]
+    count = space_of(spec.space).count()
+    return {
+        "trials": spec.trials if count is None else min(spec.trials, count),
+        "samples": _bounds(*samples),
+        "promotion_samples": _bounds(*_promotion_samples(found)) if spec.promote else None,
+        "worker_s": _bounds(*worker_s),
+        "amount": None if any(path.startswith("resources.") for path in spec.space) else _bounds(*amounts),
+        "currency": prices.currency,
+        "notes": _notes(spec, known),
+    }
+
+
+def _notes(spec: SweepSpec, known: Experience) -> list[str]:
+    """What the figures rest on, or lack."""
+    notes = ["the low figures hold if pruning is as sharp as it can be, the high ones if nothing is pruned"]
+    if total_range(spec, None) is None and known.samples_per_epoch is None:
+        notes.append(
+            "the size of an epoch is not known before a job of this code has run; the first trial tells it, "
+            "and a job with samples instead of epochs needs no such figure"
+        )
+    elif total_range(spec, None) is None:
+        notes.append(
+            f"an epoch is taken to have {known.samples_per_epoch:,} samples, as in an earlier job of this code"
+        )
+    if known.samples_per_worker_s is None:
+        notes.append("no job of this code has run yet, so its speed is not known")
+    else:
+        jobs = "1 earlier job" if known.num_jobs == 1 else f"{known.num_jobs} earlier jobs"
+        speed = f"{known.samples_per_worker_s:,.0f} samples a second"
+        notes.append(f"one worker did {speed} in {jobs} of this code, waiting and starting counted")
+    if spec.promote is not None:
+        runs = [(NUM_FINALISTS + 1) * look for look in (LOOKS[0], LOOKS[-1])]
+        notes.append(f"promoting to {spec.promote} trains {runs[0]} to {runs[1]} times more, which is counted here")
+    return notes
+
+
+def _promotion_samples(found: Sequence[Estimate]) -> tuple[int | None, int | None]:
+    """Of the samples those that hold the winner against the configuration."""
+    return (found[0].confirm_samples_low, found[1].confirm_samples_high) if found else (None, None)
+
+
+def _bounds(low: float | None, high: float | None) -> Document | None:
+    return None if low is None or high is None else {"low": round(low, 6), "high": round(high, 6)}

@@ -1,0 +1,134 @@
+"""What a sweep found, as users see it: its best over time, what mattered, where trials ended. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from service.cost import Prices, amount
+from service.documents import Document
+from service.sweep_documents import best_document
+from service.sweep_records import SweepView, TrialRow, Wish
+from tuning.lengths import total_range
+from tuning.paths import applied
+from tuning.pruning import pruner_of
+from tuning.report import BestPoint, best_so_far, lr_batch_map, schedule_of
+from tuning.spec import SweepSpec
+from tuning.trial import TrialState
+from tuning.verdicts import score
+from workers.spec_parts import Resources
+
+CAUTION = (
+    "The best value of a sweep flatters: it is the luckiest of {number} results, not what its settings reach on "
+    "average. Train them again with other seeds before you count on it."
+)
+
+
+def report_document(view: SweepView, prices: Prices) -> Document:
+    """Everything that a sweep found so far; ``worker_s`` and ``samples`` add up over the trials that have ended."""
+    sweep, spec = view.sweep, view.sweep.spec
+    ended = in_order_of_end(view.trials)
+    points = best_so_far([trial.for_search() for trial in ended], spec.mode)
+    amounts = _amounts(spec, ended, prices)
+    open_amounts = _amounts(spec, [trial for trial in view.trials if not trial.is_ended], prices)
+    return {
+        "sweep_id": sweep.id,
+        "name": sweep.name,
+        "state": sweep.state,
+        "metric": spec.metric,
+        "mode": spec.mode,
+        "best": _best(points, view.trials),
+        "caution": caution(ended),
+        "schedule": _schedule(points, view.trials),
+        "best_so_far": [
+            {"trial": p.number, "best": p.best, "samples": p.samples, "worker_s": round(p.worker_s, 3)} for p in points
+        ],
+        "improvements": _improvements(points, amounts),
+        "importance": dict(sorted(sweep.importance.items(), key=lambda item: -item[1])),
+        "lr_batch": [
+            {"trial": p.number, "lr": p.lr, "global_batch": p.global_batch, "value": p.value, "state": p.state}
+            for p in lr_batch_map(spec, [trial.for_search() for trial in ended])
+        ],
+        "rungs": _rungs(view, spec),
+        "cost": {
+            "worker_s": round(sum(trial.seconds for trial in view.trials), 3),
+            "amount": _sum([*amounts, *open_amounts]) if view.trials else amount(0.0, Resources(), prices),
+            "currency": prices.currency,
+        },
+    }
+
+
+def caution(ended: Sequence[TrialRow]) -> str | None:
+    """Why the best value is not to be expected again; None while there is nothing to be chosen from."""
+    number = sum(trial.state is TrialState.COMPLETE for trial in ended)
+    return CAUTION.format(number=number) if number > 1 else None
+
+
+def in_order_of_end(trials: Iterable[TrialRow]) -> list[TrialRow]:
+    """The trials that have ended, the first to do so first."""
+    ended = [trial for trial in trials if trial.is_ended]
+    return sorted(ended, key=lambda trial: (trial.finished_at or math.inf, trial.number))
+
+
+def _best(points: Sequence[BestPoint], trials: Sequence[TrialRow]) -> Document | None:
+    found_in = [point.number for point in points if point.is_improvement]
+    return next((best_document(trial) for trial in trials if found_in and trial.number == found_in[-1]), None)
+
+
+def _schedule(points: Sequence[BestPoint], trials: Sequence[TrialRow]) -> list[Document]:
+    """What the best trial's state was trained with, sample by sample; empty where nothing was changed on the way."""
+    found_in = [point.number for point in points if point.is_improvement]
+    stages = schedule_of({trial.number: trial.for_search() for trial in trials}, found_in[-1]) if found_in else []
+    told = [{"trial": s.number, "samples": s.samples, "params": dict(s.params)} for s in stages]
+    return told if len(told) > 1 else []
+
+
+def _amounts(spec: SweepSpec, trials: Sequence[TrialRow], prices: Prices) -> list[float | None]:
+    """What each cost; a sweep may search what its workers get."""
+    return [
+        amount(trial.seconds, Resources.model_validate(applied(spec.job, trial.params)["resources"]), prices)
+        for trial in trials
+    ]
+
+
+def _sum(amounts: Sequence[float | None]) -> float | None:
+    known = [each for each in amounts if each is not None]
+    return round(sum(known), 6) if known and len(known) == len(amounts) else None
+
+
+def _improvements(points: Sequence[BestPoint], amounts: Sequence[float | None]) -> list[Document]:
+    """Each better value with what was paid since the one before, for all trials that ended meanwhile."""
+    found, paid_upto = [], 0
+    for index, point in enumerate(points):
+        if point.is_improvement:
+            found.append(
+                {
+                    "trial": point.number,
+                    "value": point.best,
+                    "gain": point.gain,
+                    "worker_s": round(point.cost_s or 0.0, 3),
+                    "amount": _sum(amounts[paid_upto : index + 1]),
+                }
+            )
+            paid_upto = index + 1
+    return found
+
+
+def _rungs(view: SweepView, spec: SweepSpec) -> list[Document]:
+    """Where trials are compared: who came there, who waits or was ended there. Empty while that is not known."""
+    totals = total_range(spec, view.samples_per_epoch)
+    rungs = () if totals is None else pruner_of(spec.pruner, spec.mode, totals[0]).rungs
+    told = []
+    for rung, following in zip(rungs, (*rungs[1:], math.inf), strict=True):
+        values = [next(r.value for r in t.reports if r.samples >= rung) for t in view.trials if t.samples >= rung]
+        here = [trial for trial in view.trials if rung <= trial.samples < following]
+        told.append(
+            {
+                "samples": rung,
+                "reached": len(values),
+                "waiting": sum(not trial.is_ended and trial.wish is Wish.HOLD for trial in here),
+                "pruned": sum(trial.state is TrialState.PRUNED for trial in here),
+                "best": max(values, key=lambda value: score(value, spec.mode), default=None),
+            }
+        )
+    return told

@@ -1,0 +1,85 @@
+"""What the job of a trial says of the trial, and what it is to be told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from service.states import JobState, Verb
+from service.sweep_records import SweepState, TrialJob, TrialRow, Wish
+from tuning.trial import Report, TrialState
+from workers.errors import Reason
+
+MAX_REPORTS = 200
+"""Of one trial: a metric that is reported at every step is thinned."""
+
+
+def observed(trial: TrialRow, job: TrialJob | None, reports: Sequence[Report], metric: str) -> TrialRow:
+    """The trial as its job shows it now; ``reports`` are new values of the metric, in order of samples."""
+    if job is None:
+        return _ended(trial, TrialState.FAILED, "its job was deleted")
+    trial = replace(
+        trial,
+        reports=_thinned(trial.reports, reports, job),
+        seconds=job.worker_s,
+        started_at=trial.started_at or job.started_at,
+    )
+    match job.state:
+        case JobState.SUCCEEDED if not trial.reports:
+            why = f"its job never reported {metric}"
+            return _ended(trial, TrialState.FAILED, why, job.finished_at)
+        case JobState.SUCCEEDED:
+            complete = _ended(trial, TrialState.COMPLETE, None, job.finished_at)
+            return replace(complete, value=trial.reports[-1].value)
+        case JobState.FAILED:
+            return _ended(trial, TrialState.FAILED, job.why or str(job.reason), job.finished_at)
+        case JobState.CANCELLED if job.reason is Reason.CANCELLED_BY_SWEEP:
+            return _ended(trial, TrialState.PRUNED, trial.reason or "the sweep ended", job.finished_at)
+        case JobState.CANCELLED:
+            return _ended(trial, TrialState.FAILED, "its job was cancelled", job.finished_at)
+    return replace(trial, state=_open_state(trial, job))
+
+
+def verb_for(trial: TrialRow, job: JobState, sweep: SweepState) -> Verb | None:
+    """What the job of a trial is to be told now, None where it is as it should be or must settle first."""
+    match _wished(trial, sweep):
+        case Wish.PRUNE:
+            is_over = job in (JobState.CANCELLING, JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+            return None if is_over else Verb.CANCEL
+        case Wish.HOLD:
+            is_going = job in (JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.RECOVERING)
+            return Verb.PAUSE if is_going else None
+        case Wish.RUN:
+            # Who paused a trial's job by hand resumes it by hand.
+            return Verb.RESUME if job is JobState.PAUSED and trial.is_held else None
+
+
+def _wished(trial: TrialRow, sweep: SweepState) -> Wish:
+    if sweep is SweepState.RUNNING:
+        return trial.wish
+    if sweep is SweepState.PAUSED:
+        return Wish.PRUNE if trial.wish is Wish.PRUNE else Wish.HOLD
+    return Wish.PRUNE
+
+
+def _open_state(trial: TrialRow, job: TrialJob) -> TrialState:
+    is_waiting = trial.wish is Wish.HOLD or job.state is JobState.PAUSED
+    is_new = job.state in (JobState.QUEUED, JobState.STARTING) and job.started_at is None
+    return TrialState.WAITING if is_waiting or is_new else TrialState.RUNNING
+
+
+def _thinned(known: tuple[Report, ...], new: Sequence[Report], job: TrialJob) -> tuple[Report, ...]:
+    """What a restored job reports again is passed over; the last report is always kept, as the state of now."""
+    gap = (job.total_samples or 0) / MAX_REPORTS
+    kept = list(known)
+    for report in new:
+        if kept and report.samples <= kept[-1].samples:
+            continue
+        if len(kept) > 1 and report.samples - kept[-2].samples < gap:
+            kept.pop()
+        kept.append(report)
+    return tuple(kept)
+
+
+def _ended(trial: TrialRow, state: TrialState, reason: str | None, at: float | None = None) -> TrialRow:
+    return replace(trial, state=state, reason=reason, finished_at=at or trial.finished_at)

@@ -1,0 +1,90 @@
+"""Concertina as a side of the measurement of sweeps: a sweep by REST on the whole of `serve`."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from service.client import Client
+from service.supervise.home import Home
+from service.supervise.processes import belonging_to
+from tests.benchmarks.own_service import whole_service
+from tests.benchmarks.sweeps_setting import NUM_TRAIN, Outcome, Search, load_1min, steady_ms, sweep
+
+LIMIT_S = 900.0
+LOOK_S = 0.05
+QUIET_S, QUIET_LIMIT_S, QUIET_SHARE = 2.0, 60.0, 0.25
+SIDE = "concertina"
+
+
+def run(search: Search) -> Outcome:
+    """One sweep on a new service. Raises RuntimeError where it does not succeed."""
+    with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:
+        folder = Path(name) / "home"
+        with whole_service(folder, search.parallel) as running:
+            _settle(folder)
+            with Client(f"http://127.0.0.1:{running.port}", running.token) as client:
+                return _measured(client, search)
+
+
+def _measured(client: Client, search: Search) -> Outcome:
+    load, begin_s = load_1min(), time.monotonic()
+    sweep_id = client.submit_sweep(sweep(search))["id"]
+    while (found := client.get(f"/sweeps/{sweep_id}"))["state"] in ("RUNNING", "PAUSED"):
+        if time.monotonic() - begin_s > LIMIT_S:
+            raise RuntimeError(f"the sweep has not ended within {LIMIT_S:.0f} s: {found['trials']}")
+        time.sleep(LOOK_S)
+    wall_s = time.monotonic() - begin_s
+    trials = list(client.sweep_trials(sweep_id))
+    if found["state"] != "SUCCEEDED" or found["trials"]["failed"]:
+        whys = {trial["reason"] for trial in trials if trial["state"] == "FAILED"}
+        raise RuntimeError(f"the sweep is {found['state']}: {found['reason']}; failed trials: {whys}")
+    return Outcome(
+        side=SIDE,
+        seed=search.seed,
+        wall_s=wall_s,
+        best=float(found["best"]["value"]),
+        trials=len(trials),
+        epochs=sum(trial["samples"] for trial in trials) / NUM_TRAIN if search.steps is None else 0.0,
+        steady_ms=steady_ms([end for trial in trials if (end := _end_s(trial)) is not None]),
+        load_1min=load,
+    )
+
+
+def _end_s(trial: dict[str, Any]) -> float | None:
+    told = trial["finished_at"]
+    return datetime.fromisoformat(told).timestamp() if told else None
+
+
+def _settle(folder: Path) -> None:
+    """Wait until the service is as it is after a while: what it keeps ready is there, and nothing starts any more."""
+    temp_dir = Home(folder).remembered_temp_dir()
+    assert temp_dir is not None
+    until_s = time.monotonic() + QUIET_LIMIT_S
+    while (share := _cpu_share(temp_dir)) > QUIET_SHARE:
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"the processes of an idle service still use {share:.2f} CPUs; is the machine too busy?")
+
+
+def _cpu_share(temp_dir: Path) -> float:
+    """CPUs that Ray's processes use, over some time; new ones count as busy."""
+    before = _cpu_s(temp_dir)
+    time.sleep(QUIET_S)
+    after = _cpu_s(temp_dir)
+    return 1.0 if after.keys() - before.keys() else sum(after[p] - before[p] for p in after) / QUIET_S
+
+
+def _cpu_s(temp_dir: Path) -> dict[int, float]:
+    found = {}
+    for process in belonging_to(temp_dir):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        found[process.pid] = times.user + times.system
+    return found

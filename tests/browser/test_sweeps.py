@@ -1,0 +1,85 @@
+"""The list of sweeps and the page of one, as a person uses them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Filled, Open
+from tests.browser.sample import Sample
+from tests.browser.site import Site
+from tests.service.swept import Swept
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_sweep_tells_what_is_best_and_brushing_narrows_its_trials(shared: Filled, view: Open) -> None:
+    page = view(shared.site).go("/sweeps")
+    row = page.locator("tbody tr", has_text="digits-lr")
+    expect(row).to_contain_text("11 of 20 trials, 1 running, 1 failed")
+    row.get_by_role("link", name="digits-lr", exact=True).click()
+    summary = page.get_by_label("State and progress")
+    expect(summary).to_contain_text(re.compile(r"9\d(\.\d)? % best eval.accuracy so far"))
+    expect(summary).to_contain_text("luckiest of 9 results")
+    expect(page.get_by_role("img", name="Best eval.accuracy")).to_be_visible()
+    expect(page.get_by_role("region", name="Trials at each rung").locator("tbody tr")).to_have_count(3)
+    rows = page.get_by_role("region", name="All trials").locator("tbody tr")
+    expect(rows).to_have_count(13)
+    grip = page.locator("[data-grip='3']")
+    box = grip.bounding_box()
+    assert box is not None
+    # The upper half of the metric's axis: the better trials.
+    page.mouse.move(box["x"] + 16, box["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 16, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+    expect(page.locator("[data-brushed]")).to_have_text(re.compile(r"^[1-9] of 12 trials pass\.$"))
+    kept = page.locator("polyline:not(.dim)").count()
+    expect(rows.locator("visible=true")).to_have_count(kept)
+    page.reload()
+    expect(page.locator("polyline:not(.dim)")).to_have_count(kept)
+    grip.click()
+    expect(rows.locator("visible=true")).to_have_count(13)
+    page.get_by_text("Narrow by keyboard").click()
+    page.get_by_label("batch.global_size from").focus()
+    page.keyboard.press("End")
+    expect(page.get_by_label("batch.global_size from")).to_have_attribute("aria-valuetext", "128")
+    assert page.locator("polyline:not(.dim)").count() < 12
+    rows.locator("visible=true").first.get_by_role("link").click()
+    expect(page).to_have_url(re.compile(r"/jobs/job_"))
+    page.get_by_label("State and progress").get_by_role("link", name="sweep").click()
+    expect(page.locator("h1")).to_have_text("digits-lr")
+
+
+def test_it_is_paused_extended_and_stopped_on_its_page_while_trials_appear_by_themselves(
+    own: Filled, view: Open
+) -> None:
+    page = view(own.site).go(f"/sweeps/{own.sweep.id}")
+    summary = page.get_by_label("State and progress")
+
+    async def complete_one(sample: Sample) -> None:
+        await Swept(sample.store, sample.clock, sample.fence, own.sweep.id).complete(12, 0.99)
+
+    own.site.write(complete_one)
+    expect(summary).to_contain_text("99 % best eval.accuracy so far")
+    page.get_by_role("button", name="Pause").click()
+    expect(summary).to_contain_text("paused by hand")
+    page.get_by_label("Trials in all").fill("24")
+    page.get_by_role("button", name="Extend").click()
+    expect(summary).to_contain_text("of 24 trials")
+    page.get_by_role("button", name="Resume").click()
+    expect(summary).to_contain_text("Running")
+    page.get_by_role("button", name="Retry 1 failed").click()
+    expect(page.get_by_role("button", name="Retry")).to_have_count(0)
+    page.get_by_role("button", name="Stop").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("What it has found is kept")
+    dialog.get_by_role("button", name="Stop it").click()
+    expect(summary).to_contain_text("stopped by hand")
+
+
+def test_an_installation_without_sweeps_says_how_to_begin(empty: Site, view: Open) -> None:
+    page = view(empty).go("/sweeps")
+    expect(page.locator("#sweeps pre")).to_contain_text("concertina sweep submit")

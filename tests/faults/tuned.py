@@ -1,0 +1,25 @@
+"""What holds for a job whose batch was changed, or that took another's state over: its samples are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tests.faults.evidence import Job, PointKey
+from tests.faults.findings import Finding, Kind
+
+
+def judge_samples(job: Job, visible: Sequence[PointKey]) -> Iterator[Finding]:
+    """Along the newest lineages no sample is skipped or drawn twice, but where the timeline says whose state it took.
+
+    There, and only there, the job goes on from so many samples as that had.
+    """
+    taken, cursor, life = job.taken_over, 0, None
+    for point in visible:
+        begin, here = point.cursor - point.samples, (point.attempt, point.lineage)
+        expected = taken[here] if here != life and here in taken else cursor
+        if begin != expected:
+            where = f"step {point.step} of lineage {here}"
+            yield Finding(Kind.SAMPLE, job.id, f"{where} begins at sample {begin}, not at {expected}")
+        cursor, life = point.cursor, here
+    if job.state == "SUCCEEDED" and job.total_samples != cursor:
+        yield Finding(Kind.SAMPLE, job.id, f"it succeeded at sample {cursor} of {job.total_samples}")

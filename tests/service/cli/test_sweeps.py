@@ -1,0 +1,112 @@
+"""``concertina sweep``, over a real API without a reconciler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli.options import Form
+from service.cli.sweep_follow import follow_sweep
+from service.store.opening import open_store
+from tests.service.cli.calls import Api, Run
+from tests.service.given import Clock
+from tests.service.swept import Swept, sweep_document
+
+
+def sweep_file(folder: Path, **changes: Any) -> str:
+    file = folder / "sweep.yaml"
+    file.write_text(json.dumps(sweep_document(**changes)))
+    return str(file)
+
+
+def play(api: Api, sweep_id: str, part: Callable[[Swept], Awaitable[None]]) -> None:
+    """Do what the reconciler would."""
+
+    async def run() -> None:
+        clock = Clock()
+        store = open_store(f"sqlite:///{api.home / 'concertina.db'}", clock)
+        try:
+            await part(await Swept.of(store, clock, sweep_id))
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_sweep_is_made_looked_at_and_steered(call: Run, api: Api, tmp_path: Path) -> None:
+    file = sweep_file(tmp_path)
+    assert "would be taken: 8 trials over optimizer.lr, batch.global_size" in call("sweep", "validate", file).stdout
+    told = call("sweep", "estimate", file, "--set", "pruner=none").stdout
+    assert "25.6k samples" in told
+    assert "its speed is not known" in told
+    made = call("sweep", "submit", file, "--set", "trials=6", "-o", "json")
+    sweep = json.loads(made.stdout)
+    assert (made.returncode, sweep["trials"]["total"]) == (0, 6)
+    play(api, sweep["id"], lambda swept: swept.play())
+    assert "digits-lr  Running  eval.accuracy  95 % (trial 1)" in " ".join(call("sweep", "list").stdout.split("\n"))
+    one = call("sweep", "get", "digits-lr").stdout
+    assert "4 of 6 trials, 1 failed" in one
+    assert "optimizer.lr 0.01, batch.global_size 64" in one
+    failed = call("sweep", "trials", "digits-lr", "--state", "FAILED").stdout
+    assert "lr is too much" in failed
+    report = call("sweep", "report", "digits-lr").stdout
+    for text in ("luckiest of 2 results", "95 %", "0.15", "of a worker", "reached"):
+        assert text in report
+    job = {"name": "digits", **sweep_document()["job"]}
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    assert "the sweep names none" in call("sweep", "promote", "digits-lr").stderr
+    assert call("configuration", "put", str(tmp_path / "job.yaml")).returncode == 0
+    promoted = call("sweep", "promote", "digits-lr", "digits")
+    assert "its winner is held against digits once the sweep has ended" in promoted.stdout
+    assert "held against digits" in call("sweep", "report", "digits-lr").stdout
+    for arguments, state in ((("pause",), "paused"), (("resume",), "running"), (("extend", "9"), "running"),
+                             (("retry-failed",), "running"), (("stop",), "stopped")):  # fmt: skip
+        done = call("sweep", arguments[0], "digits-lr", *arguments[1:])
+        assert (done.returncode, f": {state}, " in done.stdout) == (0, True), done
+    assert call("sweep", "pause", "digits-lr").returncode == 2
+    assert call("sweep", "get", "nothing").returncode == 4
+
+
+def test_following_tells_each_better_value_and_failure_until_the_end(
+    api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def end(swept: Swept) -> None:
+        await swept.play()
+        await swept.finish()
+
+    with api.client() as client:
+        sweep_id = client.submit_sweep(sweep_document(name="followed"))["id"]
+        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play(api, sweep_id, end)) == 0
+        told = capsys.readouterr().out
+        assert told.startswith("Running\n")
+        for text in ("trial 2 failed: lr is too much", "best so far: 95 % (trial 1), optimizer.lr 0.01", "Succeeded"):
+            assert text in told
+        stopped = client.submit_sweep(sweep_document(name="stopped"))["id"]
+        client.command_sweep(stopped, "stop")
+        assert follow_sweep(client, stopped, Form.JSON) == 1
+        assert json.loads(capsys.readouterr().out)["state"] == "STOPPED"
+
+
+def test_a_refused_sweep_tells_pointer_and_remedy(call: Run, tmp_path: Path) -> None:
+    done = call("sweep", "submit", sweep_file(tmp_path, metric="eval.loss", mode="max", sampler="grid"))
+    assert done.returncode == 2
+    assert "/space/optimizer.lr: a grid needs values that can be counted" in done.stderr
+
+
+def test_the_code_of_its_job_is_sent_along(call: Run, api: Api, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("def build(config): ...\n")
+    # Alone the job would be refused: what is searched is missing in it.
+    job = {"entrypoint": "train:build", "code": "./code"}
+    space = {"epochs": {"choice": [1, 2]}}
+    made = call("sweep", "submit", sweep_file(tmp_path, name="own", job=job, space=space), "-o", "json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["spec"]["job"]["bundle"].startswith("bundle_")
+    refused = call("sweep", "submit", sweep_file(tmp_path, name="own", job=job, space={}))
+    assert refused.returncode == 2
+    assert "packed" not in refused.stderr

@@ -1,0 +1,100 @@
+"""What ``explain`` says of a job that lives: how old the news is, and what it does not tell as it was asked to."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from service.records import ClusterView, JobRow, NodeView, Transition
+from service.services import Services
+from service.states import JobState
+from service.words import duration
+from tests.service.given import Clock, leader, placed, record, snapshot, spec
+from workers.errors import Reason
+from workers.plan import TimelineKind
+from workers.status import TimelineRow
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def fence(services: Services, client: httpx2.AsyncClient) -> int:
+    return await leader(services.store)
+
+
+@pytest.fixture
+async def job(services: Services, fence: int) -> JobRow:
+    return await placed(services.store, fence)
+
+
+def path_of(job: JobRow, what: str) -> str:
+    return f"/api/v1/jobs/{job.id}/{what}"
+
+
+async def test_a_running_job_that_nobody_has_looked_at_for_minutes_says_so_with_the_age(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int, clock: Clock
+) -> None:
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    await services.store.reconciler.fold(snapshot(running), fence)
+    roomy = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": 1.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(roomy,)), fence)
+    await client.put(path_of(job, "scale"), json={"workers": 3})
+    fresh = (await client.get(path_of(job, "explain"))).json()
+    assert "old" not in " ".join(fresh["details"])
+    clock.advance(303)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert found["summary"] == fresh["summary"]
+    assert found["details"] == [
+        "What is told here may be old: nobody has looked at the cluster for 5 min 3 s; "
+        "the service's reconciler is away."
+    ]
+    await client.post(path_of(job, "pause"))
+    assert "reconciler.log" in (await client.get(path_of(job, "explain"))).json()["remedy"]
+
+
+async def test_a_job_behind_a_silent_link_is_not_said_to_stand_still(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    await services.store.reconciler.fold(snapshot(running), fence)
+    lost = Transition(reason=Reason.CLUSTER_LOST)
+    await services.store.reconciler.transition(running, JobState.RECOVERING, lost, fence)
+    await services.store.reconciler.put_cluster(ClusterView(is_up=False, error="it is silent"), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert "nobody sees whether the workers of the job still train" in found["summary"]
+    assert "When it was last seen, 1 worker trained." in found["details"]
+    assert "taken over" in found["remedy"]
+
+
+async def test_what_a_job_does_not_tell_as_it_was_asked_to_is_explained(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    lacks = "checkpoint.metric='user.magrin' was not reported until step 100"
+    cut = TimelineRow(
+        key="limit/metric", kind=TimelineKind.LIMIT, time=1.0, step=100, actor="service", reason=lacks, cost_s=0.0
+    )
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    await services.store.reconciler.fold(snapshot(running, timeline=(cut,)), fence)
+    assert (await client.get(path_of(job, "explain"))).json()["details"][-1] == lacks
+
+
+async def test_a_job_that_waits_is_told_its_earliest_start_by_what_those_who_train_have_left(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    full = NodeView(node_id="n1", name="n1", is_alive=True, total={"cpus": 1.0}, free={"cpus": 0.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(full,)), fence)
+    waits = (await services.store.jobs.submit(spec())).job
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+
+    async def told() -> str:
+        return str((await client.get(path_of(waits, "explain"))).json()["details"][-1])
+
+    assert await told() == "Earliest start: unknown, as jobs that have the room do not tell yet when they end."
+    for upto in (10, 20):
+        records = [record(n, samples_per_s=8.0) for n in range(upto - 9, upto + 1)]
+        await services.store.reconciler.fold(snapshot(running, records), fence)
+    (trains,) = [row for row in await services.store.reconciler.live_jobs() if row.id == job.id]
+    assert trains.total_samples is not None
+    assert trains.samples_per_s
+    left_s = (trains.total_samples - trains.samples) / trains.samples_per_s
+    assert (await told()).startswith(f"Earliest start: in about {duration(left_s)}, when jobs that train now")

@@ -1,0 +1,115 @@
+"""Populations followed by the leader: running jobs get another's state and another rate, and the books say so."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from service.records import TimelineEntry
+from service.states import JobState
+from service.sweep_records import SweepRow, SweepState, SweepView
+from tests.faults.evidence import gather
+from tests.faults.findings import assert_nothing_found
+from tests.faults.oracle import Case, judge
+from tests.service.scene import Scene
+from tests.service.test_searching import has_ended, submit, until
+from tuning.trial import TrialState
+from workers.plan import Plan
+
+pytestmark = pytest.mark.anyio
+
+NUM_ROUNDS, BATCH, STRIDE = 80, 8, 20
+
+
+def measured(plan: Plan, round: int) -> dict[str, float]:
+    """The nearer the rate is to 0.01, the lower is what an evaluation finds at the end of each stride.
+
+    Only the rate decides: trials report in any order, and who is worst must be so beside values of a stride before.
+    """
+    found = {"eval.error": 100.0 ** abs(math.log10(plan.lr.lr) + 2.0)} if round % STRIDE == 0 else {}
+    return {"loss": 1.0 / round, **found}
+
+
+async def begun(scene: Scene, kind: str) -> SweepRow:
+    scene.cluster.total, scene.cluster.measured, scene.cluster.upto = NUM_ROUNDS, measured, 0
+    job = {
+        "entrypoint": "workers.recipes.digits:build",
+        "samples": NUM_ROUNDS * BATCH,
+        "batch": {"global_size": BATCH},
+    }
+    return await submit(scene, job=job, metric="eval.error", population=kind, trials=4, parallel=4)
+
+
+async def stride(scene: Scene, sweep: SweepRow) -> SweepView:
+    """All trials train a stride further, and what is decided then is carried out."""
+    scene.cluster.upto += STRIDE
+    samples = scene.cluster.upto * BATCH
+    await until(scene, sweep, lambda view: len(view.trials) == 4 and all(t.samples >= samples for t in view.trials))
+    await scene.look()
+    await scene.look()
+    view = await until(scene, sweep, lambda view: not any(trial.course.taking for trial in view.trials))
+    for trial in view.trials:
+        while len(await donations(scene, trial.job_id)) < len(trial.course.changes):
+            await scene.look()
+    return view
+
+
+async def donations(scene: Scene, job_id: str) -> list[TimelineEntry]:
+    """The rows that tell of another job's state."""
+    return [row for row in await scene.store.telemetry.timeline(job_id, 0, 1000) if "donor" in row.after]
+
+
+def assert_books_are_clean(scene: Scene, database_url: str) -> None:
+    settings = scene.settings.model_copy(update={"database": database_url})
+    assert_nothing_found(judge(Case(evidence=gather(settings))))
+
+
+def num_changes(view: SweepView) -> int:
+    return sum(len(trial.course.changes) for trial in view.trials)
+
+
+@pytest.mark.parametrize("kind", ["pbt", "pb2"])
+async def test_bad_trials_go_on_from_good_ones_without_a_restart(scene: Scene, kind: str, database_url: str) -> None:
+    sweep = await begun(scene, kind)
+    for _ in range(NUM_ROUNDS // STRIDE):
+        await stride(scene, sweep)
+    view = await until(scene, sweep, has_ended)
+    await scene.look()
+    assert view.sweep.state is SweepState.SUCCEEDED
+    assert {trial.state for trial in view.trials} == {TrialState.COMPLETE}
+    assert num_changes(view) >= 1
+    assert len(scene.cluster.launches) == 4  # nothing was started again
+    for trial in view.trials:
+        job = await scene.store.reconciler.job(trial.job_id)
+        assert job is not None
+        assert (job.state, job.attempt, job.samples) == (JobState.SUCCEEDED, 1, NUM_ROUNDS * BATCH)
+        rows = await donations(scene, job.id)
+        assert len(rows) == len(trial.course.changes) == (job.settings.n if job.settings else 0)
+        for change, row in zip(trial.course.changes, rows, strict=True):
+            assert (row.actor, row.reason, row.after["samples"]) == (kind, change.reason, change.samples)
+            assert change.donor is not None
+            assert row.after["donor"] == view.trials[change.donor].job_id
+            assert row.steps_lost == 0
+        assert trial.reports == tuple(sorted(trial.reports, key=lambda report: report.samples))
+        if job.settings is not None:
+            assert job.settings.lr == trial.params["optimizer.lr"] == trial.course.changes[-1].params["optimizer.lr"]
+    assert_books_are_clean(scene, database_url)
+
+
+async def test_a_population_goes_on_after_its_controller_and_its_reconciler_are_gone(
+    scene: Scene, database_url: str
+) -> None:
+    sweep = await begun(scene, "pbt")
+    for turn in range(NUM_ROUNDS // STRIDE):
+        before = await stride(scene, sweep)
+        if turn == 0:
+            scene.cluster.searches.clear()
+        if turn == 1:
+            await scene.restart()
+            await scene.look()  # what was reported by now is learned; of what comes then it decides
+    assert num_changes(before) > 0
+    view = await until(scene, sweep, has_ended)
+    assert {trial.state for trial in view.trials} == {TrialState.COMPLETE}
+    assert [trial.course.changes for trial in view.trials] == [trial.course.changes for trial in before.trials]
+    assert_books_are_clean(scene, database_url)

@@ -1,0 +1,207 @@
+"""A sweep's winner held against a configuration by the leader, over a real store and workers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from service.cost import Prices
+from service.promotion import step_of
+from service.promotion_records import INCUMBENT, PromotionState, PromotionView
+from service.records import JobRow
+from service.states import JobState
+from service.sweep_records import SweepRow, SweepState
+from service.sweep_specs import read_sweep_spec, sample_job
+from tests.service.given import spec
+from tests.service.scene import Scene
+from tuning.promotion_plan import LOOKS
+from workers.errors import Reason
+from workers.spec import JobSpec
+
+pytestmark = pytest.mark.anyio
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""The rows are the same on any database: one history on each is enough."""
+
+JOB: dict[str, Any] = {
+    "entrypoint": "workers.recipes.digits:build",
+    "samples": 160,
+    "steps": None,
+    "batch": {"global_size": 8},
+    "workers": {"min": 1, "max": 1},
+}
+BETTER_LR = 0.05
+
+
+def accuracy(gain: float) -> Callable[[JobSpec], dict[str, float]]:
+    """By chance alone, of which most is a seed's, but ``gain`` for one learning rate."""
+
+    def of(job: JobSpec) -> dict[str, float]:
+        seed, own = random.Random(job.seed), random.Random(f"{job.seed} {job.optimizer.lr}")
+        value = 0.9 + seed.gauss(0, 0.01) + own.gauss(0, 0.002) + gain * (job.optimizer.lr == BETTER_LR)
+        return {"eval.accuracy": value}
+
+    return of
+
+
+async def swept(scene: Scene, gain: float, **changes: Any) -> SweepRow:
+    """A sweep of three trials that is to replace the configuration digits."""
+    scene.cluster.values, scene.cluster.num_cpus = accuracy(gain), 16.0
+    configuration = await scene.store.configurations.create("digits", spec(**JOB, labels={"team": "a"}))
+    document = {
+        "name": "lr",
+        "job": {"from": "digits"},
+        "space": {"optimizer.lr": {"choice": [0.01, BETTER_LR, 0.1]}},
+        "metric": "eval.accuracy",
+        "sampler": "grid",
+        "pruner": "none",
+        "trials": 3,
+        "parallel": 8,
+        "promote": "digits",
+        **changes,
+    }
+    parsed = read_sweep_spec(document, has_prices=False, configuration=configuration)
+    return (await scene.store.sweeps.create(parsed, sample_job(parsed))).sweep
+
+
+async def until(scene: Scene, sweep: SweepRow, holds: Callable[[PromotionView], bool]) -> PromotionView:
+    for _ in range(4000):
+        await scene.reconciler.tick()
+        view = await scene.store.reconciler.promotion_view(sweep.id)
+        assert view is not None
+        if view.promotion is not None and holds(view):
+            return view
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"never came true; last: {view}")
+
+
+def has_ended(view: PromotionView) -> bool:
+    assert view.promotion is not None
+    is_over = view.promotion.state is not PromotionState.RUNNING
+    return is_over and not any(run.is_open or run.is_news for run in view.runs)
+
+
+def has_begun(view: PromotionView) -> bool:
+    return any(not run.is_open for run in view.runs)
+
+
+async def jobs_of(scene: Scene, view: PromotionView) -> list[JobRow]:
+    found = [await scene.store.reconciler.job(run.job_id) for run in view.runs]
+    return [job for job in found if job is not None]
+
+
+async def test_a_winner_that_is_really_better_replaces_the_configuration_whoever_leads(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    await until(scene, sweep, has_begun)
+    await scene.restart()
+    view = await until(scene, sweep, has_ended)
+    promotion = view.promotion
+    assert promotion is not None
+    assert (promotion.state, promotion.version) == (PromotionState.PROMOTED, 2)
+    found = await scene.store.configurations.view("digits")
+    assert found is not None
+    now, (before,) = found.configuration, found.history
+    assert (now.version, now.document["optimizer"]["lr"], now.document["labels"]) == (2, BETTER_LR, {"team": "a"})
+    assert (before.version, before.by, before.document["optimizer"]["lr"]) == (1, sweep.id, 0.001)
+    assert before.evidence is not None
+    (measured,) = [each for each in before.evidence["finalists"] if each["trial"] == before.evidence["trial"]]
+    assert measured["num_pairs"] == LOOKS[1]
+    assert measured["low"] < 0.02 / 0.9 < measured["high"]
+    # All on the same seeds, which none was searched with; each pair once, whoever led.
+    jobs = await jobs_of(scene, view)
+    seeds = {number: [j.spec.seed for j, r in zip(jobs, view.runs, strict=True) if r.contender == number]
+             for number in {run.contender for run in view.runs}}  # fmt: skip
+    longest = seeds[INCUMBENT]
+    assert all(of == longest[: len(of)] for of in seeds.values())
+    assert len(set(longest)) == len(longest) == LOOKS[1]
+    assert 0 not in longest
+    assert {job.spec.labels["promotion"] for job in jobs} == {sweep.id}
+    assert {job.state for job in jobs} == {JobState.SUCCEEDED}
+    row = await scene.store.sweeps.sweep(sweep.id)
+    assert row is not None
+    assert (row.state, row.promote_to) == (SweepState.SUCCEEDED, None)
+
+
+@on_sqlite
+async def test_luck_replaces_nothing(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.0)
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert view.promotion.state is PromotionState.KEPT
+    assert str(view.promotion.reason).startswith("not distinguishable: after ")
+    found = await scene.store.configurations.view("digits")
+    assert found is not None
+    assert (found.configuration.version, found.history) == (1, ())
+
+
+@on_sqlite
+async def test_what_was_changed_by_hand_meanwhile_is_not_overwritten(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    await until(scene, sweep, has_begun)
+    row = await scene.store.configurations.configuration("digits")
+    assert row is not None
+    await scene.store.configurations.replace(row, spec(**JOB, seed=3))
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert view.promotion.state is PromotionState.FAILED
+    assert "it is at version 2, compared was version 1" in str(view.promotion.reason)
+    found = await scene.store.configurations.view("digits")
+    assert found is not None
+    assert (found.configuration.version, found.configuration.document["seed"]) == (2, 3)
+
+
+@on_sqlite
+async def test_a_stop_ends_the_runs_that_go_on(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    # It has begun, and its first runs start at the next tick.
+    await until(scene, sweep, lambda view: not view.runs)
+    scene.cluster.total = 1_000_000
+    view = await until(scene, sweep, lambda view: any(run.job_state is JobState.RUNNING for run in view.runs))
+    await scene.reconciler.settle(5)
+    row = await scene.store.sweeps.sweep(sweep.id)
+    assert row is not None
+    await scene.store.sweeps.stop_promotion(row, "stopped by hand")
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert (view.promotion.state, view.promotion.reason) == (PromotionState.STOPPED, "stopped by hand")
+    ends = {(job.state, job.reason) for job in await jobs_of(scene, view) if job.state is not JobState.SUCCEEDED}
+    assert ends == {(JobState.CANCELLED, Reason.CANCELLED_BY_SWEEP)}
+
+
+@on_sqlite
+async def test_its_runs_count_against_the_limits_of_the_sweep(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    view = await until(scene, sweep, has_begun)
+    await scene.reconciler.settle(5)
+    assert view.promotion is not None
+    begun_s = view.promotion.created_at
+    paid = tuple(replace(run, seconds=60.0) for run in view.runs)
+    prices = Prices(cpu_hour=60.0, gpu_hour=None, currency="EUR")
+    for limits, at_s, told in (
+        ({"time_s": 3600}, begun_s + 3599, None),
+        ({"time_s": 3600}, begun_s + 3600, "limits.time_s=3600 is reached"),
+        ({"cost": len(paid) + 0.5}, begun_s, None),
+        ({"cost": len(paid)}, begun_s, "limits.cost"),
+    ):
+        limited = view.sweep.document | {"limits": {"trials_without_improvement": 1, **limits}}
+        seen = replace(view, sweep=replace(view.sweep, spec_json=json.dumps(limited)), runs=paid)
+        end = step_of(seen, prices, at_s).end
+        assert (end is None) == (told is None)
+        assert end is None or (end.state, str(told) in end.reason) == (PromotionState.STOPPED, True)
+
+
+@on_sqlite
+async def test_a_configuration_that_is_gone_by_then_is_told(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    row = await scene.store.configurations.configuration("digits")
+    assert row is not None
+    await scene.store.configurations.delete(row)
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert view.promotion.state is PromotionState.FAILED
+    assert "there is no configuration 'digits' any more" in str(view.promotion.reason)

@@ -1,0 +1,71 @@
+"""The storage's disk goes away while the service runs, and comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from service.folders import checkpoints_place
+from service.replica import Claim
+from service.settings import Settings
+from service.states import JobState
+from service.store.opening import Store
+from tests.service.given import spec_document, zip_bytes
+from tests.service.scene import Scene
+from tests.service.test_api_jobs import assert_problem
+from tests.service.test_reconciler import save_checkpoint
+from workers.storage import MARK, StorageAwayError
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_job_that_loses_its_cluster_meanwhile_waits_and_does_not_begin_anew(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    save_checkpoint(endless, job, step=10)
+    root = Path(endless.settings.storage_url)
+    away = root.rename(root.with_name("away"))
+    root.mkdir()  # as the folder is on which the disk was mounted
+    await endless.cluster.lose_everything()
+    await endless.restart()
+    row = await endless.until(job, lambda row: row.explanation is not None)
+    assert row.explanation is not None
+    assert f"the storage {root} is there without its file" in row.explanation.summary
+    assert list(root.iterdir()) == []
+    root.rmdir()
+    away.rename(root)
+    await endless.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)
+    assert [c.step for c in await endless.store.reconciler.checkpoints(job.id)] == [10]
+    assert (checkpoints_place(str(root), job.id)) == endless.cluster.launches[-1][2].storage.checkpoints
+
+
+async def test_what_needs_the_storage_says_where_it_was(client: httpx2.AsyncClient, settings: Settings) -> None:
+    root = Path(settings.storage_url)
+    assert (await client.post("/api/v1/bundles", content=zip_bytes({"train.py": ""}))).status_code == 201
+    job = (await client.post("/api/v1/jobs", json=spec_document())).json()
+    assert (await client.get(f"/api/v1/jobs/{job['id']}/checkpoints")).json() == {"checkpoints": []}
+    away = root.rename(root.with_name("away"))
+    assert_problem(await client.get(f"/api/v1/jobs/{job['id']}/checkpoints"), 503, "UNAVAILABLE")
+    problem = assert_problem(
+        await client.post("/api/v1/bundles", content=zip_bytes({"train.py": "x = 1"})), 503, "UNAVAILABLE"
+    )
+    assert f"the storage {root} is not there" in problem["detail"]
+    assert not root.exists()
+    away.rename(root)
+    assert (await client.post("/api/v1/bundles", content=zip_bytes({"train.py": "x = 1"}))).status_code == 201
+
+
+async def test_a_service_that_starts_without_its_disk_makes_no_other_storage(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "storage"
+    await Claim(store.reconciler, str(root)).take()
+    name = await store.reconciler.installation_id()
+    assert (root / MARK).read_text().strip() == name
+    away = root.rename(tmp_path / "away")
+    with pytest.raises(StorageAwayError, match=rf"has borne the mark.*write {name} into the file {root}/{MARK}"):
+        await Claim(store.reconciler, str(root)).take()
+    assert not root.exists()
+    await Claim(store.reconciler, str(tmp_path / "new")).take()  # whoever says where is told apart
+    away.rename(root)
+    await Claim(store.reconciler, str(root)).take()

@@ -1,0 +1,88 @@
+"""Schedules that start sweeps: each goes on from what the last one found."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.store.opening import Store
+from service.sweep_records import SweepState
+from service.targets import Kind
+from tests.service.given import Clock, spec
+from tests.service.scheduled import SWEEP, Firing, at, firing_at_seven, schedule_spec
+from tests.service.swept import point
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def firing(store: Store, clock: Clock) -> Firing:
+    return await firing_at_seven(store, clock)
+
+
+async def test_a_sweep_begins_from_the_last_one_that_found_something(firing: Firing) -> None:
+    schedule = await firing.create(target={"sweep": SWEEP}, overlap="allow")
+    await firing.at(at(8))
+    (first,) = [firing.swept(child) for child in await firing.children(schedule)]
+    row = await first.row()
+    assert (row.name, row.state, row.spec.warm_start) == ("nightly", SweepState.RUNNING, [])
+    await first.begin(point(0.01))
+    assert (await first.job(0)).spec.labels == {"sweep": first.id, "trial": "0", "schedule": "nightly"}
+    await first.complete(0, 0.9)
+    await firing.at(at(9))
+    # The second night finds nothing; the third one learns from the first.
+    await firing.at(at(10))
+    _, second, third = [await firing.swept(child).row() for child in await firing.children(schedule)]
+    assert (second.spec.warm_start, third.spec.warm_start) == ([first.id], [first.id])
+    (run, *_) = await firing.store.schedules.runs(schedule.id, 10)
+    assert (run.kind, run.child_state) == (Kind.SWEEP, SweepState.RUNNING)
+
+
+async def test_another_metric_begins_anew(firing: Firing) -> None:
+    schedule = await firing.create(target={"sweep": SWEEP}, overlap="allow")
+    await firing.at(at(8))
+    spec, target = schedule_spec(target={"sweep": {**SWEEP, "metric": "loss", "mode": "min"}}, overlap="allow")
+    row = await firing.row(schedule)
+    await firing.store.schedules.replace(row, spec, target, row.upcoming)
+    await firing.at(at(9))
+    _, second = await firing.children(schedule)
+    assert (await firing.swept(second).row()).spec.warm_start == []
+
+
+async def test_a_sweep_that_goes_on_is_skipped_over_or_stopped_for_the_next(firing: Firing) -> None:
+    patient = await firing.create(name="patient", target={"sweep": SWEEP})
+    hasty = await firing.create(name="hasty", target={"sweep": SWEEP}, overlap="cancel_other")
+    await firing.at(at(8))
+    await firing.at(at(9))
+    assert await firing.told(patient) == [("08:00", "STARTED"), ("09:00", "SKIPPED")]
+    first, second = [await firing.swept(child).row() for child in await firing.children(hasty)]
+    assert (first.state, first.reason) == (SweepState.STOPPED, "its schedule stopped it for the next run")
+    assert second.state is SweepState.RUNNING
+
+
+async def test_sweeps_that_fail_in_a_row_pause_their_schedule(firing: Firing) -> None:
+    schedule = await firing.create(target={"sweep": SWEEP}, pause_after_failures=2)
+    for hour in (8, 9):
+        await firing.at(at(hour))
+        child = firing.swept((await firing.children(schedule))[-1])
+        await firing.store.sweeps.move(await child.row(), SweepState.FAILED, "all trials failed")
+    await firing.catch_up()
+    paused = await firing.row(schedule)
+    assert (paused.state, paused.num_failures) == ("PAUSED", 2)
+
+
+async def test_each_time_takes_the_job_as_its_configuration_is_by_then(firing: Firing) -> None:
+    store = firing.store
+    row = await store.configurations.create("digits", spec(steps=None, samples=3200, seed=1))
+    target = {"sweep": {**SWEEP, "job": {"from": "digits"}}}
+    schedule_of, parsed = schedule_spec(configuration=row, target=target, overlap="allow")
+    schedule = (await store.schedules.create(schedule_of, parsed)).schedule
+    assert schedule.document["target"]["sweep"]["job"] == {"from": "digits"}
+    await firing.at(at(8))
+    replaced = await store.configurations.replace(row, spec(steps=None, samples=3200, seed=2))
+    await firing.at(at(9))
+    found = [await firing.swept(child).row() for child in await firing.children(schedule)]
+    assert [(each.origin and each.origin.version, each.spec.job["seed"]) for each in found] == [(1, 1), (2, 2)]
+    await store.configurations.delete(replaced.configuration)
+    await firing.at(at(10))
+    (run, *_) = await store.schedules.runs(schedule.id, 1)
+    assert (run.outcome, "there is no configuration 'digits'" in str(run.reason)) == ("FAILED", True)

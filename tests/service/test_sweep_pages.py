@@ -1,0 +1,130 @@
+"""The pages of sweeps: what they show of each kind of sweep."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from service.api.sweep_shapes import SweepReport
+from service.pages.sweep_charts import curve_view, levels, parallel_view
+from service.services import Services
+from tests.service.given import Clock, leader
+from tests.service.scheduled import SWEEP, schedule_document
+from tests.service.swept import JOB, Swept, sweep_document
+
+pytestmark = pytest.mark.anyio
+
+BROWSER = {"Origin": "http://127.0.0.1:8420", "Sec-Fetch-Site": "same-origin", "Accept": "text/html"}
+
+
+@pytest.fixture
+async def swept(client: httpx2.AsyncClient, services: Services, clock: Clock) -> Swept:
+    return await Swept.created(services.store, clock, await leader(services.store))
+
+
+async def test_a_page_is_whole_before_the_first_trial_and_after_the_last(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place = f"/sweeps/{swept.id}"
+    young = (await client.get(place)).text
+    for text in ("No trial is complete yet", "The curve begins with", "No trial yet", "Told once four trials"):
+        assert text in young
+    await swept.play()
+    await swept.finish()
+    await swept.look()
+    for address in (place, f"{place}?sort=best", f"{place}?from=x"):
+        answer = await client.get(address)
+        assert answer.status_code == 200
+        for text in (
+            "<b>95 %</b>",
+            "luckiest of 2 results",
+            "lr is too much",
+            "state PRUNED",
+            'data-trial="3"',
+            "Ray",
+        ):
+            assert text in answer.text, text
+    assert (await client.get("/sweeps")).text.count("digits-lr") >= 1
+    assert (await client.get("/sweeps?q=nothing")).status_code == 200
+    assert (await client.get("/sweeps/sweep_x")).status_code == 404
+    job = await swept.job(0)
+    assert f'trial 0 of <a href="{place}">' in (await client.get(f"/jobs/{job.id}")).text
+
+
+async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place = f"/sweeps/{swept.id}"
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await swept.play()
+    await swept.finish()
+    await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    assert "once the sweep has ended" in (await client.get(place)).text
+    await swept.compare()
+    going_on = (await client.get(place)).text
+    assert "its winner is held against version 1 of digits: 0 of 2 runs have ended so far" in going_on
+    assert "Stop comparing" in going_on
+    await swept.conclude({-1: 0.9, 0: 0.85, 1: 0.92}.__getitem__)
+    ended = (await client.get(place)).text
+    for text in (
+        "digits is at version 2 now: trial 1",
+        "is better by 2.2 % (2.2 to 2.2 %) in 8 pairs",
+        "92 %",
+        "in use",
+    ):
+        assert text in ended, text
+    told = (await client.get("/configurations/digits")).text
+    assert "is better by 2.2 %" in told
+    assert f'href="{place}"' in told
+    report = (await client.get(f"/api/v1{place}/report")).json()
+    SweepReport.model_validate(report)
+    assert (report["promotion"]["trial"], report["promotion"]["version"]) == (1, 2)
+    again = await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    assert "that was decided: trial 1 is better; extend the sweep" in again.json()["detail"]
+
+
+async def test_actions_without_javascript_ask_and_lead_back(client: httpx2.AsyncClient, swept: Swept) -> None:
+    place = f"/sweeps/{swept.id}"
+    extended = await client.post(f"{place}/actions/extend", data={"trials": "12"}, headers=BROWSER)
+    assert (extended.status_code, extended.headers["location"]) == (303, place)
+    assert (await swept.row()).num_trials == 12
+    for wanted, status in (("x", 422), ("3", 422)):
+        refused = await client.post(f"{place}/actions/extend", data={"trials": wanted}, headers=BROWSER)
+        assert refused.status_code == status
+    asked = await client.post(f"{place}/actions/stop", headers=BROWSER)
+    assert (asked.status_code, "Stop digits-lr?" in asked.text, (await swept.row()).state) == (200, True, "RUNNING")
+    await client.post(f"{place}/actions/stop", data={"confirmed": "yes"}, headers=BROWSER)
+    assert (await swept.row()).state == "STOPPED"
+
+
+async def test_the_page_of_a_schedule_leads_to_the_sweeps_that_it_started(client: httpx2.AsyncClient) -> None:
+    made = (await client.post("/api/v1/schedules", json=schedule_document(target={"sweep": SWEEP}))).json()
+    run = (await client.post(f"/api/v1/schedules/{made['id']}/trigger")).json()
+    told = (await client.get(f"/schedules/{made['id']}")).text
+    assert f'href="/sweeps/{run["child_id"]}"' in told
+    assert 'href="/sweeps?q=nightly"' in told
+    assert run["child_id"] in (await client.get("/sweeps?q=nightly")).text
+
+
+def trial(number: int, value: float | None, **params: float) -> dict[str, object]:
+    named = {path.replace("__", "."): given for path, given in params.items()}
+    return {"number": number, "value": value, "last_value": None, "params": named}
+
+
+def test_less_is_drawn_higher_where_less_is_better() -> None:
+    spec = {**sweep_document(), "metric": "loss", "mode": "min"}
+    trials = [trial(0, 2.0, optimizer__lr=1e-4, batch__global_size=32), trial(1, 1.0, optimizer__lr=1e-1)]
+    drawn = parallel_view(spec, trials, levels(trials, "min"))
+    assert drawn is not None
+    assert [line["at"] for line in drawn["lines"]] == ["0.000 0.000 0.000", "1.000 - 1.000"]
+    assert [tick["word"] for tick in drawn["axes"][2]["ticks"]] == ["2", "1"]
+    assert (drawn["lines"][-1]["number"], drawn["lines"][0]["level"]) == (1, 0)
+
+
+def test_the_curve_is_one_step_after_another() -> None:
+    better = {"trial": 0, "value": 0.5, "gain": None, "worker_s": 1.0}
+    points = [{"trial": n, "best": best, "samples": n, "worker_s": n} for n, best in enumerate([None, 0.5, 0.5, 1.0])]
+    drawn = curve_view({"metric": "loss", "best_so_far": points, "improvements": [{**better, "trial": 1}]})
+    assert drawn is not None
+    assert drawn["path"] == "M4.0 96.0H996.0V4.0H996.0"
+    assert [mark["x"] for mark in drawn["marks"]] == ["4.0"]

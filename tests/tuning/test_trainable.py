@@ -1,0 +1,140 @@
+"""A Concertina job as a trial of Ray Tune, over a service that only remembers jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.tuning.fake_service import FakeService, fake_service
+from tuning.remote_jobs import RemoteJobs, ServiceAddress, ServiceAwayError, ServiceError, service_address
+from tuning.trainable import ConcertinaTrainable, TrialSetting, concertina_trainable
+from tuning.tune_jobs import trial_job
+from workers.errors import SpecError
+
+METRIC = "eval.accuracy"
+JOB = {"entrypoint": "workers.recipes.digits:build", "steps": 10, "batch": {"global_size": 8}}
+
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    with fake_service(METRIC) as running:
+        yield running
+
+
+def trial(service: FakeService, config: dict[str, Any], trial_id: str = "a1_00000", **changed: Any) -> Any:
+    """The object that Tune would make in a process of its own, without Tune's folders."""
+    made: Any = ConcertinaTrainable.__new__(ConcertinaTrainable)
+    made._trial_info = SimpleNamespace(trial_id=trial_id, experiment_name="night")
+    made.setup(config, TrialSetting(**{"job": JOB, "metric": METRIC, "address": service.address, **changed}))
+    return made
+
+
+def test_each_report_of_the_job_is_a_result_and_the_last_one_says_so(service: FakeService) -> None:
+    made = trial(service, {"optimizer.lr": 0.5})
+    assert service.jobs == []  # what it goes on from is known at its first step
+    service.reports = {5: 0.1}
+    found = [made.step()]
+    [job] = service.jobs
+    job.reports, job.ends_at = {5: 0.1, 8: 0.2, 10: 0.3}, job.num_looks + 3
+    found += [made.step(), made.step()]  # the job ends a little after its last report
+    told = [(result["samples"], result[METRIC], result["done"]) for result in found]
+    assert told == [(40, 0.1, False), (64, 0.2, False), (80, 0.3, True)]
+    assert (job.spec["name"], job.spec["optimizer"]["lr"]) == ("tune-a1-00000", 0.5)
+    made.cleanup()
+    assert job.commands == []
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+@pytest.mark.parametrize("was_killed", [True, False])
+def test_a_trial_restored_in_another_process_goes_on_with_the_same_job(
+    service: FakeService, has_checkpoint: bool, was_killed: bool
+) -> None:
+    service.reports = {3: 0.1, 6: 0.2}
+    first = trial(service, {"optimizer.lr": 0.5})
+    assert first.step()["samples"] == 24
+    kept = first.save_checkpoint("") if has_checkpoint else None
+    [job] = service.jobs
+    if not was_killed:
+        first.cleanup()
+        assert job.state == "CANCELLED"
+    second = trial(service, {"optimizer.lr": 0.5})
+    if kept:
+        second.load_checkpoint(kept)
+    assert second.step()["samples"] == (48 if has_checkpoint else 24)
+    assert service.jobs == [job]
+    assert job.commands == ([] if was_killed else ["cancel", "retry"])
+
+
+def test_another_trial_begins_from_the_checkpoint_that_was_named(service: FakeService) -> None:
+    service.reports, service.checkpoints = {3: 0.1, 6: 0.2}, [2, 5]
+    donor = trial(service, {"optimizer.lr": 0.5})
+    assert [donor.step()["samples"], donor.step()["samples"]] == [24, 48]
+    service.reports, service.checkpoints = {6: 0.3}, [5]
+    config = {"optimizer.lr": 0.1, "batch.global_size": 16}
+    taker = trial(service, config, "a1_00001")
+    taker.load_checkpoint(donor.save_checkpoint(""))
+    assert taker.step()["samples"] == 5 * 8 + 16
+    assert service.jobs[1].spec["init_from"] == {"job": "job_0", "step": 5, "state": "all"}
+    # Restored from a checkpoint of its own, it is the job that began so, and no third one.
+    again = trial(service, config, "a1_00001")
+    again.load_checkpoint(taker.save_checkpoint(""))
+    service.jobs[1].reports = {6: 0.3, 7: 0.4}
+    assert (again.step()["samples"], len(service.jobs)) == (5 * 8 + 32, 2)
+
+
+def test_an_actor_that_serves_the_next_trial_cancels_the_job_of_the_last(service: FakeService) -> None:
+    service.reports = {3: 0.1}
+    made = trial(service, {"optimizer.lr": 0.5}, report_samples=24)
+    made.step()
+    made._trial_info.trial_id = "a1_00001"
+    assert made.reset_config({"optimizer.lr": 0.1})
+    made.step()
+    assert [job.state for job in service.jobs] == ["CANCELLED", "RUNNING"]
+    assert [job.spec["optimizer"]["lr"] for job in service.jobs] == [0.5, 0.1]
+    assert service.jobs[1].spec["eval_every_steps"] == 3
+
+
+def test_what_goes_wrong_is_told_in_words_and_within_its_bound(service: FakeService) -> None:
+    with pytest.raises(SpecError, match=r"/param_space/optimiser.lr: .*did you mean optimizer"):
+        trial_job(JOB, {"optimiser.lr": 0.1}, "t")
+    with pytest.raises(SpecError, match="plain values"):
+        trial_job(JOB, {"config.model": object()}, "t")
+    with pytest.raises(ServiceError, match=r"(?s)refuses \(422\).*/optimizer/lr: .*-1"):
+        trial(service, {"optimizer.lr": -1.0})
+    with pytest.raises(SpecError, match="acuracy"):
+        concertina_trainable(JOB, metric="acuracy", url=service.address.url, token="t")
+    silent = trial(service, {}, patience_s=0.0)
+    with pytest.raises(ServiceError, match=r"is RUNNING and has not reported eval.accuracy .*two CPUs"):
+        silent.step()
+    service.jobs[0].state = "SUCCEEDED"
+    with pytest.raises(ServiceError, match=r"never reported eval\.accuracy; it reported: nothing"):
+        silent.step()
+    service.jobs[0].state = "FAILED"
+    with pytest.raises(ServiceError, match="is FAILED: it waits for two CPUs"):
+        silent.step()
+
+
+def test_nobody_at_the_address_is_told_within_the_bound() -> None:
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    address = ServiceAddress(url="http://127.0.0.1:9", token="t")
+    jobs = RemoteJobs(address, sleep=sleep, clock=lambda: now_s[0])
+    with pytest.raises(ServiceAwayError, match=r"no answer from http://127.0.0.1:9 for 10 s .*concertina serve"):
+        jobs.check(10.0)
+    assert 5.0 < now_s[0] <= 10.0
+
+
+def test_the_token_of_this_machine_goes_to_no_other(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("own\n")
+    home = {"CONCERTINA_HOME": str(tmp_path)}
+    assert service_address(environ=home).token == "own"
+    with pytest.raises(ServiceError, match="CONCERTINA_TOKEN"):
+        service_address("https://elsewhere.example", environ=home)
+    assert "given" not in repr(service_address("https://elsewhere.example", "given", home))

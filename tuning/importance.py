@@ -1,0 +1,34 @@
+"""Which parameters of a search mattered."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+from tuning.optuna_trials import optuna_trial, study_with
+from tuning.space import Space
+from tuning.spec_parts import Mode
+from tuning.trial import Trial, TrialState
+
+_LEAST_FOR_IMPORTANCE = 4
+
+
+def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, float]:
+    """Share of each parameter in what makes a trial one of the better ones; the shares sum to 1.
+
+    PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): some 60 ms for 100 trials. Empty where too few trials are
+    complete or all are alike; parameters with conditions are left out, as not every trial has them.
+    """
+    complete = [t for t in trials if t.state is TrialState.COMPLETE and math.isfinite(t.value or math.nan)]
+    if len(complete) < _LEAST_FOR_IMPORTANCE or len({t.value for t in complete}) == 1:
+        return {}
+    shared = [p.path for p in space.parameters if not p.when and p.distribution.count() != 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        study = study_with([optuna_trial(trial, space) for trial in complete], mode)
+        shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=shared)
+    return {path: float(share) for path, share in shares.items() if math.isfinite(share)}

@@ -1,0 +1,124 @@
+"""What a search is told and what it answers: rows in, orders out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tuning.trial import Trial
+from tuning.values import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Begin a trial at a point.
+
+    ``first_rung`` (in samples) is where it is compared first, None where nowhere; ``until`` where it waits for that.
+    """
+
+    number: int
+    params: Params
+    first_rung: int | None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Let a running trial wait at a rung, given in samples, with its state kept."""
+
+    number: int
+    rung: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Let a waiting trial train on, up to ``until`` (in samples; None: to its end)."""
+
+    number: int
+    reason: str
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """Let a running trial, which has passed its rung, train on up to ``until`` (in samples; None: to its end)."""
+
+    number: int
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prune:
+    """End a trial for good."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploit:
+    """Let a running trial go on from the state of trial ``donor``, as it is by now, with these parameters."""
+
+    number: int
+    donor: int
+    params: Params
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The sweep is over; what still waits is pruned."""
+
+    has_succeeded: bool
+    reason: str
+
+
+Order: TypeAlias = Start | Hold | Resume | Advance | Prune | Exploit | Finish
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a sweep stands, besides its trials.
+
+    ``num_trials`` is how many it may have in all; ``samples_per_epoch`` None until a trial has told its data;
+    ``time_s`` the seconds that it ran, ``cost`` in the currency of the settings, None without prices.
+    """
+
+    num_trials: int
+    samples_per_epoch: int | None
+    time_s: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What a search begins from: its resolved spec as JSON, and the trials of the sweeps that it learns from.
+
+    ``incumbents`` are the job specs in use now, whose points it tries first.
+    """
+
+    spec_json: str
+    earlier: Mapping[str, Sequence[Trial]]
+    incumbents: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """``trials`` are those that changed since the last question; all, in the order in which they ended, at a beginning.
+
+    A trial is WAITING only where it is held at a rung; one that is about to start counts as RUNNING.
+    """
+
+    beginning: Beginning | None
+    trials: Sequence[Trial]
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``orders`` are to be carried out as they stand, all in one; ``importance`` is each parameter's share."""
+
+    orders: tuple[Order, ...]
+    importance: Mapping[str, float]

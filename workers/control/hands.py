@@ -1,0 +1,110 @@
+"""Every single thing that a controller's fleet does on Ray; it may die before and after each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from workers.assignment import Assignment
+from workers.control.actor import Tail
+from workers.control.launch import Launch
+from workers.control.names import SpareName
+from workers.plan import Plan, PlanId
+from workers.status import Acknowledged, WorkerStatus
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """For whom a call is, by its name, and the caller's term: an actor may be another worker by now."""
+
+    name: str
+    term: int
+
+
+class Hands(Protocol):
+    """Calls of one event loop. An actor is whatever ``find``, ``spare`` or ``create`` gave.
+
+    All raise RayError. What is said to a worker bears its name and the caller's term, and raises RayTaskError of
+    StaleTermError where a higher one was heard, of ReturnedError where that worker has ended and its process serves
+    another or waits for one; ActorUnavailableError where nobody can be reached, another RayActorError where it
+    is gone.
+    """
+
+    async def names(self) -> list[str]:
+        """See ``Roster.names``."""
+        ...
+
+    async def find(self, name: str) -> Any:
+        """The actor of a name. Raises ValueError where there is none."""
+        ...
+
+    async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+        """Spares to try, on nodes with that much room as far as is known, and on none of those to avoid."""
+        ...
+
+    async def take(self, spare: SpareName, name: str) -> bool:
+        """See ``Roster.take``."""
+        ...
+
+    async def spare(self, spare: SpareName) -> Any:
+        """A spare's actor. Raises ValueError where it is gone."""
+        ...
+
+    async def seat(self, actor: Any, room: Mapping[str, float]) -> bool:
+        """Let a spare reserve what it needs as a worker; False where its node does not have it."""
+        ...
+
+    async def waiting(self, pool: str, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+        """Processes that wait in a pool, on nodes as of ``nearest``."""
+        ...
+
+    async def call_up(self, actor: Any, room: Mapping[str, float], name: str) -> bool:
+        """Let a process out of its pool become a worker; False where another was faster, or its node has no room."""
+        ...
+
+    async def give_back(self, spare: SpareName) -> None:
+        """See ``Roster.give_back``."""
+        ...
+
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
+        """A new actor on none of the nodes to avoid; it may still wait for its place."""
+        ...
+
+    async def start(self, actor: Any, assignment: Assignment, to: To, bundle: list[Any]) -> None:
+        """Tell an actor what to train; returns once it has its place and has begun."""
+        ...
+
+    async def poll(
+        self, actor: Any, to: To, plan: Plan | None, acked: Acknowledged, wants_records: bool
+    ) -> WorkerStatus:
+        """Hand over a plan, renew the lease, and hear how it is."""
+        ...
+
+    async def halt(self, actor: Any, to: To, plan_id: PlanId) -> None:
+        """Let a worker leave the group of any plan up to this."""
+        ...
+
+    async def stop(self, actor: Any, to: To, save: bool) -> None:
+        """Let a worker end in order."""
+        ...
+
+    async def watch(self, actor: Any, to: To) -> None:
+        """Wait for a higher term; a worker's end shows as an error, also where its process stays."""
+        ...
+
+    async def tail(self, actor: Any, to: To, path: str, offset: int) -> Tail | None:
+        """What a lost worker left in its log on that actor's node."""
+        ...
+
+    async def kill(self, actor: Any) -> None:
+        """End an actor's process, whatever it does."""
+        ...
+
+    async def put(self, url: str) -> Any:
+        """A reference to an archive's bytes, which lives as long as this process."""
+        ...
+
+    def leave(self) -> None:
+        """End this process at once."""
+        ...

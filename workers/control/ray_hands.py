@@ -1,0 +1,136 @@
+"""The hands of a fleet, by Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node
+
+from workers.assignment import Assignment
+from workers.control.actor import Tail, train_worker_actor
+from workers.control.hands import To
+from workers.control.launch import Launch
+from workers.control.names import NODE_ID_LABEL, SpareName
+from workers.control.roster import Roster
+from workers.plan import Plan, PlanId
+from workers.status import Acknowledged, WorkerStatus
+from workers.storage import open_storage, read
+
+MAX_SPARES = 2
+
+_free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
+
+
+class RayHands:
+    """``Hands`` in one namespace. Needs this process to be an actor of that Ray.
+
+    ``leave`` is what it does in place of ending the process.
+    """
+
+    def __init__(self, namespace: str, leave: Callable[[], None] | None = None) -> None:
+        self._roster = Roster(namespace)
+        self._leave = leave or (lambda: os._exit(0))
+
+    async def names(self) -> list[str]:
+        return await asyncio.to_thread(self._roster.names)
+
+    async def find(self, name: str) -> Any:
+        return await asyncio.to_thread(self._roster.find, name)
+
+    async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+        return await asyncio.to_thread(_nearest, self._roster, room, avoids)
+
+    async def take(self, spare: SpareName, name: str) -> bool:
+        return await asyncio.to_thread(self._roster.take, spare, name)
+
+    async def spare(self, spare: SpareName) -> Any:
+        return await asyncio.to_thread(self._roster.spare, spare)
+
+    async def seat(self, actor: Any, room: Mapping[str, float]) -> bool:
+        return bool(await actor.take_seat.remote(dict(room)))
+
+    async def waiting(self, pool: str, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+        return await asyncio.to_thread(_waiting, self._roster, pool, room, avoids)
+
+    async def call_up(self, actor: Any, room: Mapping[str, float], name: str) -> bool:
+        return bool(await actor.call_up.remote(dict(room), name))
+
+    async def give_back(self, spare: SpareName) -> None:
+        await asyncio.to_thread(self._roster.give_back, spare)
+
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
+        return await asyncio.to_thread(_create, self._roster.namespace, launch, name, avoids)
+
+    async def start(self, actor: Any, assignment: Assignment, to: To, bundle: list[Any]) -> None:
+        await actor.start.remote(assignment, to.term, bundle)
+
+    async def poll(
+        self, actor: Any, to: To, plan: Plan | None, acked: Acknowledged, wants_records: bool
+    ) -> WorkerStatus:
+        status = await actor.poll.remote(to.name, to.term, plan, acked, wants_records)
+        assert isinstance(status, WorkerStatus)
+        return status
+
+    async def halt(self, actor: Any, to: To, plan_id: PlanId) -> None:
+        await actor.halt.remote(to.name, to.term, plan_id)
+
+    async def stop(self, actor: Any, to: To, save: bool) -> None:
+        await actor.stop.remote(to.name, to.term, save)
+
+    async def watch(self, actor: Any, to: To) -> None:
+        await actor.watch.remote(to.name, to.term)
+
+    async def tail(self, actor: Any, to: To, path: str, offset: int) -> Tail | None:
+        found: Tail | None = await actor.tail.remote(to.name, to.term, path, offset)
+        return found
+
+    async def kill(self, actor: Any) -> None:
+        await asyncio.to_thread(ray.kill, actor)
+
+    async def put(self, url: str) -> Any:
+        return await asyncio.to_thread(_put, url)
+
+    def leave(self) -> None:
+        self._leave()
+
+
+def _nearest(roster: Roster, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+    return _roomy([spare for spare in roster.spares() if spare.node_id not in avoids], room)[:MAX_SPARES]
+
+
+def _waiting(roster: Roster, pool: str, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+    return _roomy([spare for spare in roster.pooled(pool) if spare.node_id not in avoids], room)
+
+
+def _roomy(spares: list[SpareName], room: Mapping[str, float]) -> list[SpareName]:
+    """Those with room; Ray too would look on this node first."""
+    if not spares:
+        return []
+    here, free = ray.get_runtime_context().get_node_id(), _free_by_node()
+    roomy = [s for s in spares if all(free.get(s.node_id, {}).get(kind, 0.0) >= n for kind, n in room.items())]
+    return sorted(roomy, key=lambda spare: spare.node_id != here)
+
+
+def _create(namespace: str, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
+    resources = launch.spec.resources
+    options: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "num_cpus": resources.cpus,
+        "num_gpus": resources.gpus,
+    }
+    if resources.memory_bytes is not None:
+        options["memory"] = resources.memory_bytes
+    if avoids:
+        options["label_selector"] = {NODE_ID_LABEL: f"!in({','.join(sorted(avoids))})"}
+    return train_worker_actor().options(**options).remote(namespace)
+
+
+def _put(url: str) -> Any:
+    place, _, key = url.rpartition("/")
+    return ray.put(read(open_storage(place), key))
