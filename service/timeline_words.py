@@ -195,7 +195,7 @@ def _batch(row: Mapping[str, Any]) -> str:
 
 
 def _limit(row: Mapping[str, Any]) -> str:
-    return f"A limit was reached{_because(row)}"
+    return _sentence(row) if row.get("actor") == "sweep" else f"A limit was reached{_because(row)}"
 
 
 _BEGINNINGS = {

@@ -164,14 +164,16 @@ def stand(desk: Desk, *worker_ids: str, age_s: float = 0.0) -> None:
         desk.say(worker_id, Phase.HELD, phase_age_s=age_s)
 
 
-def test_a_line_is_moved_by_plans_of_the_same_group_which_tell_its_owner_nothing() -> None:
+def test_a_line_is_moved_by_plans_of_the_same_group_whose_rows_say_how_far_it_may_train() -> None:
     desk = Desk()
     ids = desk.started(2)
-    for line in (48, 90, None):
+    for line, where in ((48, "until 48 samples"), (90, "until 90 samples"), (None, "to its end")):
         before = desk.plan
         desk.direction = replace(desk.direction, until=line)
         desk.turn()
-        assert (desk.plan.until, desk.plan.switch, desk.notes()) == (line, Switch.AGREED, [])
+        assert (desk.plan.until, desk.plan.switch) == (line, Switch.AGREED)
+        [row] = desk.notes()
+        assert (row.kind, row.actor, row.reason) == (TimelineKind.LIMIT, "sweep", f"its sweep lets it train {where}")
         assert (desk.plan.generation, desk.plan.members) == (before.generation, before.members)
         stand(desk, *ids)
         plan_id = desk.plan.id

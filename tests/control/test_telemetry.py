@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-import pytest
-
 from service.timeline_words import sentence
 from workers.control import telemetry as module
 from workers.control.telemetry import Pending, Telemetry
@@ -85,26 +83,6 @@ def told(buffers: Telemetry) -> list[tuple[int, int]]:
     return [(r.round, r.generation) for r in buffers.pending().records]
 
 
-def is_drained(buffers: Telemetry) -> bool:
-    """Whether the store has everything."""
-    left = buffers.pending()
-    return not (left.records or left.logs or left.checkpoints or left.timeline)
-
-
-def test_a_portion_is_all_there_is_unless_it_is_too_much_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SENT_RECORDS", 2)
-    monkeypatch.setattr(module, "MAX_SENT_LOG_BYTES", 5)
-    buffers = Telemetry(G, Acknowledged())
-    buffers.take(status(record(1), record(2), record(3), logs=(chunk(0, b"12345678"),)))
-    assert not buffers.is_all(buffers.pending())
-    buffers.acknowledge(Acknowledged(rounds=(1, 1)))
-    assert not buffers.is_all(buffers.pending())
-    buffers.acknowledge(Acknowledged(rounds=(1, 1), log_offsets={"1.1": 5}))
-    portion = buffers.pending()
-    assert buffers.is_all(portion)
-    assert ([r.round for r in portion.records], [c.data for c in portion.logs]) == ([2, 3], [b"678"])
-
-
 def test_records_are_kept_until_the_store_has_them() -> None:
     buffers = Telemetry(G, Acknowledged())
     buffers.take(status(record(1), record(2)))
@@ -114,9 +92,9 @@ def test_records_are_kept_until_the_store_has_them() -> None:
     assert told(buffers) == [(3, 1)]
     buffers.take(status(record(1), record(2), record(3)))
     assert told(buffers) == [(3, 1)]
-    assert not is_drained(buffers)
+    assert not buffers.is_drained
     buffers.acknowledge(Acknowledged(rounds=(1, 3)))
-    assert is_drained(buffers)
+    assert buffers.is_drained
 
 
 def test_of_two_records_of_one_round_the_higher_generation_stays() -> None:
@@ -179,7 +157,7 @@ def test_log_pieces_adjoin_and_are_told_from_what_is_stored_on() -> None:
     buffers.take_log(chunk(20, b"late"))
     assert buffers.pending().logs == (chunk(12, b"th"), chunk(20, b"late"))
     buffers.acknowledge(Acknowledged(log_offsets={"1.1": 24}))
-    assert is_drained(buffers)
+    assert buffers.is_drained
 
 
 def test_logs_are_sent_in_portions(monkeypatch) -> None:  # type: ignore[no-untyped-def]  # pytest
@@ -204,7 +182,7 @@ def test_a_save_that_failed_is_told_once_however_often_it_is_polled() -> None:
     buffers.acknowledge(Acknowledged(timeline=frozenset({row.key})))
     buffers.take(status(failed_saves=(failed,)))
     assert buffers.pending().timeline == ()
-    assert is_drained(buffers)
+    assert buffers.is_drained
 
 
 def test_checkpoints_are_kept_until_registered() -> None:
@@ -222,12 +200,12 @@ def test_a_row_gets_its_price_from_the_records_around_the_change() -> None:
     assert buffers.pending().timeline[0].cost_s is None
     buffers.acknowledge(Acknowledged(rounds=(1, 3), timeline=frozenset({"plan/1/2"})))
     assert buffers.pending().timeline == ()
-    assert is_drained(buffers)
+    assert buffers.is_drained
     buffers.take(status(record(4, generation=2, n=2, time=4.5)))
     (priced,) = buffers.pending().timeline
     assert (priced.cost_s, priced.steps_lost, priced.step) == (0.5, 0, 3)
     buffers.acknowledge(Acknowledged(rounds=(1, 4), timeline=frozenset({"plan/1/2"})))
-    assert is_drained(buffers)
+    assert buffers.is_drained
 
 
 def test_a_restore_tells_how_many_rounds_were_lost() -> None:
@@ -274,7 +252,7 @@ def test_a_successor_prices_what_its_predecessor_left_open_by_the_last_commit_in
         ("plan/1/3", 3.0, 5),
     ]
     buffers.acknowledge(Acknowledged(rounds=(1, 6), timeline=keys))
-    assert is_drained(buffers)
+    assert buffers.is_drained
 
 
 def test_a_successor_prices_its_own_plan_though_every_record_before_it_is_stored() -> None:
@@ -300,7 +278,7 @@ def test_a_smaller_micro_batch_is_one_row_a_worker_and_size_with_its_reason() ->
     assert sentence(asdict(rows[1])) == f"Micro-batch 8 → 4: worker 1.2: {halved.reason}"
     telemetry.acknowledge(Acknowledged(timeline=frozenset(r.key for r in rows)))
     telemetry.take(status(back_offs=(halved,)))
-    assert is_drained(telemetry)
+    assert telemetry.is_drained
 
 
 def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> None:
@@ -316,7 +294,7 @@ def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> Non
     telemetry.acknowledge(Acknowledged(timeline=frozenset({"limit/logs"})))  # the other's key is long forgotten
     telemetry.take(status(cuts=cuts))
     assert telemetry.pending().timeline == ()
-    assert is_drained(telemetry)
+    assert telemetry.is_drained
     successor = Telemetry(G, Acknowledged(timeline=frozenset({"limit/logs"})))
     successor.take(status(cuts=cuts))
     assert [r.key for r in successor.pending().timeline] == ["limit/values"]

@@ -86,9 +86,9 @@ class JobController:
     ) -> JobSnapshot | None:
         """Take the row's desired state and what the store has; answer with the attempt as it is.
 
-        None when it was never prepared. The first call begins the work. The outcome is told once the store has
-        every timeline row, with the last of all else, which is to be stored before it. The answer waits up to
-        ``wait_s`` for something that the last one did not tell, but not for records of a training that goes on.
+        None when it was never prepared. The first call begins the work. The outcome is told only once the store has
+        acknowledged everything else. The answer waits up to ``wait_s`` for something that the last one did not tell,
+        but not for records of a training that goes on.
         """
         self._check(term)
         if self._launch is None:
@@ -189,10 +189,8 @@ class Course:
 
     def _fold(self) -> JobSnapshot:
         is_over = self._state.outcome is not None or self._crash is not None
-        pending = self._telemetry.pending()
-        is_last = self._telemetry.is_all(pending) and not pending.timeline
-        is_told = is_over and self._has_left and not self._tails and is_last
-        snapshot = fold(self._state, self._direction, pending, self._progress, self._crash)
+        is_told = is_over and self._has_left and not self._tails and self._telemetry.is_drained
+        snapshot = fold(self._state, self._direction, self._telemetry.pending(), self._progress, self._crash)
         return snapshot if is_told or not is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
 
     async def cancel(self) -> None:

@@ -22,25 +22,22 @@ def retune(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
         return None
     source = planning.member_source(state)
     wish = _order(inputs, plan)
-    is_silent = wish is None and inputs.direction.saves <= plan.saves
-    if source is None or (is_silent and not _is_line_moved(state, inputs, plan)):
+    is_ordered = wish is not None or inputs.direction.saves > plan.saves
+    if source is None or not (is_ordered or _is_line_moved(state, inputs, plan)):
         return None
     donor = None if wish is None else planning.wanted_donor(state, inputs, plan.settings)
     draft = planning.Draft(
         switch=Switch.AGREED,
         members=plan.worker_ids,
         source=donor or source,
-        cause=_cause(plan, wish, donor, inputs),
+        cause=_cause(state, wish, donor, inputs),
         is_new_group=donor is not None,
         is_new_lineage=donor is not None,
         settings=wish,
         saves=inputs.direction.saves,
     )
     state, note = planning.issue(state, inputs, draft, plan)
-    assert state.plan is not None
-    # A line that was moved as it should tells its owner nothing new.
-    has_news = not is_silent or state.plan.until != inputs.direction.until
-    return state, (note,) if has_news else ()
+    return state, (note,)
 
 
 def _is_line_moved(state: ControllerState, inputs: Inputs, plan: Plan) -> bool:
@@ -57,10 +54,19 @@ def _order(inputs: Inputs, plan: Plan) -> RunSettings | None:
     return wish if is_open else None
 
 
-def _cause(plan: Plan, wish: RunSettings | None, donor: Donor | None, inputs: Inputs) -> Cause:
+def _cause(state: ControllerState, wish: RunSettings | None, donor: Donor | None, inputs: Inputs) -> Cause:
+    plan = state.plan
+    assert plan is not None
     if wish is None and inputs.direction.saves > plan.saves:
         return Cause(kind=TimelineKind.CHECKPOINT, actor="sweep", reason=ASKED_FOR)
     if wish is None:
-        return Cause(kind=TimelineKind.LIMIT, actor="controller", reason=UNDECIDED)
+        return _cause_of_line(planning.line(state, inputs), inputs)
     kind = TimelineKind.LR if plan.global_batch == wish.global_batch else TimelineKind.BATCH
     return Cause(kind=TimelineKind.RESTORE if donor else kind, actor=wish.actor, reason=wish.reason)
+
+
+def _cause_of_line(line: int | None, inputs: Inputs) -> Cause:
+    if line != inputs.direction.until:
+        return Cause(kind=TimelineKind.LIMIT, actor="controller", reason=UNDECIDED)
+    where = "to its end" if line is None else f"until {line:,} samples"
+    return Cause(kind=TimelineKind.LIMIT, actor="sweep", reason=f"its sweep lets it train {where}")

@@ -75,10 +75,11 @@ class Telemetry:
         """Whether more records can be taken; while False, ask no worker for them."""
         return len(self._records) < MAX_RECORDS
 
-    def is_all(self, pending: Pending) -> bool:
-        """Whether the store has everything that is known by now as soon as it has this portion, the latest."""
-        num_bytes = sum(len(chunk.data) for chunk in pending.logs)
-        return len(pending.records) == len(self._records) + len(self._amended) and num_bytes == self._log_bytes
+    @property
+    def is_drained(self) -> bool:
+        """Whether the store has everything that is known by now."""
+        rows_stored = all(self._is_stored_open(row) for row in self._rows.values())
+        return rows_stored and not (self._records or self._amended or self._logs or self._checkpoints)
 
     def take(self, status: WorkerStatus) -> None:
         """Keep what one answer of a worker brings; what is here or stored already changes nothing."""
