@@ -112,10 +112,10 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @asynccontextmanager
-async def proxied(connect: Connect) -> AsyncIterator[TcpProxy]:
-    """A proxy on a free port of loopback while the block runs; its connections end with it."""
+async def proxied(connect: Connect, listener: socket.socket | None = None) -> AsyncIterator[TcpProxy]:
+    """A proxy while the block runs, on a free port of loopback unless told; its connections end with it."""
     proxy = TcpProxy(connect)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.serve, sock=listener or socket.create_server(("127.0.0.1", 0)))
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import AdaptedConnection, Connection, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -21,7 +22,10 @@ CONNECT_TIMEOUT_S = 3.0
 LISTEN_AGAIN_S = 1.0
 LISTEN_PROBE_S = 30.0
 TRANSACTION_TIMEOUT_S = 30.0
-"""Of a transaction with all its waits: a network that swallows everything ends it, too."""
+"""Of a transaction with all its waits: one that waits for a server that hangs ends, too."""
+SILENCE_S = 4
+"""After so long without an acknowledgement a link counts as cut, whatever is waited for."""
+PROBE_S = 1
 
 
 class PostgresTransactions:
@@ -35,6 +39,7 @@ class PostgresTransactions:
         self._listening = postgres_engine(url, is_pooled=False)
         self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._turn = asyncio.Lock()
+        self._num_silences = 0
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See ``Transactions``."""
@@ -43,11 +48,24 @@ class PostgresTransactions:
 
     async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
         """See ``Transactions``."""
-        async with _bounded(), self._turn, self._engine.begin() as conn:
+        async with _bounded(), self._taking_turns(), self._engine.begin() as conn:
             done = await conn.run_sync(work)
             if news is not None:
                 await conn.exec_driver_sql(f"NOTIFY {news}")
             return done
+
+    @contextlib.asynccontextmanager
+    async def _taking_turns(self) -> AsyncIterator[None]:
+        """Whoever waits while another finds that nobody answers is told so too, and does not try in its turn."""
+        known = self._num_silences
+        async with self._turn:
+            if self._num_silences != known:
+                raise TimeoutError("it did not answer whoever was before")
+            try:
+                yield
+            except (OSError, TimeoutError):
+                self._num_silences += 1
+                raise
 
     async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
         """See ``Transactions``; listens on a connection of its own, and on another when that is lost."""
@@ -88,16 +106,34 @@ def postgres_engine(url: str, *, is_pooled: bool = True) -> AsyncEngine:
             "idle_in_transaction_session_timeout": f"{BUSY_TIMEOUT_S:.0f}s",
         },
     }
-    if not is_pooled:
-        return create_async_engine(url, connect_args=arguments, poolclass=NullPool)
-    return create_async_engine(
-        url,
-        connect_args=arguments,
-        pool_size=NUM_CONNECTIONS,
-        max_overflow=0,
-        pool_timeout=BUSY_TIMEOUT_S,
-        pool_pre_ping=True,
-    )
+    pooled = {
+        "pool_size": NUM_CONNECTIONS,
+        "max_overflow": 0,
+        "pool_timeout": BUSY_TIMEOUT_S,
+        "pool_pre_ping": True,
+    }
+    engine = create_async_engine(url, connect_args=arguments, **(pooled if is_pooled else {"poolclass": NullPool}))
+    event.listen(engine.sync_engine, "connect", _end_at_silence)
+    return engine
+
+
+def _end_at_silence(connection: AdaptedConnection, _: object) -> None:
+    """Let the kernel end a connection whose other side acknowledges nothing any more."""
+    link = connection.driver_connection._transport.get_extra_info("socket")
+    if link.family == socket.AF_UNIX:
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _TCP_OPTIONS.items():
+        if hasattr(socket, name):  # not every system has them all
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+_TCP_OPTIONS = {
+    "TCP_KEEPIDLE": PROBE_S,
+    "TCP_KEEPINTVL": PROBE_S,
+    "TCP_KEEPCNT": SILENCE_S // PROBE_S,
+    "TCP_USER_TIMEOUT": SILENCE_S * 1000,
+}
 
 
 async def _until(event: asyncio.Event, limit_s: float) -> None:

@@ -10,7 +10,9 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,11 @@ from pathlib import Path
 
 from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import drain_node, end_ray, start_head, start_node
+
+_LISTEN = """import socket, sys
+listener = socket.create_server((sys.argv[2], 0))
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"."], [listener.fileno()])
+"""
 
 
 def _run(*command: str) -> None:
@@ -75,6 +82,15 @@ class Machines:
         """A node on the other machine."""
         flags = (f"--address={self.address}", f"--node-ip-address={self.there}", f"--num-cpus={num_cpus}")
         start_node(self.folder, "there", *flags, variables=self.identity, inside=self.inside)
+
+    def listen_there(self) -> socket.socket:
+        """A socket of this process that listens on a free port of the other machine."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            command = (sys.executable, "-c", _LISTEN, str(theirs.fileno()), self.there)
+            subprocess.run([*self.inside, *command], check=True, pass_fds=[theirs.fileno()], timeout=20)
+            _, (listener,), _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=listener)
 
     def announce_end(self, node_id: str, after_s: int) -> None:
         """Tell Ray's head, as an autoscaler does, that the node is taken away after so many seconds."""

@@ -1,0 +1,83 @@
+"""A PostgreSQL that says nothing: behind a link that was cut, or by a hang of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+from sqlalchemy import make_url
+
+from service.store import postgres as module
+from service.store.database import Database, Write
+from service.store.port import DatabaseAwayError
+from tests.cluster.machines import Machines, wired_machines
+from tests.service.postgres import PostgresServer
+from tests.tcp_proxy import TcpProxy, proxied
+
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(60)]
+
+NUM_WRITERS = 20
+FOR_EVER_S = 600.0
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    with wired_machines() as made:
+        yield made
+
+
+def reached_by(proxy: TcpProxy, host: str, url: str) -> Database:
+    return Database(f"postgresql+asyncpg://postgres@{host}:{proxy.port}/{make_url(url).database}?ssl=disable")
+
+
+async def nothing(database: Database) -> None:
+    def work(write: Write) -> None:
+        assert write.change
+
+    await database.write(work)
+
+
+async def all_at_once(database: Database) -> Sequence[BaseException | None]:
+    return await asyncio.gather(*(nothing(database) for _ in range(NUM_WRITERS)), return_exceptions=True)
+
+
+@pytest.mark.network
+async def test_writers_and_readers_behind_a_link_that_was_cut_are_told_long_before_their_transactions_bound(
+    machines: Machines, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TRANSACTION_TIMEOUT_S", FOR_EVER_S)
+    link = proxied(lambda: asyncio.open_unix_connection(postgres.socket), machines.listen_there())
+    async with link as proxy:
+        database = reached_by(proxy, machines.there, postgres.migrated())
+        try:
+            await asyncio.gather(*(database.change() for _ in range(module.NUM_CONNECTIONS)))
+            machines.cut()
+            told = await asyncio.gather(all_at_once(database), database.change(), return_exceptions=True)
+            assert isinstance(told[0], list)
+            assert {type(error) for error in (*told[0], told[1])} == {DatabaseAwayError}
+            machines.mend()
+            assert {*await all_at_once(database)} == {None}
+        finally:
+            await database.close()
+
+
+@pytest.fixture
+async def proxy(postgres: PostgresServer) -> AsyncIterator[TcpProxy]:
+    async with proxied(lambda: asyncio.open_unix_connection(postgres.socket)) as made:
+        yield made
+
+
+async def test_one_writer_waits_for_a_database_that_swallows_everything_and_all_others_are_told_with_it(
+    proxy: TcpProxy, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.5)
+    database = reached_by(proxy, "127.0.0.1", postgres.migrated())
+    try:
+        proxy.is_deaf = True
+        assert {type(error) for error in await all_at_once(database)} == {DatabaseAwayError}
+        assert proxy.num_accepted == 1
+        proxy.is_deaf = False
+        assert {*await all_at_once(database)} == {None}
+    finally:
+        await database.close()
