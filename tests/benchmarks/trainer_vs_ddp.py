@@ -5,7 +5,7 @@ hits both alike. Same model, optimizer (torch's plain AdamW), data and batch. A 
 of it: the trainer's loop, records, agreement; polls come from the main thread meanwhile. The ratio
 of a block is that of the medians of its steps; printed are the median and the range over blocks.
 
-    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt ...] [--blocks N]
+    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt|chargpt10m ...] [--blocks N]
 """
 
 from __future__ import annotations
@@ -66,7 +66,16 @@ def _chargpt() -> TrainingTask:
     return chargpt.build({})
 
 
-CASES = {"digits": Case(_digits, 128, 100), "chargpt": Case(_chargpt, 32, 10)}
+def _chargpt10m() -> TrainingTask:
+    """Gradients of 43 MB: three buckets, two of which leave while backward runs."""
+    return chargpt.build({"dim": 384, "layers": 6, "heads": 6})
+
+
+CASES = {
+    "digits": Case(_digits, 128, 100),
+    "chargpt": Case(_chargpt, 32, 10),
+    "chargpt10m": Case(_chargpt10m, 8, 5),
+}
 
 
 class TcpCalls:

@@ -1,0 +1,81 @@
+"""Gradients that leave while backward still runs, equal on all ranks to a plain mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import chain
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.fake_store import FakeStore
+from tests.training.test_world import in_threads, joined
+from workers.training.exchange import buckets
+from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.schemes import Dense
+from workers.training.world import Transfer, World
+
+NUM_RANKS, NUM_LAYERS, WIDTH = 2, 4, 8
+NUM_PIECES = 2
+
+
+@dataclass
+class Told(Dense):
+    """Notes when which bucket leaves, among what else is noted."""
+
+    events: list[str] = field(default_factory=list)
+    num_started: int = 0
+
+    def start(self, flat: torch.Tensor, num_gradients: int, world: World) -> Transfer | None:
+        self.events.append(f"bucket {self.num_started} leaves")
+        self.num_started += 1
+        return super().start(flat, num_gradients, world)
+
+
+def piece(rank: int, number: int) -> torch.Tensor:
+    return torch.randn(3, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * rank + number))
+
+
+def note_gradients(model: nn.Sequential, events: list[str]) -> None:
+    def noted(event: str) -> Callable[[torch.Tensor], None]:
+        return lambda _: events.append(event)
+
+    for number, parameter in enumerate(model.parameters()):
+        parameter.register_hook(noted(f"gradient of layer {number}"))
+
+
+def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_last_backward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    store = FakeStore()
+    plain = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64) for _ in range(NUM_LAYERS)))
+
+    def work(rank: int) -> tuple[list[str], list[torch.Tensor]]:
+        model, told = deepcopy(plain), Told()
+        exchange = GradientExchange(list(model.named_parameters()), 0)
+        note_gradients(model, told.events)
+        exchange.join(joined(store, rank, NUM_RANKS, "1/1"), told)
+        exchange.clear()
+        for number in range(NUM_PIECES):
+            if number == NUM_PIECES - 1:
+                exchange.arm(lambda: None)
+            model(piece(rank, number)).square().sum().backward()
+        exchange.finish(lambda: None)
+        return told.events, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    results = in_threads(NUM_RANKS, work)
+    arriving = [f"gradient of layer {number}" for number in reversed(range(NUM_LAYERS))]
+    leaving = [f"bucket {number} leaves" for number in range(NUM_LAYERS)]
+    expected = [*arriving, *chain.from_iterable(zip(arriving, leaving, strict=True))]
+    for rank in range(NUM_RANKS):
+        for number in range(NUM_PIECES):
+            plain(piece(rank, number)).square().sum().backward()
+    for events, gradients in results:
+        assert events == expected
+        for gradient, parameter in zip(gradients, plain.parameters(), strict=True):
+            torch.testing.assert_close(gradient, parameter.grad, rtol=1e-12, atol=1e-12)
