@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -38,7 +38,7 @@ from workers.task import TrainingTask
 from workers.training import worker as worker_module
 from workers.training.round import Rounds
 from workers.training.session import Session
-from workers.training.setup import equip
+from workers.training.setup import Setup, equip
 
 NUM_RANKS = 2
 POLL_S = 0.2
@@ -49,33 +49,26 @@ WARM_UP_STEPS = 10
 class Case:
     """A recipe at a batch size; ``block`` is how many steps give one ratio."""
 
-    build: Callable[[], TrainingTask]
+    recipe: str
+    config: Mapping[str, Any]
     global_batch: int
     block: int
+
+    def build(self) -> TrainingTask:
+        """The recipe's task."""
+        return {"digits": digits, "chargpt": chargpt}[self.recipe].build(dict(self.config))
 
 
 def _adamw(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=lr)
 
 
-def _digits() -> TrainingTask:
-    return digits.build({})
-
-
-def _chargpt() -> TrainingTask:
-    return chargpt.build({})
-
-
-def _chargpt10m() -> TrainingTask:
-    """Gradients of 43 MB: three buckets, two of which leave while backward runs."""
-    return chargpt.build({"dim": 384, "layers": 6, "heads": 6})
-
-
 CASES = {
-    "digits": Case(_digits, 128, 100),
-    "chargpt": Case(_chargpt, 32, 10),
-    "chargpt10m": Case(_chargpt10m, 8, 5),
+    "digits": Case("digits", {}, 128, 100),
+    "chargpt": Case("chargpt", {}, 32, 10),
+    "chargpt10m": Case("chargpt", {"dim": 384, "layers": 6, "heads": 6}, 8, 5),
 }
+"""The gradients of the first two fit into one bucket; those of the last, 43 MB, leave in three."""
 
 
 class TcpCalls:
@@ -159,7 +152,7 @@ def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int
         spec = JobSpec.model_validate(
             {
                 "name": name,
-                "entrypoint": f"workers.recipes.{name}:build",
+                "entrypoint": f"workers.recipes.{case.recipe}:build",
                 "steps": num_steps,
                 "batch": {"global_size": case.global_batch},
                 "eval_every_steps": 10 * num_steps,
@@ -175,6 +168,8 @@ def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int
             time.sleep(POLL_S)
             acked = Acknowledged(rounds=max((r.key for r in status.records), default=(0, 0)))
             status = session.poll(1, None, acked, rank == 0)
+        if status.failure is not None:
+            sys.exit(f"rank {rank} failed: {status.failure}")
         session.stop(1, save=False)
         session.wait_ended(10)
 
@@ -236,13 +231,15 @@ def _print(name: str, case: Case, turns: Turns) -> None:
 def _with_plain_adamw() -> None:
     """Sessions would take torch's fused AdamW where the task names none; here both sides take the plain one."""
 
-    def prepare(assignment: Assignment, fetch: object) -> object:
+    def prepare(
+        assignment: Assignment, fetch_bundle: Callable[[], bytes] | None, set_phase: Callable[[Phase], None]
+    ) -> Setup:
         torch.set_num_threads(1)
         task = CASES[assignment.spec.name].build()
         task.optimizer = _adamw
         return equip(assignment, task, torch.device("cpu"))
 
-    worker_module.prepare = prepare  # type: ignore[assignment]  # the one seam at which a task can be replaced
+    worker_module.prepare = prepare  # the one seam at which a task can be replaced
 
 
 def main() -> None:
