@@ -37,6 +37,7 @@ from tests.waiting import wait_for
 
 import service.app  # noqa: F401  isort: skip  # what the API's process would import after its fork
 
+TOLD_CHARACTERS = 3000
 CLUSTER, API, RECONCILER = "cluster", "api", "reconciler"
 NUM_CPUS = 4.0
 END_S = 20.0
@@ -211,6 +212,10 @@ class Installation:
     def log(self, name: str) -> str:
         """What a process has written."""
         return (self.home.logs / f"{name}.log").read_text()
+
+    def told(self) -> str:
+        """The last that each process has written, for who finds out why something does not come."""
+        return "\n".join(f"{name}: {self.log(name)[-TOLD_CHARACTERS:]}" for name in self._names)
 
 
 def _stands_still(pid: int) -> bool:

@@ -67,7 +67,7 @@ async def come_of_a_sweep(scene: Scene) -> None:
         return bool((await scene.installation.cluster.remains()).spares)
 
     await scene.until("a spare", is_ready)
-    await scene.search(parallel=1)
+    await scene.search(trials=6, parallel=1)
 
 
 async def come_as_a_new_process(scene: Scene) -> None:

@@ -106,7 +106,7 @@ class Scene:
         """Wait until something holds, or the reconciler is dead and nobody starts it again."""
         deadline_s = time.monotonic() + LIMIT_S
         while not await holds() and (self.is_tending or self.installation.is_alive(RECONCILER)):
-            assert time.monotonic() < deadline_s, f"{what} did not come; {self.installation.log(RECONCILER)[-3000:]}"
+            assert time.monotonic() < deadline_s, f"{what} did not come; {self.installation.told()}"
             if self.is_tending:
                 self.installation.tend()
             await asyncio.sleep(0.01)
