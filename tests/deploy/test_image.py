@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -125,6 +126,12 @@ def test_the_image_runs_as_the_user_whom_kubernetes_names() -> None:
     assert last("USER").text == f"{uid}:{uid}"
     for name in ("concertina", "ray-head", "ray-worker"):
         assert pod(name).spec["securityContext"]["runAsUser"] == int(uid)
+
+
+def test_compose_knows_every_field() -> None:
+    check = (sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec")
+    told = subprocess.run([*check, DEPLOY / "compose.yaml"], check=False, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 0, told.stdout
 
 
 def test_the_composed_service_reads_its_settings_and_is_reached_from_this_machine_only() -> None:
