@@ -29,6 +29,8 @@ LINGER_S = 10.0
 PLACING_S = 120.0
 """Withdrawn only so long after it while granted workers are not there yet: till then a machine that came is idle."""
 
+MAX_NAMES = 5
+
 Bundle = Mapping[str, float]
 
 
@@ -120,7 +122,7 @@ def settled(standing: Standing, wish: Demand, now_s: float, *, is_placing: bool 
 def sentences(seen: Autoscaling, names: Mapping[str, str]) -> list[str]:
     """What the autoscaler is doing; ``names`` are the jobs' by id."""
     told = []
-    jobs = " and ".join(dict.fromkeys(names[job_id] for job_id in seen.wanted_by if job_id in names))
+    jobs = _listed(list(dict.fromkeys(names[job_id] for job_id in seen.wanted_by if job_id in names)))
     whom = f" for {jobs}" if jobs else ""
     if seen.num_coming:
         told.append(f"{plural(seen.num_coming, 'node')} {'is' if seen.num_coming == 1 else 'are'} being started{whom}.")
@@ -130,6 +132,12 @@ def sentences(seen: Autoscaling, names: Mapping[str, str]) -> list[str]:
         told.append(f"The autoscaler has no kind of node, or none left, with room for what is wanted{whom}.")
     told += [f"A node could not be started: {why}." for why in seen.failures]
     return told
+
+
+def _listed(names: Sequence[str]) -> str:
+    num_more = len(names) - MAX_NAMES
+    shown = [*names[:MAX_NAMES], *([plural(num_more, "other job")] if num_more > 0 else [])]
+    return " and ".join(shown)
 
 
 def explain(num_missing: int, seen: Autoscaling) -> Explanation:

@@ -21,6 +21,7 @@ from service.reconciler.searching import Searching
 from service.reconciler.sight import StorageSight
 from service.reconciler.telling import Teller
 from service.records import ClusterView, Duty, Explanation, JobRow, NodeMark, NodeView
+from service.scaling_history import happened
 from service.states import PLACED_STATES, JobState
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from workers.control.names import parse_name
@@ -81,7 +82,7 @@ class Reconciler:
         placed = [job for job in rows if job.state in PLACED_STATES]
         queued = [job for job in rows if job.state is JobState.QUEUED]
         self._forget_all_but(placed)
-        await self._look(now_s, len(placed), has_waiting=bool(queued))
+        await self._look(now_s, rows)
         if not self.is_leaving:
             await self._searching.tick()
             await self._promoting.tick()
@@ -139,15 +140,18 @@ class Reconciler:
             if error is not None:
                 log.error("step failed", job=job_id, exc_info=error)
 
-    async def _look(self, now_s: float, num_jobs: int, *, has_waiting: bool) -> None:
+    async def _look(self, now_s: float, rows: list[JobRow]) -> None:
+        has_waiting = any(job.state is JobState.QUEUED for job in rows)
         if has_waiting or now_s - self._viewed_s >= VIEW_S:
             view = self._with_wishes(await self._office.cluster.view())
             self._viewed_s = now_s
             if view != self._view or now_s - self._stored_view_s >= STORED_VIEW_S:
                 await self._office.store.put_cluster(view, self._office.fence)
                 self._stored_view_s = now_s
+            if self._view is not None:
+                await self._note_scaling(self._view, view, rows)
             self._view = view
-            await self._watch_nodes(view, num_jobs)
+            await self._watch_nodes(view, sum(job.state in PLACED_STATES for job in rows))
         self._marks = await self._office.store.node_marks()
         nodes = self._view.nodes if self._view else ()
         self._avoid = avoided(nodes, self._marks)
@@ -166,6 +170,10 @@ class Reconciler:
             return view
         return replace(view, autoscaling=replace(view.autoscaling, wanted_by=tuple(self._teller.demand.missing)))
 
+    async def _note_scaling(self, before: ClusterView, view: ClusterView, rows: list[JobRow]) -> None:
+        for event in happened(before, view, {job.id: job.name for job in rows}):
+            await self._office.store.note_on_cluster(event.node_id, event.text, self._office.fence)
+
     async def _watch_nodes(self, view: ClusterView, num_jobs: int) -> None:
         """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
         store, fence, now = self._office.store, self._office.fence, time.time()
@@ -175,7 +183,7 @@ class Reconciler:
             node, why = suspect.node, suspect.reason
             if suspect.is_last:
                 text = f"Node {node.name} stays in use although {why}: there is no other to use."
-                await store.note_on_node(node.node_id, text, fence)
+                await store.note_on_cluster(node.node_id, text, fence)
                 continue
             log.warning("node quarantined", node=node.node_id, why=why)
             mark = NodeMark(node_id=node.node_id, duty=Duty.QUARANTINED, actor="service", reason=why, since=now)

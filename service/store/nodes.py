@@ -32,8 +32,11 @@ class NodeStore:
         """As ``mark_node``, by the reconciler. Raises FencedOutError."""
         await self._database.write(lambda write: _mark(write, mark, text), fence)
 
-    async def note_on_node(self, node_id: str, text: str, fence: int) -> None:
-        """An event without a mark; nothing happens where it is the latest on that node. Raises FencedOutError."""
+    async def note_on_cluster(self, node_id: str | None, text: str, fence: int) -> None:
+        """An event without a mark; nothing happens where it is the latest on that node, or on none.
+
+        Raises FencedOutError.
+        """
 
         def work(write: Write) -> None:
             last = (

@@ -185,8 +185,8 @@ class ReconcilerStore(Protocol):
         """Take a node out of use; ``text`` goes among the cluster's events. Raises FencedOutError."""
         ...
 
-    async def note_on_node(self, node_id: str, text: str, fence: int) -> None:
-        """An event; nothing happens where it is the latest on that node. Raises FencedOutError."""
+    async def note_on_cluster(self, node_id: str | None, text: str, fence: int) -> None:
+        """An event; nothing happens where it is the latest on that node, or on none. Raises FencedOutError."""
         ...
 
     async def forget_nodes(self, known: Collection[str], fence: int) -> None:

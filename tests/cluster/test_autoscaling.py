@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,5 +57,8 @@ def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
         assert {point["values"]["workers"] for point in job.points()} == {2}
         wait_for("the node's end", lambda: num_nodes(attached) == 1, IDLE_S + 60)
         assert attached.cluster()["autoscaling"]["wanted_by"] == []
+        told = [event["text"] for event in reversed(attached.cluster()["events"])]
+        assert told[:1] == ["The autoscaler was asked for nodes for gated."]
+        assert re.fullmatch(r"Node .* came\. .*Node .* went\.", " ".join(told[1:]))
     finally:
         job.end()

@@ -42,7 +42,7 @@ STORE, CLUSTER = methods_of(ReconcilerStore), methods_of(ClusterPort)
 NEVER_CALLED = {
     "job": "the reconciler reads all live jobs at once",
     "quarantine": "the stage's workers do not die",
-    "note_on_node": "the stage's workers do not die",
+    "note_on_cluster": "the stage's workers do not die",
 }
 METHODS = [name for name in (*STORE, *CLUSTER) if name not in NEVER_CALLED]
 OFTEN = {

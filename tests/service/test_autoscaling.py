@@ -47,6 +47,11 @@ async def test_a_job_that_does_not_fit_brings_a_node_starts_on_it_and_the_demand
     await endless.until(job, lambda row: row.num_current == 6)
     await ticks_until_told(endless, 2)
     assert endless.cluster.demands[1:] == [()]
+    assert [event.text for event in reversed(await endless.store.nodes.cluster_events(9))] == [
+        "The autoscaler was asked for nodes for digits.",
+        "Node m came.",
+        "The autoscaler is asked for no more nodes.",
+    ]
 
 
 @pytest.mark.usefixtures("hasty")

@@ -19,7 +19,8 @@ from service.demand import (
     wanted,
 )
 from service.queue import Running, Waiting
-from service.records import Autoscaling, NodeView
+from service.records import Autoscaling, ClusterView, NodeView
+from service.scaling_history import happened
 from tests.service.test_queue import node, placed, queued
 
 ONE = {"cpus": 1.0}
@@ -131,3 +132,27 @@ def test_a_job_that_waits_for_nodes_is_told_whether_they_come() -> None:
     assert coming.details == ("1 node is being started.",)
     assert coming.remedy is None
     assert "do not come" in explain(2, Autoscaling(is_infeasible=True)).summary
+
+
+def test_what_happens_between_two_looks_is_told_once() -> None:
+    asked = ClusterView(is_up=True, autoscaling=Autoscaling(wanted_by=("1",)))
+    refused = ClusterView(
+        is_up=True, autoscaling=Autoscaling(is_infeasible=True, failures=("no quota",), wanted_by=("1", "2"))
+    )
+    names = {"1": "digits", "2": "words"}
+    assert [event.text for event in happened(asked, refused, names)] == [
+        "The autoscaler has no kind of node, or none left, with room for what is wanted for digits and words.",
+        "A node could not be started: no quota.",
+    ]
+    grown, shrunk = (replace(refused, nodes=nodes) for nodes in ((node("a", 4), node("b", 4)), (node("b", 4),)))
+    assert [*happened(refused, grown, {})] == [("a", "Node a came."), ("b", "Node b came.")]
+    assert [*happened(grown, shrunk, {})] == [("a", "Node a went.")]
+    assert not [*happened(refused, refused, names)]
+    assert not [*happened(ClusterView(is_up=False), refused, names)]
+
+
+def test_of_many_jobs_a_few_are_named() -> None:
+    seen = Autoscaling(wanted_by=tuple("123456789"))
+    assert sentences(seen, {n: f"j{n}" for n in "123456789"}) == [
+        "The autoscaler was asked for nodes for j1 and j2 and j3 and j4 and j5 and 4 other jobs."
+    ]

@@ -57,11 +57,11 @@ async def test_only_the_leader_quarantines(store: Store, clock: Clock) -> None:
 async def test_a_note_is_told_once_and_old_events_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.store.nodes.MAX_EVENTS", MAX_EVENTS)
     fence = await leader(store)
-    await store.reconciler.note_on_node("a", "It stays.", fence)
-    await store.reconciler.note_on_node("a", "It stays.", fence)
+    await store.reconciler.note_on_cluster("a", "It stays.", fence)
+    await store.reconciler.note_on_cluster("a", "It stays.", fence)
     assert len(await store.nodes.cluster_events(10)) == 1
     for number in range(MAX_EVENTS + 5):
-        await store.reconciler.note_on_node("a", f"Note {number}.", fence)
+        await store.reconciler.note_on_cluster("a", f"Note {number}.", fence)
     found = await store.nodes.cluster_events(2 * MAX_EVENTS)
     assert len(found) == MAX_EVENTS
     assert found[0].text == f"Note {MAX_EVENTS + 4}."
