@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from service.folders import checkpoints_place
-from service.records import Autoscaling, ClusterView, JobRow, NodeView, Transition
+from service.records import Autoscaling, ClusterView, Duty, JobRow, NodeMark, NodeView, Transition
 from service.replica import Claim
 from service.states import JobState, Move
 from service.store.opening import Store
@@ -111,6 +111,11 @@ class Sample:
         row = await self.store.jobs.job(job.id)
         assert row is not None
         return await self.store.jobs.command(row, move)
+
+    async def quarantine(self, reason: str) -> None:
+        """The service takes node alder out of use."""
+        mark = NodeMark(node_id=NODES[0], duty=Duty.QUARANTINED, actor="service", reason=reason, since=self.clock.now_s)
+        await self.store.reconciler.quarantine(mark, f"Node alder is quarantined: {reason}.", self.fence)
 
     async def cluster(self, *, is_up: bool = True, autoscaling: Autoscaling | None = None) -> None:
         """What the reconciler last saw of Ray."""

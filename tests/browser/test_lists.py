@@ -147,6 +147,17 @@ def test_a_node_is_drained_and_used_again(own: Filled, view: Open) -> None:
     expect(page.get_by_role("button", name="Drain node alder")).to_be_visible()
 
 
+def test_a_quarantined_node_says_why_and_is_used_again(own: Filled, view: Open) -> None:
+    page = view(own.site).go("/cluster")
+    alder = page.get_by_label("Node alder", exact=True)
+    own.site.write(lambda sample: sample.quarantine("three workers were lost there within ten minutes"))
+    expect(alder).to_contain_text("quarantined")
+    expect(alder).to_contain_text("three workers were lost there within ten minutes")
+    expect(page.get_by_label("Decided of late")).to_contain_text("Node alder is quarantined: three workers")
+    page.get_by_role("button", name="Use again node alder").click()
+    expect(alder).not_to_contain_text("quarantined")
+
+
 def test_while_ray_is_away_a_banner_says_what_still_works(own: Filled, view: Open) -> None:
     page = view(own.site).go(own.page("mnist-warmup"))
     own.site.write(lambda sample: sample.cluster(is_up=False))
