@@ -122,6 +122,23 @@ def test_an_api_that_is_stopped_is_replaced_alone(home: Path) -> None:
         assert served.stop() == 0
 
 
+def test_a_supervisor_that_was_stopped_looks_after_its_processes_again(home: Path) -> None:
+    with serving(home) as served:
+        served.wait_told("ready")
+        first, reconciler = served.api_pid(), served.reconciler_pid()
+        served.process.send_signal(signal.SIGSTOP)
+        stopped = psutil.Process(served.process.pid)
+        wait_for("the stop", lambda: stopped.status() == psutil.STATUS_STOPPED)
+        os.kill(first, signal.SIGKILL)
+        wait_for("the API's end", lambda: is_gone(first))
+        assert "started again" not in served.told
+        served.process.send_signal(signal.SIGCONT)
+        assert served.api_pid() != first
+        assert served.reconciler_pid() == reconciler
+        assert "no sign of life" not in served.told
+        assert served.stop() == 0
+
+
 @pytest.mark.parametrize("hangs_by", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "stuck"])
 def test_a_reconciler_that_hangs_is_replaced_alone(home: Path, hangs_by: signal.Signals) -> None:
     with serving(home) as served:
