@@ -65,14 +65,17 @@ def test_scaling_and_a_killed_worker_lose_no_sample(submit: Submit) -> None:
     assert lost["cost_s"] is not None
 
 
-def test_a_killed_controller_is_replaced_and_no_step_is_lost_or_repeated(submit: Submit) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_controller_is_replaced_and_no_step_is_lost_or_repeated(submit: Submit, how: signal.Signals) -> None:
     job = submit(config={"gates": [6, 12]})
     before = job.wait_at(6, 2)
-    sigkill(*actor_pids(job.served, "JobController"))
+    (controller,) = actor_pids(job.served, "JobController")
+    os.kill(controller, how)
     job.open(6)
     after = job.wait_at(12, 2)
     assert sorted(before) == sorted(after), "the workers went on"
-    wait_for("the adoption", lambda: "controller_lost" in job.kinds())
+    wait_for("the adoption", lambda: "controller_lost" in job.kinds(), 60)
+    wait_for("its end", lambda: not psutil.pid_exists(controller))
     job.open(12)
     job.wait_done()
     job.assert_nothing_broken()
