@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from service.ports import (
@@ -24,7 +25,7 @@ from workers.control.fleet import Fleet
 from workers.control.launch import Launch
 from workers.control.names import controller_name, sweep_name, worker_name
 from workers.spec import JobSpec
-from workers.status import Acknowledged, Direction, JobSnapshot
+from workers.status import Acknowledged, Direction, JobSnapshot, RunPhase
 
 
 class FakeCluster:
@@ -33,7 +34,8 @@ class FakeCluster:
     ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
     lose what they like, or let all diverge at the round ``fails_at``. Every round of a job reports its
     ``values`` besides. Unless ``is_admitting`` whoever is ``joining`` waits for ever. Nobody trains beyond the
-    round ``upto``. While ``refusal`` is set no controller gets as far as being prepared.
+    round ``upto``. While ``refusal`` is set no controller gets as far as being prepared; while ``keeps_outcomes`` no
+    outcome is told.
     """
 
     def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
@@ -58,6 +60,7 @@ class FakeCluster:
         self.strays: set[str] = set()
         self.silent: set[str] = set()
         self.faulty: set[str] = set()
+        self.keeps_outcomes = False
         self.killed: list[str] = []
         self.seen_terms: list[int] = []
         self.autoscaling: Autoscaling | None = None
@@ -111,7 +114,8 @@ class FakeCluster:
             raise ControllerFaultError(f"{name} failed: KeyError")
         if name not in self.controllers:
             raise ControllerLostError(f"there is no actor {name}")
-        return await self.controllers[name].direct(term, direction, acked)
+        told = await self.controllers[name].direct(term, direction, acked)
+        return replace(told, phase=RunPhase.STOPPING, outcome=None) if told and self.keeps_outcomes else told
 
     async def end_controller(self, key: JobKey, term: int) -> None:
         name = controller_name(key, term)

@@ -192,8 +192,8 @@ class Search:
         return Resume(number=found.number, reason=found.reason, until=line)
 
     def _knows_rungs(self) -> bool:
-        """Where rungs hang on the size of the data, one trial at a time finds it out."""
-        return self._pruner is not None or not self._running()
+        """Where the first rung hangs on the size of the data, one trial at a time finds it out."""
+        return self._pruner is not None or self._given_rung() is not None or not self._running()
 
     def _given_rung(self) -> int | None:
         if self._spec.population is not None:

@@ -44,13 +44,14 @@ async def test_a_job_that_was_starting_when_the_service_stopped_is_queued_and_go
 async def told_to_end(scene: Scene) -> JobRow:
     """A job whose last timeline row is stored, as the service stops, and its outcome not yet."""
     job = await starting(scene)
-    scene.reconciler.is_leaving = True
+    scene.reconciler.is_leaving = scene.cluster.keeps_outcomes = True
     while not await ends(scene, job):
         await scene.reconciler.tick()
         await scene.reconciler.settle(5)
         await asyncio.sleep(0)
     row = await scene.job(job)
     assert row.state is JobState.STARTING
+    scene.cluster.keeps_outcomes = False
     return row
 
 

@@ -174,6 +174,19 @@ def test_where_rungs_hang_on_the_size_of_the_data_one_trial_finds_it_out() -> No
     assert Advance(number=0, until=100) in orders
 
 
+def test_where_the_first_rung_is_given_all_begin_at_once() -> None:
+    job = {"entrypoint": "workers.recipes.digits:build", "epochs": 9, "batch": {"global_size": 10}}
+    search = Search(sweep_spec(job=job, pruner={"asha": {"min_samples": 150}}, trials=4, parallel=4))
+    starts = [order for order in search.answer((), standing(4)).orders if isinstance(order, Start)]
+    assert [(start.first_rung, start.until) for start in starts] == [(150, 150)] * 4
+    rows = [Trial(number=start.number, params=start.params, state=TrialState.RUNNING) for start in starts]
+    reported = replace(rows[0], reports=(Report(samples=150, value=0.5),))
+    assert search.answer([reported, *rows[1:]], standing(4, samples_per_epoch=300)).orders == (
+        *(Advance(number=number, until=150) for number in (1, 2, 3)),
+        Hold(number=0, rung=150, reason="1 of 1 at 150 samples"),
+    )
+
+
 def test_a_trial_at_its_end_is_not_held() -> None:
     spec = sweep_spec(pruner={"asha": {"min_samples": 100, "reduction": 2}}, parallel=2)
     search = Search(spec)

@@ -209,7 +209,7 @@ class Course:
             while self._state.outcome is None:
                 await self._turn(listed)
                 self._turned.set()
-                if listed is None:
+                if listed is None and self._state.outcome is None:
                     await self._rest()
                 listed = None
         except StaleTermError as error:
