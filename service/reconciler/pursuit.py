@@ -43,6 +43,9 @@ log = structlog.get_logger("concertina.reconciler")
 PATIENCE_S = 0.25
 """So long a command may have to wait, too."""
 
+STORED_S = 0.5
+"""What was told is stored again after so long, also where nothing is new: since when it is so is on the page."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
@@ -86,6 +89,7 @@ class Pursuit:
         self._starts = Starts()
         self._storage = Backoff()
         self._is_unstarted = self._is_lost = self._is_unlisted = False
+        self._stored_s = -math.inf
         self.snapshot: JobSnapshot | None = None
         self.offer = Offer()
 
@@ -268,9 +272,13 @@ class Pursuit:
         await self._office.store.set_explanations([(job, told)], self._office.fence)
 
     async def _take(self, job: JobRow, snapshot: JobSnapshot) -> None:
+        now_s = self._office.monotonic_s()
+        is_due = self._acked is None or now_s - self._stored_s >= STORED_S or _is_news(snapshot, self.snapshot)
         self.snapshot = snapshot
-        self._starts = self._starts.heard(snapshot.cursor, self._office.monotonic_s())
-        self._acked = await self._office.store.fold(snapshot, self._office.fence)
+        self._starts = self._starts.heard(snapshot.cursor, now_s)
+        if is_due:
+            self._acked = await self._office.store.fold(snapshot, self._office.fence)
+            self._stored_s = now_s
         if snapshot.outcome is not None or self._is_unlisted:
             is_listed = await self.register_checkpoints(job)
             if not is_listed and snapshot.outcome is not None and job.goal is RunGoal.RUN:
@@ -317,6 +325,17 @@ class Pursuit:
 MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."
 
 _OWN_REASONS = frozenset({Reason.USER_ERROR, Reason.BUNDLE_INVALID})
+
+
+def _is_news(now: JobSnapshot, before: JobSnapshot | None) -> bool:
+    """Whether an answer brings anything to store, or tells of another state of the run than the one before."""
+    if before is None or _places(now) != _places(before):
+        return True
+    return now != replace(before, workers=now.workers, records=(), logs=(), timeline=(), checkpoints=(), spans=())
+
+
+def _places(snapshot: JobSnapshot) -> list[tuple[str, int | None, Phase]]:
+    return [(view.worker_id, view.rank, view.phase) for view in snapshot.workers]
 
 
 def placed(settings: RunSettings | None, storage: str) -> RunSettings | None:
