@@ -118,7 +118,7 @@ class Pursuit:
 
         Where it waits for a word from here, the word must not wait for its answer.
         """
-        if self.snapshot is not None and any(view.phase is Phase.HELD for view in self.snapshot.workers):
+        if self.snapshot is not None and _stands(self.snapshot):
             return 0.0
         is_short = SWEEP_LABEL in job.spec.labels
         is_starting = self.snapshot is not None and self.snapshot.phase is RunPhase.STARTING
@@ -286,7 +286,7 @@ class Pursuit:
         if not self._is_unlisted:
             await self._tell(job, None)  # what stood in its way stands there no longer
         job = await self._move(job, moves(job.state, snapshot))
-        if self.is_brisk(job):
+        if self.is_brisk(job) or (is_due and _stands(snapshot)):
             self._office.news.tell()
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
@@ -332,6 +332,11 @@ def _is_news(now: JobSnapshot, before: JobSnapshot | None) -> bool:
     if before is None or _places(now) != _places(before):
         return True
     return now != replace(before, workers=now.workers, records=(), logs=(), timeline=(), checkpoints=(), spans=())
+
+
+def _stands(snapshot: JobSnapshot) -> bool:
+    """Whether its workers wait for a word on how far to train."""
+    return any(view.phase is Phase.HELD for view in snapshot.workers)
 
 
 def _places(snapshot: JobSnapshot) -> list[tuple[str, int | None, Phase]]:

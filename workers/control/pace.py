@@ -40,9 +40,9 @@ class Pace:
             for f in state.workers.values()
             if f.status is not None and f.status.round is not None and now_s - (f.heard_s or 0.0) < FRESH_S
         ]
-        # At the end, and at a line, the last ones are all that is waited for.
-        is_waiting = any(f.status is not None and f.status.phase in (Phase.DONE, Phase.HELD) for f in holders)
-        if now_s < self._told_s + (BRISK_S if is_waiting else RECORDS_S):
+        # Before the end, and before a line, the last ones are all that is waited for.
+        is_awaited = any(f.status is not None and _is_last_round(f.status) for f in holders)
+        if now_s < self._told_s + (BRISK_S if is_awaited else RECORDS_S):
             return None
         oldest = min(holders, key=lambda f: (f.started_s, _age(f.worker_id)), default=None)
         return oldest.worker_id if oldest else None
@@ -86,15 +86,17 @@ class Pace:
         is_short = status.phase in _SHORT_PHASES and status.phase_age_s < HURRY_S
         # What was a spare has built its task in an instant.
         is_fresh = status.phase in START_PHASES and status.phase_age_s < FRESH_S
-        is_last = _is_last_round(status, state.spec.batch.global_size) and status.phase_age_s < FRESH_S
+        is_last = _is_last_round(status) and status.phase_age_s < FRESH_S
         is_on_its_way = offer is not None and (status.plan is None or offer.id != status.plan.id)
         return BRISK_S if is_halting or is_short or is_fresh or is_last or is_on_its_way else STEADY_S
 
 
-def _is_last_round(status: WorkerStatus, global_size: int) -> bool:
-    if status.cursor is None or status.build is None:
+def _is_last_round(status: WorkerStatus) -> bool:
+    """Whether it stands at its end or at the plan's line, or comes there by the round under way."""
+    if status.cursor is None or status.build is None or status.plan is None:
         return False
-    return status.cursor + global_size >= status.build.total_samples
+    total, line = status.build.total_samples, status.plan.until
+    return status.cursor + status.plan.global_batch >= (total if line is None else min(line, total))
 
 
 def _age(worker_id: str) -> tuple[int, ...]:
