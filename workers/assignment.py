@@ -28,7 +28,7 @@ class Storage:
     ``checkpoints`` is the root of ``workers.checkpoints``, ``output`` what the user's code wrote to
     ``$CONCERTINA_OUTPUT``, ``init_from`` such a root, "/" and the name of the checkpoint to start from, or None.
     ``root`` is the storage of which all this is a part; a folder must bear its mark (``workers.storage.MARK``), None
-    asks for no mark. ``options`` open URLs (``workers.storage.provide``); they hold keys, so they must never be logged.
+    asks for no mark. ``options`` open URLs (``workers.storage_urls.provide``); they hold keys, so must never be logged.
     """
 
     checkpoints: str

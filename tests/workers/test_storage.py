@@ -10,7 +10,8 @@ import pytest
 from tests.object_store import ObjectStore
 from workers.local_storage import LocalStorage
 from workers.remote_storage import RemoteStorage
-from workers.storage import Data, Storage, open_storage, read
+from workers.storage import Data, Storage, read
+from workers.storage_urls import open_storage
 
 
 @pytest.fixture(scope="module")

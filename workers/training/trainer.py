@@ -19,7 +19,7 @@ from workers.errors import (
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.run_settings import Donor
 from workers.status import Phase, RoundRecord, StopCause, StopReport
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 from workers.training.back_off import MemoryInExchangeError
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter

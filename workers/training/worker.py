@@ -14,7 +14,7 @@ from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.scratch import tidy
 from workers.status import BuildInfo
-from workers.storage import provide
+from workers.storage_urls import provide
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.mailbox import Mailbox
