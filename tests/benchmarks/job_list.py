@@ -11,6 +11,7 @@ import json
 import random
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -130,7 +131,7 @@ async def _add_jobs(store: Store, num_jobs: int) -> None:
 
     for begin in range(0, num_jobs, A_BATCH):
         end = min(begin + A_BATCH, num_jobs)
-        await store.database.write_quietly(lambda conn, b=begin, e=end: add(conn, b, e))  # type: ignore[misc]
+        await store.database.write_quietly(partial(add, begin=begin, end=end))
 
 
 if __name__ == "__main__":

@@ -64,8 +64,13 @@ def test_a_sweep_is_made_looked_at_and_steered(call: Run, api: Api, tmp_path: Pa
     promoted = call("sweep", "promote", "digits-lr", "digits")
     assert "its winner is held against digits once the sweep has ended" in promoted.stdout
     assert "held against digits" in call("sweep", "report", "digits-lr").stdout
-    for arguments, state in ((("pause",), "paused"), (("resume",), "running"), (("extend", "9"), "running"),
-                             (("retry-failed",), "running"), (("stop",), "stopped")):  # fmt: skip
+    for arguments, state in (
+        (("pause",), "paused"),
+        (("resume",), "running"),
+        (("extend", "9"), "running"),
+        (("retry-failed",), "running"),
+        (("stop",), "stopped"),
+    ):
         done = call("sweep", arguments[0], "digits-lr", *arguments[1:])
         assert (done.returncode, f": {state}, " in done.stdout) == (0, True), done
     assert call("sweep", "pause", "digits-lr").returncode == 2
