@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.scratch import LOGS, Bounds
+from workers.secrets import Secrets, secrets_of
 from workers.spec import JobSpec
 
 SWEEP_LABEL = "sweep"
@@ -54,12 +55,17 @@ class Assignment:
     spec: JobSpec
     storage: Storage
     scratch: str
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     bundle_sha256: str | None = None
     lease_s: float = 600.0
     pool: str = ""
     install_s: float = 1800.0
     bounds: Bounds = field(default_factory=Bounds)
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must not be shown of ``env``."""
+        return secrets_of(self.spec, self.env)
 
     @property
     def log_file(self) -> str:

@@ -297,6 +297,7 @@ class Trainer:
             worker_id=self._mailbox.worker_id,
             rank=member.rank if member else None,
             round=None if self._state.lineage is None else self._state.round + 1,
+            blot=self._setup.assignment.secrets.text,
         )
 
     def _told(self, error: BaseException) -> None:

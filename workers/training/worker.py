@@ -33,7 +33,7 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
         info = _describe(setup)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         traceback.print_exception(error, file=sys.stderr)
-        mailbox.failed(failure_of(error, worker_id=assignment.worker_id))
+        mailbox.failed(failure_of(error, worker_id=assignment.worker_id, blot=assignment.secrets.text))
         return
     mailbox.built(info)
     threading.Thread(target=_tidy, args=(assignment,), name="tidy", daemon=True).start()
