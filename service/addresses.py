@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from workers.storage import local_folder, unusable
+from workers.storage_urls import local_folder, unusable
 
 SQLITE = "sqlite:///"
 _POSTGRES = "postgresql+asyncpg://"

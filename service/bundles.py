@@ -23,7 +23,7 @@ from service.replica import Claim
 from service.store.bundles import BundleStore, UploadForgottenError
 from workers.bundle import inspect_bundle
 from workers.errors import BundleError, FieldProblem
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 CHUNK_BYTES = 2**20
 

@@ -20,7 +20,7 @@ from service.store.references import UnknownReferenceError
 from workers.errors import FieldProblem, SpecError
 from workers.spec import JobSpec
 from workers.spec_parts import NAME_PATTERN
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 _NAME = re.compile(NAME_PATTERN)
 

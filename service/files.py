@@ -15,7 +15,8 @@ from service.times import rfc3339
 from workers.checkpoints import checkpoint_names, read_manifest
 from workers.errors import CheckpointError
 from workers.status import CheckpointInfo
-from workers.storage import Storage, local_folder, open_storage
+from workers.storage import Storage
+from workers.storage_urls import local_folder, open_storage
 from workers.weights_file import weights_file
 
 

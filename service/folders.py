@@ -16,7 +16,8 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
-from workers.storage import PART_SUFFIX, join
+from workers.storage import PART_SUFFIX
+from workers.storage_urls import join
 
 BUNDLES, JOBS = "bundles", "jobs"
 _ZIP = ".zip"

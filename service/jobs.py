@@ -26,7 +26,7 @@ from service.store.port import StaleRowError, TransitionError
 from service.store.references import UnknownReferenceError
 from workers.errors import SpecError
 from workers.spec import JobSpec, parse_job_spec
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 MAX_EVENTS = 10_000
 MAX_TRIES = 8

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from service.errors import UnavailableError
 from service.store.leases import Installation
-from workers.storage import MARK, Storage, StorageAwayError, join, open_storage
+from workers.storage import MARK, Storage, StorageAwayError
+from workers.storage_urls import join, open_storage
 
 
 class StorageNotSharedError(Exception):

@@ -30,7 +30,7 @@ from service.targets import Target, configuration_of
 from service.times import rfc3339
 from service.zone_changes import notices
 from workers.errors import FieldProblem, SpecError
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 MAX_UPCOMING = 100
 BY_HAND = "paused by hand"

@@ -27,7 +27,7 @@ from service.settings import Settings
 from service.store.opening import Store, open_store
 from service.sweeps import Sweeps
 from service.telemetry import Telemetry
-from workers.storage import provide
+from workers.storage_urls import provide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

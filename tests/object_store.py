@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 from fsspec.config import conf
 
-from workers.storage import provide
+from workers.storage_urls import provide
 
 _numbers = itertools.count()
 

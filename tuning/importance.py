@@ -28,6 +28,7 @@ def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, f
         return {}
     shared = [p.path for p in space.parameters if not p.when and p.distribution.count() != 1]
     with warnings.catch_warnings():
+        # That the evaluator may change is pinned by Optuna's version range.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study = study_with([optuna_trial(trial, space) for trial in complete], mode)
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=shared)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.scratch import LOGS, Bounds
+from workers.secrets import Secrets, secrets_of
 from workers.spec import JobSpec
 
 SWEEP_LABEL = "sweep"
@@ -28,7 +29,7 @@ class Storage:
     ``checkpoints`` is the root of ``workers.checkpoints``, ``output`` what the user's code wrote to
     ``$CONCERTINA_OUTPUT``, ``init_from`` such a root, "/" and the name of the checkpoint to start from, or None.
     ``root`` is the storage of which all this is a part; a folder must bear its mark (``workers.storage.MARK``), None
-    asks for no mark. ``options`` open URLs (``workers.storage.provide``); they hold keys, so they must never be logged.
+    asks for no mark. ``options`` open URLs (``workers.storage_urls.provide``); they hold keys, so must never be logged.
     """
 
     checkpoints: str
@@ -54,12 +55,17 @@ class Assignment:
     spec: JobSpec
     storage: Storage
     scratch: str
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     bundle_sha256: str | None = None
     lease_s: float = 600.0
     pool: str = ""
     install_s: float = 1800.0
     bounds: Bounds = field(default_factory=Bounds)
+
+    @property
+    def secrets(self) -> Secrets:
+        """What must not be shown of ``env``."""
+        return secrets_of(self.spec, self.env)
 
     @property
     def log_file(self) -> str:

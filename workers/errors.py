@@ -8,7 +8,7 @@ travels as a ``Failure`` and never as a pickled exception.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
@@ -156,11 +156,19 @@ MAX_MESSAGE_CHARS = 1_000
 
 
 def failure_of(
-    error: BaseException, *, worker_id: str = "", rank: int | None = None, round: int | None = None
+    error: BaseException,
+    *,
+    worker_id: str = "",
+    rank: int | None = None,
+    round: int | None = None,
+    blot: Callable[[str], str] = str,
 ) -> Failure:
-    """Describe an exception as data; anything outside the tree counts as the user's code."""
-    whole = "".join(traceback.format_exception(error))
-    told = str(error) or type(error).__name__
+    """Describe an exception as data; anything outside the tree counts as the user's code.
+
+    ``blot`` takes secrets out of a text: before anything is cut, as a part of one would be found no more.
+    """
+    whole = blot("".join(traceback.format_exception(error)))
+    told = blot(str(error) or type(error).__name__)
     message, text = _shortened(told, MAX_MESSAGE_CHARS), _shortened(whole, MAX_TRACEBACK_CHARS)
     return Failure(
         reason=error.reason if isinstance(error, JobError) else Reason.USER_ERROR,

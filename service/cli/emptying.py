@@ -7,7 +7,8 @@ import asyncio
 from service.folders import BUNDLES, JOBS
 from service.settings import Settings
 from service.store.opening import open_store
-from workers.storage import MARK, join, open_storage, provide, read
+from workers.storage import MARK, read
+from workers.storage_urls import join, open_storage, provide
 
 
 def is_ours(settings: Settings) -> bool:

@@ -50,6 +50,7 @@ def _watch(view: JobView, display: Console, sleep: Callable[[float], None]) -> N
         TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
         console=display,
         disable=not display.is_terminal,
+        auto_refresh=False,  # nothing on it moves between two looks
         transient=True,
     ) as progress:
         bar = progress.add_task("", total=1.0, facts="")
@@ -159,7 +160,7 @@ def _draw(progress: Progress, bar: TaskID, job: dict[str, Any]) -> None:
     if done.get("eta_s") is not None:
         parts.append(f"{words.duration(done['eta_s'])} left")
     share = min(1.0, (done.get("step") or 0) / steps) if steps else 0.0
-    progress.update(bar, completed=share, facts=escape("  ".join(parts)))
+    progress.update(bar, completed=share, facts=escape("  ".join(parts)), refresh=True)
 
 
 def _finish(client: Client, job: dict[str, Any], form: Form) -> int:

@@ -49,6 +49,7 @@ def _watch(view: SweepView, display: Console, sleep: Callable[[float], None]) ->
         TextColumn("{task.percentage:>3.0f} %  {task.fields[facts]}"),
         console=display,
         disable=not display.is_terminal,
+        auto_refresh=False,  # nothing on it moves between two looks
         transient=True,
     ) as progress:
         bar = progress.add_task("", total=1.0, facts="")
@@ -59,7 +60,7 @@ def _watch(view: SweepView, display: Console, sleep: Callable[[float], None]) ->
             trials = view.sweep["trials"]
             facts = f"{sweep_words.numbers(trials)}  best {sweep_words.best(view.sweep)}"
             share = sweep_words.done(trials) / (trials["total"] or 1)
-            progress.update(bar, completed=share, facts=escape(facts))
+            progress.update(bar, completed=share, facts=escape(facts), refresh=True)
             for line in view.news():
                 display.print(line)
 

@@ -12,7 +12,8 @@ from typing import Any
 from service.replica import storage_mark
 from service.settings import load_settings
 from workers.errors import described
-from workers.storage import open_storage, provide, read
+from workers.storage import read
+from workers.storage_urls import open_storage, provide
 
 
 def look(url: str, options: dict[str, Any]) -> dict[str, str]:

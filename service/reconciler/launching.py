@@ -18,7 +18,7 @@ from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
 from workers.spec import JobSpec
 from workers.spec_parts import InitFrom, Secret
-from workers.storage import join, open_storage
+from workers.storage_urls import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 

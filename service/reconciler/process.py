@@ -32,7 +32,7 @@ from service.store.port import DatabaseAwayError, FencedOutError, ReconcilerStor
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, read_ray_record
 from workers.errors import Reason
-from workers.storage import provide
+from workers.storage_urls import provide
 
 log = structlog.get_logger("concertina.reconciler")
 

@@ -36,7 +36,7 @@ from workers.errors import Failure, JobError, Reason, failure_of
 from workers.retention import remove_unfinished
 from workers.run_settings import RunSettings
 from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, Phase, RunGoal, RunPhase
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 

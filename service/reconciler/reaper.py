@@ -16,7 +16,7 @@ from service.reconciler.orphans import Suspects, orphaned_actors
 from service.replica import storage_mark
 from service.store.port import ReconcilerStore
 from workers.scratch import LOGS, Bounds, tidy
-from workers.storage import join, open_storage
+from workers.storage_urls import join, open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 

@@ -199,7 +199,8 @@ class RayHead:
             # Ray's client server has a fixed port unless told; without its dependency the option is refused.
             *((f"--ray-client-server-port={free_port()}",) if find_spec("grpc") else ()),
             *("--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"),
-            *("--include-dashboard=false", "--disable-usage-stats"),
+            # The monitor is of use to an autoscaler only, and tells its metrics to whoever asks at a fixed port.
+            *("--include-dashboard=false", "--no-monitor", "--disable-usage-stats"),
             *(f"--num-cpus={self._num_cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}"),
             f"--temp-dir={self._ray_dir}",
         ]

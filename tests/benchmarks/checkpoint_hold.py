@@ -23,7 +23,7 @@ import torch
 from tests.benchmarks.figures import append_result, circumstances, in_words, spread_document, versions
 from workers.recipes import chargpt
 from workers.status import CheckpointInfo
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.state import CheckpointHeader, TrainingState
 

@@ -56,7 +56,7 @@ def main() -> int:
         print(f"seed {seed}: {found.num_cases} cases, {dict(found.statuses)}", found.told, flush=True)
     statuses: Counter[str] = Counter()
     for line in done:
-        statuses.update(line["statuses"])  # type: ignore[arg-type]  # as written above
+        statuses.update(line["statuses"])  # type: ignore[call-overload]  # as written above
     num_5xx = sum(count for status, count in statuses.items() if status.startswith("5"))
     num_bad = sum(not line["is_fine"] for line in done)
     print(f"{statuses.total()} cases, {num_5xx} answers of 5xx, {num_bad} portions of {len(done)} with findings")

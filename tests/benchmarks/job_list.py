@@ -11,6 +11,7 @@ import json
 import random
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
@@ -25,12 +26,13 @@ from workers.spec import parse_job_spec
 
 LIMIT_MS = 150.0
 LARGE_PAGE = 500
+LARGE = f"page_size={LARGE_PAGE}"
 A_BATCH = 2000
 SHARES = {"SUCCEEDED": 700, "FAILED": 200, "CANCELLED": 90, "QUEUED": 9, "RUNNING": 1}
 """Of a thousand jobs."""
 QUERIES = {
     "all": "",
-    "all, 500 a page": "page_size=500",
+    "all, 500 a page": LARGE,
     "one state, many jobs": "state=FAILED",
     "one state, few jobs": "state=RUNNING",
     "four states": "state=FAILED%2CCANCELLED%2CQUEUED%2CRUNNING",
@@ -91,7 +93,7 @@ def _walk(running: Running, query: str, options: argparse.Namespace) -> list[flo
         ms, page = caller.page(query, token)
         took_ms.append(ms)
         token = page["next_page_token"]
-    large = f"{query}&page_size={LARGE_PAGE}"
+    large = query if query == LARGE else f"{query}&{LARGE}"
     token = None
     for _ in range(options.jobs // 2 // LARGE_PAGE):
         _, page = caller.page(large, token)
@@ -130,7 +132,7 @@ async def _add_jobs(store: Store, num_jobs: int) -> None:
 
     for begin in range(0, num_jobs, A_BATCH):
         end = min(begin + A_BATCH, num_jobs)
-        await store.database.write_quietly(lambda conn, b=begin, e=end: add(conn, b, e))  # type: ignore[misc]
+        await store.database.write_quietly(partial(add, begin=begin, end=end))
 
 
 if __name__ == "__main__":

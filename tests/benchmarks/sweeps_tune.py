@@ -77,7 +77,7 @@ def _measured(side: str, search: Search, folder: Path) -> Outcome:
 
     ends_s: list[float] = []
 
-    class Ends(tune.Callback):  # type: ignore[misc]  # Ray's class has no type here
+    class Ends(tune.Callback):
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             ends_s.append(time.monotonic())
 

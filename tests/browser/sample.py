@@ -13,7 +13,7 @@ from tests.browser.history import NODES, Course, History
 from tests.stored_checkpoint import store_checkpoint
 from workers.spec import parse_job_spec
 from workers.status import JobSnapshot, LogChunk
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 WEIGHTS_BYTES = b"weights"
 

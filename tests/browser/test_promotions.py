@@ -45,6 +45,6 @@ def test_a_promotion_is_told_with_its_evidence_and_leads_to_the_configuration(em
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 800})
             for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of its literals
+                page.emulate_media(color_scheme=scheme)
                 assert violations(page) == [], (address, width, scheme)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -27,6 +28,11 @@ from tests.waiting import wait_for
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 90.0
+SECRET_NAME = "SECRET_OF_TESTS"
+SECRET_LINES = (secrets.token_hex(16), secrets.token_hex(16))
+SECRET = "".join(f"{line}\\\n" for line in SECRET_LINES)
+"""Written otherwise by most ways to quote it."""
+
 CONCERTINA = [sys.executable, "-m", "service.cli.main"]
 
 

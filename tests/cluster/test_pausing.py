@@ -92,6 +92,11 @@ def test_a_paused_job_that_is_cancelled_starts_nothing_again(submit: Submit) -> 
     command(job, "cancel", "CANCELLED")
     assert_released(job, before)
     assert [to for to, _ in job.events()] == [
-        "QUEUED", "STARTING", "RUNNING", "PAUSING", "PAUSED", "CANCELLED",
-    ]  # fmt: skip
+        "QUEUED",
+        "STARTING",
+        "RUNNING",
+        "PAUSING",
+        "PAUSED",
+        "CANCELLED",
+    ]
     job.assert_nothing_broken()

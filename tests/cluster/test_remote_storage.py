@@ -13,7 +13,7 @@ from tests.cluster.serving import end_everything, serving
 from tests.object_store import ObjectStore
 from tests.waiting import wait_for
 from workers.checkpoints import list_checkpoints
-from workers.storage import join, open_storage
+from workers.storage_urls import join, open_storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

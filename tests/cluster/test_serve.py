@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 from collections.abc import Iterator
@@ -39,23 +38,6 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def listening_addresses(processes: list[psutil.Process]) -> set[str]:
-    found = set()
-    for process in processes:
-        try:
-            connections = process.net_connections(kind="inet")
-        except psutil.NoSuchProcess:
-            continue
-        found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
-    return found
-
-
-def is_loopback(address: str) -> bool:
-    parsed = ipaddress.ip_address(address)
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback
-
-
 def job_of(served: Serving, job_id: str) -> dict[str, Any]:
     with served.client() as client:
         return client.job(job_id)
@@ -84,11 +66,8 @@ def wait_for_step(served: Serving, job_id: str, step: int) -> None:
     wait_for(f"step {step}", lambda: job_of(served, job_id)["progress"]["step"] >= step, JOB_LIMIT_S)
 
 
-def test_each_part_that_is_killed_comes_back_alone_and_all_listen_on_loopback(home: Path) -> None:
+def test_each_part_that_is_killed_comes_back_alone(home: Path) -> None:
     with serving(home) as served:
-        addresses = listening_addresses(served.processes())
-        assert addresses
-        assert all(is_loopback(address) for address in addresses)
         ray = served.ray()
         for part in ("api", "reconciler"):
             before = served.pid_of(part)

@@ -110,7 +110,7 @@ def launch(folder: Path) -> Launch:
 
 
 def play(act: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(act(), 30))  # type: ignore[arg-type]  # a coroutine function
+    asyncio.run(asyncio.wait_for(act(), 30))
 
 
 def test_it_does_nothing_before_it_was_prepared_and_directed(tmp_path: Path) -> None:

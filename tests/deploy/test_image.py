@@ -17,7 +17,7 @@ from service.settings import load_settings
 from service.supervise.supervisor import API_END_LIMIT_S, SAVE_LIMIT_S
 from tests.deploy.dockerfile import Step, read_steps
 from tests.deploy.manifests import DEPLOY, pod
-from workers.storage import local_folder
+from workers.storage_urls import local_folder
 
 ROOT = DEPLOY.parent
 STEPS = read_steps(DEPLOY / "Dockerfile")

@@ -46,8 +46,8 @@ def ray_remains(address: str, namespace: str, folder: Path, variables: Mapping[s
 def asked(address: str, namespace: str, folder: Path) -> Remains:
     """The same, in a process where Ray's environment is set."""
     # Only now, as Ray reads its environment when it is imported.
-    from ray._raylet import GcsClient, GcsClientOptions, GlobalStateAccessor  # type: ignore[attr-defined]
-    from ray.core.generated.gcs_pb2 import (  # type: ignore[attr-defined]
+    from ray._raylet import GcsClient, GcsClientOptions, GlobalStateAccessor  # type: ignore[attr-defined]  # of Cython
+    from ray.core.generated.gcs_pb2 import (  # type: ignore[attr-defined]  # made by protoc
         ActorTableData,
         PlacementGroupTableData,
     )

@@ -34,7 +34,7 @@ from tests.service.given import stored_bundle, zip_bytes
 from tests.waiting import LIMIT_S
 from workers.assignment import JobKey
 from workers.control.names import controller_name
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 

@@ -10,8 +10,13 @@ from zoneinfo import ZoneInfo
 MINUTE = timedelta(minutes=1)
 _DAYS = {"SUN": 0, "MON": 1, "TUE": 2, "WED": 3, "THU": 4, "FRI": 5, "SAT": 6}
 _MONTHS = {"JAN": 1, "FEB": 2, "MAR": 3, "APR": 4, "MAY": 5, "JUN": 6} | {
-    "JUL": 7, "AUG": 8, "SEP": 9, "OCT": 10, "NOV": 11, "DEC": 12
-}  # fmt: skip
+    "JUL": 7,
+    "AUG": 8,
+    "SEP": 9,
+    "OCT": 10,
+    "NOV": 11,
+    "DEC": 12,
+}
 _FIELDS: Sequence[tuple[range, Mapping[str, int]]] = (
     (range(60), {}),
     (range(24), {}),

@@ -67,8 +67,14 @@ async def test_a_new_job_is_answered_whole_with_its_place_and_tag(client: httpx2
     assert job["workers"] == {"min": 1, "max": 4, "current": 0, "desired": 1}
     assert job["cost"] == {"worker_s": 0.0, "amount": None, "currency": "EUR"}
     assert job["progress"] == {
-        "step": 0, "steps": 100, "samples": 0, "loss": None, "eval": {}, "samples_per_s": None, "eta_s": None
-    }  # fmt: skip
+        "step": 0,
+        "steps": 100,
+        "samples": 0,
+        "loss": None,
+        "eval": {},
+        "samples_per_s": None,
+        "eta_s": None,
+    }
     assert job["created_at"].endswith("Z")
     assert (await client.get(answer.headers["location"])).json() == job
 
@@ -87,9 +93,14 @@ async def test_progress_follows_what_the_workers_told(
     await services.store.reconciler.fold(told, fence)
     job = (await client.get(f"{JOBS}/{job_id}")).json()
     assert job["progress"] == {
-        "step": 10, "steps": 32, "samples": 10 * BATCH, "loss": pytest.approx(0.1), "eval": {"accuracy": 0.5},
-        "samples_per_s": 64.0, "eta_s": pytest.approx((1010 - 320) / 64, abs=0.01),
-    }  # fmt: skip
+        "step": 10,
+        "steps": 32,
+        "samples": 10 * BATCH,
+        "loss": pytest.approx(0.1),
+        "eval": {"accuracy": 0.5},
+        "samples_per_s": 64.0,
+        "eta_s": pytest.approx((1010 - 320) / 64, abs=0.01),
+    }
     assert job["workers"]["current"] == 2
     assert job["cost"]["worker_s"] == 60.0
     await services.store.reconciler.fold(snapshot(row, [record(32)], total_samples=1010, cursor=1010), fence)
@@ -186,9 +197,15 @@ async def test_a_bad_spec_is_refused_with_its_field_and_stores_nothing(
 
 
 NO_JSON = [
-    b"", b"{", b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000, b'{"seed": ' + b"9" * 10_000 + b"}",
-    b"[" * 200 + b"]" * 200, b"name: yaml",
-]  # fmt: skip
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b'{"a": NaN}',
+    b"[" * 100_000,
+    b'{"seed": ' + b"9" * 10_000 + b"}",
+    b"[" * 200 + b"]" * 200,
+    b"name: yaml",
+]
 
 
 async def test_what_is_no_json_is_a_bad_request(subtests: pytest.Subtests, client: httpx2.AsyncClient) -> None:

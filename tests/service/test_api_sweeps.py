@@ -284,8 +284,11 @@ async def test_the_report_tells_what_was_found_what_it_cost_and_that_it_flatters
     assert "luckiest of 2 results" in report["caution"]
     assert report["importance"] == {"optimizer.lr": 0.7, "batch.global_size": 0.3}
     assert [(p["lr"], p["global_batch"], p["value"]) for p in report["lr_batch"]] == [
-        (0.001, 32, 0.8), (0.01, 64, 0.95), (0.1, 32, None), (0.0001, 32, 0.1)
-    ]  # fmt: skip
+        (0.001, 32, 0.8),
+        (0.01, 64, 0.95),
+        (0.1, 32, None),
+        (0.0001, 32, 0.1),
+    ]
     assert report["rungs"] == [
         {"samples": 320, "reached": 4, "waiting": 1, "pruned": 1, "best": 0.475},
         {"samples": 960, "reached": 2, "waiting": 0, "pruned": 0, "best": 0.95},

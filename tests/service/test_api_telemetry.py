@@ -27,7 +27,7 @@ from tests.service.given import Clock, checkpoint, leader, log, placed, record, 
 from tests.service.test_api_jobs import assert_problem
 from tests.stored_checkpoint import store_checkpoint
 from workers.errors import Failure, Reason
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 pytestmark = pytest.mark.anyio
 

@@ -114,8 +114,10 @@ async def test_a_winner_that_is_really_better_replaces_the_configuration_whoever
     assert measured["low"] < 0.02 / 0.9 < measured["high"]
     # All on the same seeds, which none was searched with; each pair once, whoever led.
     jobs = await jobs_of(scene, view)
-    seeds = {number: [j.spec.seed for j, r in zip(jobs, view.runs, strict=True) if r.contender == number]
-             for number in {run.contender for run in view.runs}}  # fmt: skip
+    seeds = {
+        number: [j.spec.seed for j, r in zip(jobs, view.runs, strict=True) if r.contender == number]
+        for number in {run.contender for run in view.runs}
+    }
     longest = seeds[INCUMBENT]
     assert all(of == longest[: len(of)] for of in seeds.values())
     assert len(set(longest)) == len(longest) == LOOKS[1]

@@ -22,7 +22,8 @@ from tests.service.scene import Scene
 from tests.service.test_reconciler import save_checkpoint
 from workers.checkpoints import PIECES, checkpoint_name, draft_key
 from workers.scratch import LOCK
-from workers.storage import MARK, open_storage
+from workers.storage import MARK
+from workers.storage_urls import open_storage
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from tests.stored_checkpoint import store_checkpoint
 from workers.assignment import JobKey
 from workers.errors import Reason, UserCodeError
 from workers.status import CheckpointInfo, Phase
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,8 @@ from tests.object_store import ObjectStore
 from tests.service.given import checkpoint, leader, spec_document, zip_bytes
 from tests.service.test_api_jobs import assert_problem
 from tests.stored_checkpoint import store_checkpoint
-from workers.storage import open_storage, read
+from workers.storage import read
+from workers.storage_urls import open_storage
 
 pytestmark = pytest.mark.anyio
 

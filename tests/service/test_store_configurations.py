@@ -31,8 +31,7 @@ async def test_each_version_replaces_the_one_before_and_leaves_it_in_the_history
         await store.configurations.replace(first, spec(seed=9))
     clock.advance(60)
     evidence = {"trial": 3, "effect": 0.01}
-    work = lambda write: replace_with(write, second, spec(seed=3), "sweep_x", evidence)  # noqa: E731
-    await store.database.write(work)
+    await store.database.write(lambda write: replace_with(write, second, spec(seed=3), "sweep_x", evidence))
     view = await seen(store)
     assert (view.configuration.version, view.configuration.document["seed"]) == (3, 3)
     assert "name" not in view.configuration.document

@@ -44,7 +44,9 @@ async def test_a_nominal_time_makes_a_job_with_the_schedules_name_and_label_and_
     job = await firing.store.jobs.job(child)
     assert job is not None
     assert (job.name, job.state, dict(job.spec.labels)) == ("nightly", JobState.QUEUED, {"schedule": "nightly"})
-    assert (await firing.row(schedule)).upcoming.nominal_at == at(9)  # type: ignore[union-attr]
+    upcoming = (await firing.row(schedule)).upcoming
+    assert upcoming is not None
+    assert upcoming.nominal_at == at(9)
     await firing.at(at(9) + 2)
     assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from workers.control.restore import CheckpointSearch
 from workers.errors import CheckpointError
 from workers.local_storage import FileCalls, LocalStorage
 from workers.retention import remove_superfluous
+from workers.storage import Data
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.loading import load_checkpoint
 from workers.training.state import CheckpointHeader, LoadedState, StateSnapshot
@@ -135,11 +137,11 @@ class Interrupted(LocalStorage):
         super().__init__(root, calls)
         self._before, self._act = before, act
 
-    def write(self, key: str, parts: object) -> int:
+    def write(self, key: str, parts: Iterable[Data]) -> int:
         if key.startswith(self._before) and callable(self._act):
             act, self._act = self._act, None
             act()
-        return super().write(key, parts)  # type: ignore[arg-type]
+        return super().write(key, parts)
 
 
 @pytest.mark.parametrize("before", [DRAFTS, PIECES, "manifests"])

@@ -175,7 +175,7 @@ class _OutOfMemoryInBackward(torch.autograd.Function):
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]  # torch's own way
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         if ctx.fails():
             raise RuntimeError("can't allocate memory")
         return grad, None

@@ -13,7 +13,7 @@ from tests.training.tasks import Regression, Script, mlp, mse
 from workers.checkpoints import list_checkpoints
 from workers.errors import Failure, Reason
 from workers.plan import FreshSource
-from workers.storage import join, open_storage
+from workers.storage_urls import join, open_storage
 from workers.task import TrainingTask
 
 SPEC = {"steps": 4, "batch": {"global_size": 8}}

@@ -14,7 +14,7 @@ from tests.training.rank import NUM_SAMPLES, await_true
 from tests.training.tasks import Regression, mlp, mse
 from workers.checkpoints import list_checkpoints
 from workers.status import Phase, StopCause
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 from workers.training.loading import load_checkpoint
 
 BATCH, STEPS, LR = 12, 8, 0.05

@@ -146,9 +146,18 @@ def test_records_are_kept_until_the_store_has_them() -> None:
 
 def checkpoint(path: str, *, is_final: bool = False) -> CheckpointInfo:
     return CheckpointInfo(
-        path=path, attempt=1, lineage=1, generation=1, round=1, step=1, cursor=1, size_bytes=1, metric=None,
-        is_final=is_final, created_at=0.0,
-    )  # fmt: skip
+        path=path,
+        attempt=1,
+        lineage=1,
+        generation=1,
+        round=1,
+        step=1,
+        cursor=1,
+        size_bytes=1,
+        metric=None,
+        is_final=is_final,
+        created_at=0.0,
+    )
 
 
 def test_checkpoints_are_told_until_they_are_registered() -> None:

@@ -15,7 +15,8 @@ from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from workers.checkpoints import PIECES, list_checkpoints
 from workers.control.restore import CheckpointSearch
 from workers.plan import CheckpointSource
-from workers.storage import join, open_storage, read
+from workers.storage import read
+from workers.storage_urls import join, open_storage
 from workers.task import TrainingTask
 from workers.training.loading import load_checkpoint
 

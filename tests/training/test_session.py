@@ -48,9 +48,22 @@ def test_polls_are_answered_while_user_code_blocks() -> None:
         assert status.is_finished
         assert status.generation is None
         assert set(group.records[1, 3].values) == {
-            "loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "data_s",
-            "compute_s", "exchange_s", "exposed_s", "optimizer_s", "step_s", "wire_bytes", "memory_bytes",
-        }  # fmt: skip
+            "loss",
+            "lr",
+            "global_batch",
+            "micro_batch",
+            "workers",
+            "samples_per_s",
+            "grad_norm",
+            "data_s",
+            "compute_s",
+            "exchange_s",
+            "exposed_s",
+            "optimizer_s",
+            "step_s",
+            "wire_bytes",
+            "memory_bytes",
+        }
 
 
 def test_a_superseded_controller_is_told_so_by_every_call() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.training.test_checkpoint import rounds_in, save
 from workers.errors import CheckpointError
-from workers.storage import MARK, open_storage
+from workers.storage import MARK
+from workers.storage_urls import open_storage
 from workers.training.checkpoint import CheckpointWriter
 
 

@@ -17,7 +17,7 @@ from workers.checkpoints import list_checkpoints
 from workers.plan import Cause, TimelineKind
 from workers.run_settings import Donor
 from workers.status import CheckpointInfo, Phase, StopCause
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 from workers.task import TrainingTask
 
 DTYPE, NUM_SAMPLES, BATCH, TOTAL = torch.float64, 50, 12, 192

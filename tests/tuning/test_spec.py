@@ -36,8 +36,8 @@ def test_the_job_is_told_with_its_defaults_and_without_what_is_searched() -> Non
     job = accepted().job
     assert (job["epochs"], job["eval_every_steps"], job["seed"]) == (15, 100, 0)
     assert "name" not in job
-    assert "lr" not in job["optimizer"]  # type: ignore[operator]
-    assert "global_size" not in job["batch"]  # type: ignore[operator]
+    assert "lr" not in job["optimizer"]  # type: ignore[operator]  # an object of JSON
+    assert "global_size" not in job["batch"]  # type: ignore[operator]  # the same
 
 
 def test_a_value_beside_the_space_holds_where_the_parameter_is_not_active() -> None:

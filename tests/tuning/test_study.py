@@ -50,7 +50,7 @@ def study(setting: StudySetting, trials: Iterable[Trial] = ()) -> Study:
 
 def row(number: int, params: Params, state: TrialState = TrialState.COMPLETE, value: float | None = None) -> Trial:
     if value is None and state is TrialState.COMPLETE:
-        value = -abs(math.log10(float(params.get("optimizer.lr", 0.01))) + 2)  # type: ignore[arg-type]
+        value = -abs(math.log10(float(params.get("optimizer.lr", 0.01))) + 2)  # type: ignore[arg-type]  # a rate is a number
     reports = (Report(samples=100, value=0.5),) if state in (TrialState.PRUNED, TrialState.WAITING) else ()
     return Trial(number=number, params=params, state=state, value=value, reports=reports)
 

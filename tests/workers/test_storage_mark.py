@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.storage import MARK, Storage, StorageAwayError, join, open_storage
+from workers.storage import MARK, Storage, StorageAwayError
+from workers.storage_urls import join, open_storage
 
 
 @pytest.fixture

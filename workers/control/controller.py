@@ -44,7 +44,7 @@ from workers.control.telemetry import Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
-from workers.storage import provide
+from workers.storage_urls import provide
 
 END_S = 5.0
 STORAGE_S = 60.0

@@ -134,7 +134,7 @@ class RayFleet:
         if found is None:
             return None
         begin, data = found
-        return begin, secrets_of(self._launch.spec, self._launch.env).data(data)
+        return begin, secrets_of(self._launch.spec, self._launch.env).tail(data, is_cut=begin > offset)
 
     async def _tail_by(self, link: _Link, path: str, offset: int) -> Tail | None:
         """What this worker can read of another's log; None where it does not answer."""

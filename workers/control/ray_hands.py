@@ -18,7 +18,8 @@ from workers.control.names import NODE_ID_LABEL, SpareName
 from workers.control.roster import Roster
 from workers.plan import Plan, PlanId
 from workers.status import Acknowledged, WorkerStatus
-from workers.storage import open_storage, read
+from workers.storage import read
+from workers.storage_urls import open_storage
 
 MAX_SPARES = 2
 

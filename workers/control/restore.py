@@ -10,7 +10,8 @@ from workers.checkpoints import DAMAGED, checkpoint_names, damage, manifest_key,
 from workers.errors import CheckpointError
 from workers.plan import TimelineKind
 from workers.status import CheckpointInfo, TimelineRow
-from workers.storage import Storage, open_storage, read
+from workers.storage import Storage, read
+from workers.storage_urls import open_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class CheckpointSearch:
     """
 
     def __init__(self, url: str, restart_after: int, root: str | None = None) -> None:
-        """``root``: see ``workers.storage.open_storage``."""
+        """``root``: see ``workers.storage_urls.open_storage``."""
         self._url, self._restart_after, self._root = url, restart_after, root
         self._intact: str | None = None
 

@@ -19,7 +19,6 @@ from workers.bundle import extract_bundle
 from workers.entrypoint import build_from, enter_bundle, load_entrypoint
 from workers.errors import BundleError, DependencyError, EntrypointError, OutOfMemoryError
 from workers.scratch import BUNDLES, PART, keep_in_use
-from workers.secrets import secrets_of
 from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training.dependencies import install_dependencies
@@ -87,7 +86,7 @@ def _set_environment(assignment: Assignment) -> None:
 
 def _without_secrets(assignment: Assignment, report: Report) -> Report:
     """``report``, with the values of secrets blotted out."""
-    secrets = secrets_of(assignment.spec, assignment.env)
+    secrets = assignment.secrets
 
     def told(text: str) -> None:
         report(secrets.text(text))
@@ -104,7 +103,7 @@ def _install(assignment: Assignment, report: Report) -> None:
         if install_dependencies(requirements, Path(assignment.scratch), report, assignment.install_s) is None:
             report("dependencies: all of them are among the service's own packages")
     except DependencyError as error:
-        raise DependencyError(secrets_of(assignment.spec, assignment.env).text(error.message)) from None
+        raise DependencyError(assignment.secrets.text(error.message)) from None
 
 
 def _bundle_folder(assignment: Assignment, fetch_bundle: Callable[[], bytes] | None, report: Report) -> Path | None:

@@ -9,7 +9,8 @@ import torch
 
 from workers.checkpoints import Entry, Manifest, Path, read_manifest, verified
 from workers.errors import CheckpointError
-from workers.storage import Storage, open_storage
+from workers.storage import Storage
+from workers.storage_urls import open_storage
 from workers.training.numbers import tensor_of
 from workers.training.pieces import with_tensors
 from workers.training.state import LoadedState

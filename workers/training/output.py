@@ -9,7 +9,8 @@ from pathlib import Path
 from workers.assignment import Assignment
 from workers.local_storage import check_mark
 from workers.scratch import OUTPUT
-from workers.storage import PART_SUFFIX, local_folder, open_storage
+from workers.storage import PART_SUFFIX
+from workers.storage_urls import local_folder, open_storage
 
 _CHUNK_BYTES = 2**20
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.plan import Plan, PlanId
-from workers.secrets import secrets_of
 from workers.status import Acknowledged, LogChunk, WorkerStatus
 from workers.training import log_limit
 from workers.training.calls import StoreCalls
@@ -50,7 +49,7 @@ class Session:
         self._calls = calls
         self._fetch_bundle = fetch_bundle
         self._mailbox = Mailbox(assignment.worker_id)
-        self._secrets = secrets_of(assignment.spec, assignment.env)
+        self._secrets = assignment.secrets
         self._logs = LogReader(log_path(assignment), self._secrets)
         self._budget = log_limit.Budget()
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
@@ -124,6 +123,6 @@ class Session:
 
             work(self._assignment, self._calls, self._fetch_bundle, self._mailbox)
         except BaseException as error:  # the one place of this thread: whatever it was, the controller learns of it
-            self._mailbox.failed(failure_of(error, worker_id=self._assignment.worker_id))
+            self._mailbox.failed(failure_of(error, worker_id=self._assignment.worker_id, blot=self._secrets.text))
         finally:
             self._ended.set()

@@ -9,7 +9,7 @@ from workers.errors import CheckpointError, DonorError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
 from workers.run_settings import Donor
 from workers.spec_parts import InitFrom
-from workers.storage import join
+from workers.storage_urls import join
 from workers.training import loading, transfer
 from workers.training.records import Untold
 from workers.training.setup import Setup

@@ -19,7 +19,7 @@ from workers.errors import (
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
 from workers.run_settings import Donor
 from workers.status import Phase, RoundRecord, StopCause, StopReport
-from workers.storage import open_storage
+from workers.storage_urls import open_storage
 from workers.training.back_off import MemoryInExchangeError
 from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
@@ -297,6 +297,7 @@ class Trainer:
             worker_id=self._mailbox.worker_id,
             rank=member.rank if member else None,
             round=None if self._state.lineage is None else self._state.round + 1,
+            blot=self._setup.assignment.secrets.text,
         )
 
     def _told(self, error: BaseException) -> None:

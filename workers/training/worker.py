@@ -14,7 +14,7 @@ from workers.assignment import Assignment
 from workers.errors import failure_of
 from workers.scratch import tidy
 from workers.status import BuildInfo
-from workers.storage import provide
+from workers.storage_urls import provide
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.mailbox import Mailbox
@@ -33,7 +33,7 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
         info = _describe(setup)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
         traceback.print_exception(error, file=sys.stderr)
-        mailbox.failed(failure_of(error, worker_id=assignment.worker_id))
+        mailbox.failed(failure_of(error, worker_id=assignment.worker_id, blot=assignment.secrets.text))
         return
     mailbox.built(info)
     threading.Thread(target=_tidy, args=(assignment,), name="tidy", daemon=True).start()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import os
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from service.client import Client
 from service.folders import token_file
+from service.store.opening import Store, open_store
 from service.supervise.home import Home
+from tests.service.given import Clock
 from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,6 +52,29 @@ class Done:
     stderr: str
 
 
+class Terminal(io.StringIO):
+    """Takes what is written, as a terminal would."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def shown(self) -> str:
+        """All of it, without colours and movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
+
+
+@contextmanager
+def terminal() -> Iterator[Terminal]:
+    """One of 80 characters a line, in place of standard output."""
+    taking = Terminal()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"TERM": "xterm", "COLUMNS": "80"}.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "stdout", taking)
+        yield taking
+
+
 Run = Callable[..., Done]
 
 
@@ -68,3 +98,17 @@ def running_api(home: Path) -> Iterator[Api]:
         finally:
             process.terminate()
             process.wait(timeout=LIMIT_S)
+
+
+def play(api: Api, part: Callable[[Store, Clock], Awaitable[None]]) -> None:
+    """Do what the reconciler would, on the API's database."""
+
+    async def run() -> None:
+        clock = Clock()
+        store = open_store(f"sqlite:///{api.home / 'concertina.db'}", clock)
+        try:
+            await part(store, clock)
+        finally:
+            await store.close()
+
+    asyncio.run(run())

@@ -19,7 +19,8 @@ from service.supervise.home import Home, write_private
 from tests.object_store import ObjectStore
 from tests.service.cli.calls import Run
 from tests.service.given import spec
-from workers.storage import MARK, open_storage
+from workers.storage import MARK
+from workers.storage_urls import open_storage
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 from service.cli.options import Form
 from service.cli.sweep_follow import follow_sweep
-from service.store.opening import open_store
-from tests.service.cli.calls import Api, Run
+from service.store.opening import Store
+from tests.service.cli.calls import Api, Run, play, terminal
 from tests.service.given import Clock
 from tests.service.swept import Swept, sweep_document
 
@@ -24,18 +23,13 @@ def sweep_file(folder: Path, **changes: Any) -> str:
     return str(file)
 
 
-def play(api: Api, sweep_id: str, part: Callable[[Swept], Awaitable[None]]) -> None:
-    """Do what the reconciler would."""
+def play_sweep(api: Api, sweep_id: str, part: Callable[[Swept], Awaitable[None]]) -> None:
+    """Do what the reconciler would for a sweep."""
 
-    async def run() -> None:
-        clock = Clock()
-        store = open_store(f"sqlite:///{api.home / 'concertina.db'}", clock)
-        try:
-            await part(await Swept.of(store, clock, sweep_id))
-        finally:
-            await store.close()
+    async def run(store: Store, clock: Clock) -> None:
+        await part(await Swept.of(store, clock, sweep_id))
 
-    asyncio.run(run())
+    play(api, run)
 
 
 def test_a_sweep_is_made_looked_at_and_steered(call: Run, api: Api, tmp_path: Path) -> None:
@@ -47,7 +41,7 @@ def test_a_sweep_is_made_looked_at_and_steered(call: Run, api: Api, tmp_path: Pa
     made = call("sweep", "submit", file, "--set", "trials=6", "-o", "json")
     sweep = json.loads(made.stdout)
     assert (made.returncode, sweep["trials"]["total"]) == (0, 6)
-    play(api, sweep["id"], lambda swept: swept.play())
+    play_sweep(api, sweep["id"], lambda swept: swept.play())
     assert "digits-lr  Running  eval.accuracy  95 % (trial 1)" in " ".join(call("sweep", "list").stdout.split("\n"))
     one = call("sweep", "get", "digits-lr").stdout
     assert "4 of 6 trials, 1 failed" in one
@@ -64,24 +58,30 @@ def test_a_sweep_is_made_looked_at_and_steered(call: Run, api: Api, tmp_path: Pa
     promoted = call("sweep", "promote", "digits-lr", "digits")
     assert "its winner is held against digits once the sweep has ended" in promoted.stdout
     assert "held against digits" in call("sweep", "report", "digits-lr").stdout
-    for arguments, state in ((("pause",), "paused"), (("resume",), "running"), (("extend", "9"), "running"),
-                             (("retry-failed",), "running"), (("stop",), "stopped")):  # fmt: skip
+    for arguments, state in (
+        (("pause",), "paused"),
+        (("resume",), "running"),
+        (("extend", "9"), "running"),
+        (("retry-failed",), "running"),
+        (("stop",), "stopped"),
+    ):
         done = call("sweep", arguments[0], "digits-lr", *arguments[1:])
         assert (done.returncode, f": {state}, " in done.stdout) == (0, True), done
     assert call("sweep", "pause", "digits-lr").returncode == 2
     assert call("sweep", "get", "nothing").returncode == 4
 
 
+async def end(swept: Swept) -> None:
+    await swept.play()
+    await swept.finish()
+
+
 def test_following_tells_each_better_value_and_failure_until_the_end(
     api: Api, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def end(swept: Swept) -> None:
-        await swept.play()
-        await swept.finish()
-
     with api.client() as client:
         sweep_id = client.submit_sweep(sweep_document(name="followed"))["id"]
-        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play(api, sweep_id, end)) == 0
+        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play_sweep(api, sweep_id, end)) == 0
         told = capsys.readouterr().out
         assert told.startswith("Running\n")
         for text in ("trial 2 failed: lr is too much", "best so far: 95 % (trial 1), optimizer.lr 0.01", "Succeeded"):
@@ -90,6 +90,14 @@ def test_following_tells_each_better_value_and_failure_until_the_end(
         client.command_sweep(stopped, "stop")
         assert follow_sweep(client, stopped, Form.JSON) == 1
         assert json.loads(capsys.readouterr().out)["state"] == "STOPPED"
+
+
+def test_in_a_terminal_a_bar_counts_the_trials(api: Api) -> None:
+    with api.client() as client, terminal() as taking:
+        sweep_id = client.submit_sweep(sweep_document(name="watched"))["id"]
+        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play_sweep(api, sweep_id, end)) == 0
+    assert "  0 %  0 of 8 trials  best –" in taking.shown
+    assert " 80 %  4 of 5 trials, 1 failed  best 95 % (trial 1)" in taking.shown
 
 
 def test_a_refused_sweep_tells_pointer_and_remedy(call: Run, tmp_path: Path) -> None:
