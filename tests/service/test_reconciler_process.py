@@ -157,7 +157,7 @@ async def test_a_lost_node_beside_the_service_is_told_and_awaited_and_the_worker
     assert "the Ray node on the service's machine is gone" in await scene.told_error()
     _, end = scene.start()
     assert await scene.told_error(lambda error: "start one" in error)
-    assert (await scene.until(job, lambda row: True)).reason is Reason.CLUSTER_LOST
+    await scene.until(job, lambda row: row.reason is Reason.CLUSTER_LOST)
     scene.cluster.is_node_up = True
     row = await scene.until(job, lambda row: row.state is JobState.RUNNING)
     assert (row.attempt, row.term, end.done()) == (1, 2, False)
