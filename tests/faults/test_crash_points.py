@@ -121,13 +121,15 @@ class Scene:
         await self.until("a running job", runs)
         return job_id
 
-    async def death(self) -> None:
-        """Wait until the reconciler has died."""
+    async def struck(self, point: CrashPoint) -> None:
+        """Wait until the reconciler has come to a crash point, and is dead where it dies of it."""
 
-        async def never() -> bool:
-            return False
+        async def is_over() -> bool:
+            is_dead = point.error is not None or not self.installation.is_alive(RECONCILER)
+            return is_dead and self.installation.has_struck(RECONCILER, point)
 
-        await self.until("the crash point", never)
+        await self.until(f"the crash point {point}", is_over)
+        assert await is_over(), f"the reconciler died elsewhere: {self.installation.log(RECONCILER)[-3000:]}"
 
     async def judged(self) -> None:
         """With a reconciler that is not disturbed everything comes to its end; then the oracle is asked."""
@@ -306,9 +308,10 @@ def test_every_call_of_both_ports_is_a_crash_point() -> None:
 async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost(scene: Scene, method: str) -> None:
     for nth in range(1, OFTEN.get(method, 1) + 1):
         for when in When:
-            scene.installation.start(RECONCILER, CrashPoint(method=method, when=when, nth=nth))
+            point = CrashPoint(method=method, when=when, nth=nth)
+            scene.installation.start(RECONCILER, point)
             await STIRS.get(method, come_and_go)(scene)
-            await scene.death()
+            await scene.struck(point)
     await scene.judged()
 
 
@@ -316,6 +319,8 @@ async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost
 async def test_a_call_that_fails_after_its_effect_is_made_good(scene: Scene, method: str) -> None:
     error = DatabaseAwayError("planted") if method in STORE else ClusterLostError("planted")
     scene.is_tending = True
-    scene.installation.start(RECONCILER, CrashPoint(method=method, when=When.AFTER, error=error))
+    point = CrashPoint(method=method, when=When.AFTER, error=error)
+    scene.installation.start(RECONCILER, point)
     await STIRS.get(method, come_and_go)(scene)
+    await scene.struck(point)
     await scene.judged()
