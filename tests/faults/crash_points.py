@@ -31,7 +31,7 @@ class CrashPoint:
     when: When
     nth: int = 1
     error: Exception | None = None
-    part: str = "jobs"
+    part: str = ""
 
     def __str__(self) -> str:
         return f"{self.method}-{self.when}-{self.nth}"
