@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.folders import token_file
-from service.store.access import AccessStore
+from service.store.access import ADMIN, AccessStore
 
 TOKEN_PREFIX = "ctn_"
 LINK_LIFETIME_S = 600.0
@@ -41,22 +41,22 @@ class Access:
 
     async def log_in(self, token: str) -> str | None:
         """A new session's secret for who shows a valid admin token; None otherwise."""
-        return await self._begin() if await self._store.kind_of(sha256(token)) == "admin" else None
+        if await self._store.kind_of(sha256(token)) != ADMIN:
+            return None
+        secret = secrets.token_urlsafe(32)
+        await self._store.add_session(sha256(secret), SESSION_LIFETIME_S)
+        return secret
 
     async def log_in_by_link(self, code: str) -> str | None:
         """A new session's secret for a login link's code, which is spent by this; None when it is no good."""
-        return await self._begin() if await self._store.use_link(sha256(code)) else None
+        secret = secrets.token_urlsafe(32)
+        return secret if await self._store.use_link(sha256(code), sha256(secret), SESSION_LIFETIME_S) else None
 
     async def log_out(self, secret: str) -> None:
         """End a session. Admin tokens stay."""
         digest = sha256(secret)
         self._valid_until.pop(digest, None)
         await self._store.end_session(digest)
-
-    async def _begin(self) -> str:
-        secret = secrets.token_urlsafe(32)
-        await self._store.add_session(sha256(secret), SESSION_LIFETIME_S)
-        return secret
 
 
 async def ensure_admin_token(store: AccessStore, home: Path) -> None:

@@ -182,9 +182,10 @@ class Sweeps:
         sources, to, reason = _MOVES[verb]
 
         async def decide(row: SweepRow) -> SweepRow:
-            if verb == "stop" and row.state in ENDED_SWEEPS and await self._is_promoting(row):
+            promotion = await self._promotion(row) if verb == "stop" and row.state in ENDED_SWEEPS else None
+            if promotion in (PromotionState.WAITING, PromotionState.RUNNING):
                 return await self._store.stop_promotion(row, "stopped by hand")
-            if row.state is to:
+            if row.state is to or promotion is PromotionState.STOPPED:
                 return row
             if row.state not in sources:
                 hint = f"; {_GOES_ON}" if row.state in ENDED_SWEEPS else ""
@@ -256,10 +257,11 @@ class Sweeps:
 
         return await self._change(sweep_id, if_match, decide)
 
-    async def _is_promoting(self, row: SweepRow) -> bool:
+    async def _promotion(self, row: SweepRow) -> PromotionState | None:
+        """How the one that comes, goes on or was the last stands; None where there was none."""
         standing = (await self._store.standings([row]))[row.id].promotion
-        is_compared = standing is not None and standing.promotion.state is PromotionState.RUNNING
-        return row.promote_to is not None or is_compared
+        last = None if standing is None else standing.promotion.state
+        return last if row.promote_to is None else PromotionState.WAITING
 
     async def _read(self, document: object) -> tuple[SweepSpec, JobSpec, Origin | None]:
         name = wanted_configuration(document)

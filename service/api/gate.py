@@ -169,8 +169,10 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, error: ServiceError) -> Response:
         path = scope["path"]
-        is_page = scope["method"] == "GET" and not path.startswith("/api/")
-        if isinstance(error, NotAuthorisedError) and is_page and "text/html" in headers.get("accept", ""):
+        is_browser = "text/html" in headers.get("accept", "") and not path.startswith("/api/")
+        if isinstance(error, NotAuthorisedError) and is_browser:
+            if scope["method"] != "GET":
+                return RedirectResponse("/login", status_code=303)
             query = scope["query_string"].decode("latin-1")
             return RedirectResponse(f"/login?next={quote(f'{path}?{query}' if query else path)}", status_code=303)
         return problem_of(error, scope["state"]["request_id"])

@@ -178,8 +178,9 @@ class Reconciler:
         """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
         store, fence, now = self._office.store, self._office.fence, time.time()
         await store.forget_nodes([node.node_id for node in view.nodes if node.is_alive], fence)
-        losses = await store.losses(now - HISTORY_S)
-        for suspect in suspects(view.nodes, self._marks, losses, now, num_jobs):
+        # As they are now: whoever has just taken over knows of none yet, and somebody's word ends what was before it.
+        marks, losses = await store.node_marks(), await store.losses(now - HISTORY_S)
+        for suspect in suspects(view.nodes, marks, losses, now, num_jobs):
             node, why = suspect.node, suspect.reason
             if suspect.is_last:
                 text = f"Node {node.name} stays in use although {why}: there is no other to use."

@@ -43,13 +43,7 @@ class AccessStore:
     async def add_session(self, sha256: str, lifetime_s: float) -> None:
         """Let a browser in for a while; what is over goes."""
         now_s = self._database.now_s
-
-        def work(conn: Connection) -> None:
-            conn.execute(delete(tokens).where(tokens.c.expires_at <= now_s))
-            row = {"sha256": sha256, "kind": SESSION, "created_at": now_s, "expires_at": now_s + lifetime_s}
-            conn.execute(insert(tokens).values(row))
-
-        await self._database.write_quietly(work)
+        await self._database.write_quietly(lambda conn: _let_in(conn, sha256, now_s, lifetime_s))
 
     async def end_session(self, sha256: str) -> None:
         """Forget a browser's session."""
@@ -79,12 +73,22 @@ class AccessStore:
 
         await self._database.write_quietly(work)
 
-    async def use_link(self, sha256: str) -> bool:
-        """Spend a code; True exactly once, within its lifetime."""
+    async def use_link(self, sha256: str, session: str, lifetime_s: float) -> bool:
+        """Spend a code and let a browser in for it; True exactly once, within the code's lifetime."""
+        now_s = self._database.now_s
         spent = delete(login_links).where(login_links.c.sha256 == sha256).returning(login_links.c.expires_at)
 
         def work(conn: Connection) -> bool:
             expires_at = conn.execute(spent).scalar_one_or_none()
-            return expires_at is not None and expires_at > self._database.now_s
+            if expires_at is None or expires_at <= now_s:
+                return False
+            _let_in(conn, session, now_s, lifetime_s)
+            return True
 
         return await self._database.write_quietly(work)
+
+
+def _let_in(conn: Connection, sha256: str, now_s: float, lifetime_s: float) -> None:
+    conn.execute(delete(tokens).where(tokens.c.expires_at <= now_s))
+    row = {"sha256": sha256, "kind": SESSION, "created_at": now_s, "expires_at": now_s + lifetime_s}
+    conn.execute(insert(tokens).values(row))

@@ -31,13 +31,19 @@ class CrashPoint:
     when: When
     nth: int = 1
     error: Exception | None = None
-    part: str = "jobs"
+    part: str = ""
 
     def __str__(self) -> str:
         return f"{self.method}-{self.when}-{self.nth}"
 
+    @property
+    def last_words(self) -> str:
+        """The line that a process writes where it strikes."""
+        return f"the crash point {self} strikes\n"
+
     def strike(self) -> None:
-        """Die without a word, as by SIGKILL, or raise."""
+        """Die as by SIGKILL, or raise; the process's log tells that this was the reason."""
+        print(self.last_words, end="", flush=True)
         if self.error is not None:
             raise self.error
         os.kill(os.getpid(), signal.SIGKILL)

@@ -163,14 +163,15 @@ class Installation:
 
     def start(self, name: str, point: CrashPoint | None = None) -> ForkServerProcess:
         """Start a process, with a crash point if one is given; a frozen one of its name stays beside it."""
-        log = str(self.home.logs / f"{name}.log")
+        log = self.home.logs / f"{name}.log"
+        log.touch(mode=0o600)
         make_cluster: MakeCluster = Cluster if self._ray else partial(_remote, self._cluster_socket)
         target, arguments = {
             CLUSTER: (_run_cluster, (self._cluster_listener, NUM_CPUS, str(self.diary))),
             API: (_run_api, (self._listener,)),
             RECONCILER: (_run_reconciler, (make_cluster, self._ray is None)),
         }[name]
-        process = FORKS.Process(target=target, args=(self._environment, log, point, *arguments), name=name)
+        process = FORKS.Process(target=target, args=(self._environment, str(log), point, *arguments), name=name)
         process.start()
         if self.is_alive(name):
             self._frozen.append(self._processes[name])
@@ -208,6 +209,10 @@ class Installation:
         for name in ended:
             self.start(name)
         return ended
+
+    def has_struck(self, name: str, point: CrashPoint) -> bool:
+        """Whether a process of that name came to its crash point."""
+        return point.last_words in self.log(name)
 
     def log(self, name: str) -> str:
         """What a process has written."""

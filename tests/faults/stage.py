@@ -30,7 +30,7 @@ class Player(SimWorker):
 
     told: list[RoundRecord] = field(default_factory=list)
     saved: list[CheckpointInfo] = field(default_factory=list)
-    node_id: str = "n"
+    node_id: str = field(kw_only=True)
 
     def answer(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus | None:
         """The status with what the simulation leaves out; None for a term that was superseded."""
@@ -42,7 +42,7 @@ class Player(SimWorker):
         return replace(
             status,
             cursor=None if self.round is None else self.round * self.world.batch,
-            build=None if self.phase is Phase.BUILD else self.world.build_info(),
+            build=None if self.phase is Phase.BUILD else self.world.build_info(self.node_id),
             records=tuple(self.told) if wants_records else (),
             checkpoints=tuple(info for info in self.saved if info.is_final or info.path not in acked.checkpoints),
         )
@@ -73,7 +73,7 @@ class Stage(World):
     def batch(self) -> int:
         return self.launch.spec.batch.global_size
 
-    def build_info(self) -> BuildInfo:
+    def build_info(self, node_id: str) -> BuildInfo:
         return BuildInfo(
             num_train=self._num_samples,
             num_eval=0,
@@ -81,7 +81,7 @@ class Stage(World):
             total_samples=self.num_rounds * self.batch,
             device="cpu",
             device_seconds={},
-            node_id="n",
+            node_id=node_id,
             pid=os.getpid(),
         )
 
@@ -89,10 +89,11 @@ class Stage(World):
     def _num_samples(self) -> int:
         return int(str(self.launch.spec.config.get("num_samples", 40)))
 
-    def come(self, worker_id: str) -> Player:
+    def come(self, worker_id: str, node_id: str) -> Player:
         """A worker starts to build."""
         assert worker_id not in self.all_workers, "worker ids are never used twice"
-        player = Player(id=worker_id, world=self, phase_since=self.now, to_build=self.rng.randint(1, 8))
+        to_build = self.rng.randint(1, 8)
+        player = Player(id=worker_id, world=self, phase_since=self.now, to_build=to_build, node_id=node_id)
         self.workers[worker_id] = self.all_workers[worker_id] = player
         return player
 

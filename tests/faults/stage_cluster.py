@@ -12,6 +12,7 @@ import contextlib
 import os
 import pickle
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -78,6 +79,10 @@ class StageCluster(FakeCluster):
         """Whether spares get the room that they ask for, from now on."""
         self.has_room = has_room
 
+    async def have_machines(self, *names: str) -> None:
+        """Be on these from now on; who looks for a place tries them in this order."""
+        self.machines = names
+
     async def freeze(self, name: str) -> None:
         """A worker stands still, as by SIGSTOP."""
         self._actor(name).trained().is_frozen = True
@@ -115,13 +120,13 @@ class StageCluster(FakeCluster):
     async def keep_spares(self, wanted: Mapping[str, int]) -> None:
         await super().keep_spares(wanted)
         self.notes = {spare: name for spare, name in self.notes.items() if self._listed(spare).is_alive}
-        waiting = [actor for actor in self.actors.values() if actor.is_alive and self._waits(actor)]
+        there = Counter(actor.node_id for actor in self.actors.values() if actor.is_alive and self._waits(actor))
         for node_id, number in wanted.items():
-            for _ in range(number - len(waiting)):
+            for _ in range(number - there[node_id]):
                 self._num_spares += 1
                 spare = SpareName(node_id=node_id, tag=str(self._num_spares))
                 name = spare_name(spare.node_id, spare.tag)
-                self.actors[name] = StageActor(name, spare)
+                self.actors[name] = StageActor(name, node_id, spare)
 
     async def lose_controller(self, name: str) -> None:
         if name in self._hands:
@@ -229,6 +234,9 @@ class RemoteCluster:
 
     async def give_room(self, has_room: bool) -> None:
         await self._call("give_room", has_room)
+
+    async def have_machines(self, *names: str) -> None:
+        await self._call("have_machines", *names)
 
     async def freeze(self, name: str) -> None:
         await self._call("freeze", name)

@@ -32,6 +32,7 @@ class StageActor:
     """A worker's process: of a spare it has the name ``spare`` for good. ``player`` is what it was told to be."""
 
     listed: str
+    node_id: str
     spare: SpareName | None = None
     stage: Stage | None = None
     player: Player | None = None
@@ -86,6 +87,7 @@ class StageActor:
 class Ground(Protocol):
     """What the hands of all controllers share."""
 
+    machines: tuple[str, ...]
     actors: dict[str, StageActor]
     notes: dict[SpareName, str]
     has_room: bool
@@ -145,13 +147,14 @@ class StageHands:
 
     async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> StageActor:
         assert name not in self._ground.actors, "worker ids are never used twice"
-        self._ground.actors[name] = StageActor(name)
+        node_id = next(machine for machine in self._ground.machines if machine not in avoids)
+        self._ground.actors[name] = StageActor(name, node_id)
         return self._ground.actors[name]
 
     async def start(self, actor: StageActor, assignment: Assignment, to: To, bundle: list[Any]) -> None:
         actor.hear(to)
         actor.name, actor.pool = to.name, assignment.pool
-        actor.stage, actor.player = self._stage, self._stage.come(assignment.worker_id)
+        actor.stage, actor.player = self._stage, self._stage.come(assignment.worker_id, actor.node_id)
 
     async def poll(
         self, actor: StageActor, to: To, plan: Plan | None, acked: Acknowledged, wants_records: bool

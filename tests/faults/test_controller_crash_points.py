@@ -15,10 +15,9 @@ from service.settings import Settings
 from service.states import JobState, Verb
 from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.processes import CLUSTER, RECONCILER, Installation
-from tests.faults.test_crash_points import Scene, lose_a_controller, scale, use_a_bundle
+from tests.faults.test_crash_points import Scene, lose_a_controller, pair, scale, use_a_bundle, workers_of
 from workers.control import hands
 from workers.control.hands import Hands
-from workers.control.names import WorkerName, parse_name
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -75,23 +74,11 @@ async def come_as_a_new_process(scene: Scene) -> None:
 
 
 async def lose_one_of_two(scene: Scene) -> None:
-    await scene.installation.cluster.kill([(await two_workers(scene))[1]])
+    await scene.installation.cluster.kill((await workers_of(scene, await pair(scene)))[1:])
 
 
 async def freeze_one_of_two(scene: Scene) -> None:
-    await scene.installation.cluster.freeze((await two_workers(scene))[1])
-
-
-async def two_workers(scene: Scene) -> list[str]:
-    """Names of the workers of one job, once both train."""
-    job_id = await scene.running(steps=400, workers={"min": 1, "max": 2})
-
-    async def both() -> bool:
-        return (await scene.services.jobs.get(job_id)).num_current == 2
-
-    await scene.until("two workers", both)
-    parsed = {name: parse_name(name) for name in await scene.installation.cluster.names()}
-    return [name for name, p in parsed.items() if isinstance(p, WorkerName) and p.key.job_id == job_id]
+    await scene.installation.cluster.freeze((await workers_of(scene, await pair(scene)))[1])
 
 
 STIRS: Mapping[str, tuple[Callable[[Scene], Awaitable[None]], ...]] = {

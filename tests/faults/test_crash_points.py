@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from service.avoidance import MAX_LOSSES
 from service.folders import BUNDLES
 from service.ports import ClusterLostError, ClusterPort
 from service.replica import Claim
@@ -27,13 +28,13 @@ from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
-from tests.faults.noted import noted_spec
+from tests.faults.noted import nameless_spec, noted_spec, noted_sweep
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import RECONCILER, Installation
 from tests.service.given import stored_bundle, zip_bytes
 from tests.waiting import LIMIT_S
 from workers.assignment import JobKey
-from workers.control.names import controller_name
+from workers.control.names import WorkerName, controller_name, parse_name
 from workers.storage_urls import open_storage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
@@ -41,8 +42,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 STORE, CLUSTER = methods_of(ReconcilerStore), methods_of(ClusterPort)
 NEVER_CALLED = {
     "job": "the reconciler reads all live jobs at once",
-    "quarantine": "the stage's workers do not die",
-    "note_on_cluster": "the stage's workers do not die",
 }
 METHODS = [name for name in (*STORE, *CLUSTER) if name not in NEVER_CALLED]
 OFTEN = {
@@ -73,28 +72,19 @@ class Scene:
         self.accepted[key] = (await self.services.jobs.submit(spec, key)).job.id
         return self.accepted[key]
 
-    async def search(self, trials: int = 3, **changes: Any) -> str:
+    async def search(self, **changes: Any) -> str:
         """Submit a sweep of short jobs."""
         number = len(self.accepted) + 1
         key = f"key-{number}"
-        job = {**noted_spec(number), "steps": 12, "workers": {"min": 1, "max": 1}}
-        document = {
-            "name": f"noted-{number}",
-            "job": {name: value for name, value in job.items() if name != "name"},
-            "space": {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}},
-            "metric": "loss",
-            "mode": "min",
-            "sampler": "random",
-            "pruner": "none",
-            "trials": trials,
-            "parallel": 2,
-            **changes,
-        }
-        self.accepted[key] = (await self.services.sweeps.create(document, key)).sweep.id
+        self.accepted[key] = (await self.services.sweeps.create(noted_sweep(number, **changes), key)).sweep.id
         return self.accepted[key]
 
     async def has_searched(self, sweep_id: str) -> bool:
         return (await self.services.sweeps.get(sweep_id)).state in ENDED_SWEEPS
+
+    async def has_lost(self, job_id: str) -> bool:
+        """Whether it is written down that a worker of this job was lost."""
+        return job_id in {loss.job_id for loss in await self.services.store.nodes.losses(since=0.0)}
 
     async def state(self, job_id: str) -> JobState:
         return (await self.services.jobs.get(job_id)).state
@@ -121,13 +111,15 @@ class Scene:
         await self.until("a running job", runs)
         return job_id
 
-    async def death(self) -> None:
-        """Wait until the reconciler has died."""
+    async def struck(self, point: CrashPoint) -> None:
+        """Wait until the reconciler has come to a crash point, and is dead where it dies of it."""
 
-        async def never() -> bool:
-            return False
+        async def is_over() -> bool:
+            is_dead = point.error is not None or not self.installation.is_alive(RECONCILER)
+            return is_dead and self.installation.has_struck(RECONCILER, point)
 
-        await self.until("the crash point", never)
+        await self.until(f"the crash point {point}", is_over)
+        assert await is_over(), f"the reconciler died elsewhere: {self.installation.log(RECONCILER)[-3000:]}"
 
     async def judged(self) -> None:
         """With a reconciler that is not disturbed everything comes to its end; then the oracle is asked."""
@@ -156,6 +148,8 @@ class Scene:
         for schedule_id in self.schedules:
             runs = (await self.services.schedules.runs(schedule_id)).runs
             assert [run.outcome for run in runs] == ["STARTED", "STARTED"]
+        told = [event.text for event in await self.services.store.nodes.cluster_events(100)]
+        assert len(told) == len(set(told)), f"what was decided about nodes is told twice: {told}"
 
 
 @pytest.fixture
@@ -194,6 +188,39 @@ async def wait_for_room(scene: Scene) -> None:
 async def scale(scene: Scene) -> None:
     job_id = await scene.running(workers={"min": 1, "max": 3})
     await scene.services.jobs.scale(job_id, {"workers": 1})
+
+
+async def pair(scene: Scene, steps: int = 400) -> str:
+    """A job, once two workers of it have trained: whoever joins has no state before, and cannot be the last."""
+    job_id = await scene.running(steps=steps, workers={"min": 1, "max": 2})
+
+    async def both() -> bool:
+        trained = {note.worker for note in read_diary(scene.installation.diary) if note.job == job_id}
+        return len(trained) == 2 == (await scene.services.jobs.get(job_id)).num_current
+
+    await scene.until("two workers", both)
+    return job_id
+
+
+async def workers_of(scene: Scene, job_id: str) -> list[str]:
+    """Their names."""
+    parsed = {name: parse_name(name) for name in await scene.installation.cluster.names()}
+    return [name for name, p in parsed.items() if isinstance(p, WorkerName) and p.key.job_id == job_id]
+
+
+async def lose_on_the_only_node(scene: Scene) -> None:
+    """One job after another loses a worker, as often as it takes to suspect the node; the next one is to go on."""
+    for _ in range(MAX_LOSSES):
+        job_id = await pair(scene, steps=100_000)
+        await scene.installation.cluster.kill((await workers_of(scene, job_id))[1:])
+        await scene.until("a loss", partial(scene.has_lost, job_id))
+        await scene.services.jobs.command(job_id, Verb.CANCEL)
+    await scene.submit()
+
+
+async def lose_on_one_of_two_nodes(scene: Scene) -> None:
+    await scene.installation.cluster.have_machines("n", "other")
+    await lose_on_the_only_node(scene)
 
 
 async def use_a_bundle(scene: Scene) -> None:
@@ -264,9 +291,8 @@ async def search_on(scene: Scene) -> None:
 
 async def promote(scene: Scene) -> None:
     """A sweep whose second trial is held against a configuration, the first being it; all runs come to the same."""
-    job = {**noted_spec(1), "steps": 12, "workers": {"min": 1, "max": 1}}
     name = f"held-{len(scene.accepted) + 1}"
-    await scene.services.configurations.put(name, {key: value for key, value in job.items() if key != "name"})
+    await scene.services.configurations.put(name, nameless_spec(1))
     await scene.search(trials=2, parallel=4, promote=name)
 
 
@@ -283,6 +309,8 @@ STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "begin_promotion": promote,
     "carry_promotion": promote,
     "new_term": lose_a_controller,
+    "quarantine": lose_on_one_of_two_nodes,
+    "note_on_cluster": lose_on_the_only_node,
     "kill": leave_an_orphan,
     "set_explanations": wait_for_room,
     "set_desired": scale,
@@ -306,9 +334,10 @@ def test_every_call_of_both_ports_is_a_crash_point() -> None:
 async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost(scene: Scene, method: str) -> None:
     for nth in range(1, OFTEN.get(method, 1) + 1):
         for when in When:
-            scene.installation.start(RECONCILER, CrashPoint(method=method, when=when, nth=nth))
+            point = CrashPoint(method=method, when=when, nth=nth)
+            scene.installation.start(RECONCILER, point)
             await STIRS.get(method, come_and_go)(scene)
-            await scene.death()
+            await scene.struck(point)
     await scene.judged()
 
 
@@ -316,6 +345,8 @@ async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost
 async def test_a_call_that_fails_after_its_effect_is_made_good(scene: Scene, method: str) -> None:
     error = DatabaseAwayError("planted") if method in STORE else ClusterLostError("planted")
     scene.is_tending = True
-    scene.installation.start(RECONCILER, CrashPoint(method=method, when=When.AFTER, error=error))
+    point = CrashPoint(method=method, when=When.AFTER, error=error)
+    scene.installation.start(RECONCILER, point)
     await STIRS.get(method, come_and_go)(scene)
+    await scene.struck(point)
     await scene.judged()

@@ -265,6 +265,7 @@ async def test_a_promotion_that_goes_on_is_told_and_stopped_without_its_sweep(
     assert "being held against 'digits'; stop that first" in assert_problem(other, 409, "CONFLICT")["detail"]
     stopped = (await client.post(f"{place}/stop")).json()
     assert (stopped["state"], stopped["promotion"]["state"]) == ("SUCCEEDED", "STOPPED")
+    assert (await client.post(f"{place}/stop")).json() == stopped
     assert_problem(await client.post(f"{place}/resume"), 409, "ILLEGAL_TRANSITION")
     assert (await client.post(f"{place}/promote", json=wanted)).json()["promotion"]["state"] == "WAITING"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import httpx2
 import pytest
@@ -67,16 +69,17 @@ async def test_a_note_is_told_once_and_old_events_go(store: Store, monkeypatch: 
     assert found[0].text == f"Note {MAX_EVENTS + 4}."
 
 
+def lost(
+    time_s: float, *nodes: str, kind: TimelineKind = TimelineKind.WORKER_LOST, spared: Sequence[str] = ()
+) -> TimelineRow:
+    gone = [{"worker_id": f"1.{rank}", "rank": rank, "node_id": name} for rank, name in enumerate(nodes)]
+    before = {"lost": gone, "spared": spared}
+    return TimelineRow(key=f"{kind}{time_s}", kind=kind, time=time_s, step=1, actor="", reason="", before=before)
+
+
 async def test_losses_are_told_once_a_row_and_node_whether_or_not_anybody_survived(store: Store) -> None:
     fence = await leader(store)
     job = await placed(store, fence)
-
-    def lost(
-        time: float, *nodes: str, kind: TimelineKind = TimelineKind.WORKER_LOST, spared: Sequence[str] = ()
-    ) -> TimelineRow:
-        gone = [{"worker_id": f"1.{rank}", "rank": rank, "node_id": name} for rank, name in enumerate(nodes)]
-        before = {"lost": gone, "spared": spared}
-        return TimelineRow(key=f"{kind}{time}", kind=kind, time=time, step=1, actor="", reason="", before=before)
 
     resize = TimelineRow(key="r", kind=TimelineKind.RESIZE, time=30.0, step=1, actor="", reason="")
     passed = TimelineRow(key="p", kind=TimelineKind.RESTORE, time=31.0, step=1, actor="", reason="")
@@ -223,6 +226,17 @@ async def test_a_node_that_kills_jobs_of_one_worker_is_quarantined(
     assert [(m.node_id, m.duty, m.actor) for m in marks.values()] == [("a", Duty.QUARANTINED, "service")]
     kinds = {entry.kind for entry in await endless.store.telemetry.timeline(job.id, 0, 100)}
     assert TimelineKind.WORKER_LOST not in kinds
+
+
+async def test_who_takes_over_heeds_the_word_on_a_node(endless: Scene) -> None:
+    endless.cluster.machines = ("a", "b")
+    for _ in range(MAX_LOSSES):
+        job = await placed(endless.store, endless.fence)
+        await endless.store.reconciler.fold(snapshot(job, timeline=[lost(time.time(), "a")]), endless.fence)
+    active = replace(mark("a", Duty.ACTIVE), since=time.time())
+    await endless.store.nodes.mark_node(active, "Node a may be used again.")
+    await endless.reconciler.tick()
+    assert await endless.store.nodes.node_marks() == {"a": active}
 
 
 async def test_a_node_that_comes_later_takes_workers_once_it_sees_the_storage(
