@@ -56,6 +56,7 @@ async def test_a_job_goes_on_over_a_jump_and_over_a_new_leader_after_it(
     job = await scene.submit(steps=400)
     await scene.until(job, lambda row: row.samples > 0)
     clock.advance(jump_s)
+    await scene.reconciler.settle(5)
     scene.store = open_store(settings.database_url, clock)  # another process, which has seen no time pass
     scene.fence = await leader(scene.store)
     await scene.restart()
