@@ -91,6 +91,7 @@ class Pursuit:
         self._is_unstarted = self._is_lost = self._is_unlisted = False
         self._stored_s = -math.inf
         self.snapshot: JobSnapshot | None = None
+        self._num_directed = 0
         self.offer = Offer()
 
     @property
@@ -102,6 +103,15 @@ class Pursuit:
         """The nodes of its workers by rank, as last told; those without a rank come last."""
         views = self.snapshot.workers if self.snapshot else ()
         return tuple(v.node_id for v in sorted(views, key=lambda v: math.inf if v.rank is None else v.rank))
+
+    def num_asked(self, num_workers: int) -> int | None:
+        """The size that the job asked for when it was directed to that one; None where it was not yet.
+
+        An answer to an earlier word must not undo the later one: each would bring the other back.
+        """
+        if self.snapshot is None or self._num_directed != num_workers:
+            return None
+        return self.snapshot.num_asked
 
     def is_brisk(self, job: JobRow) -> bool:
         """Whether something is about to happen, so that it pays to look again soon."""
@@ -156,6 +166,7 @@ class Pursuit:
             if snapshot is None:
                 await self._start(job, "it was never told what to do")
             else:
+                self._num_directed = direction.num_workers
                 await self._take(job, snapshot)
 
     async def lose(self, job: JobRow) -> None:

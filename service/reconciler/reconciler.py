@@ -268,7 +268,7 @@ class Reconciler:
         # Who is to leave a node has a claim on room elsewhere.
         shunned = {node.node_id for node in self._avoid}
         places = tuple(node_id for node_id in pursuit.places if node_id not in shunned)
-        return queue.running(job, places, pursuit.snapshot.num_asked)
+        return queue.running(job, places, pursuit.num_asked(queue.wanted_workers(job)))
 
     async def _admit(self, job: JobRow, num_workers: int) -> None:
         """The intent is written before anything is started, so that a crash leaves nothing unknown."""

@@ -220,7 +220,7 @@ class Installation:
 
     def told(self) -> str:
         """The last that each process has written, for who finds out why something does not come."""
-        return "\n".join(f"{name}: {self.log(name)[-TOLD_CHARACTERS:]}" for name in self._names)
+        return "\n".join(f"{name}: {self.log(name)[-TOLD_CHARACTERS:]}" for name in self._processes)
 
 
 def _stands_still(pid: int) -> bool:

@@ -47,6 +47,7 @@ async def test_a_job_that_does_not_fit_brings_a_node_starts_on_it_and_the_demand
     await endless.until(job, lambda row: row.num_current == 6)
     await ticks_until_told(endless, 2)
     assert endless.cluster.demands[1:] == [()]
+    await endless.reconciler.tick()
     assert [event.text for event in reversed(await endless.store.nodes.cluster_events(9))] == [
         "The autoscaler was asked for nodes for digits.",
         "Node m came.",
