@@ -38,6 +38,9 @@ log = structlog.get_logger("concertina.reconciler")
 
 SAVE_S = 30.0
 FIND_S = 0.5
+MAX_PASSES = 5
+"""Over the jobs of a cluster that is lost: what a step still writes about one while it is told so comes in between."""
+
 FAULT_S = 1.0
 NEWS_S = 0.02
 """The least time from look to look."""
@@ -317,11 +320,14 @@ class Process:
     async def _tell_down(self, why: str) -> None:
         """The cluster does not answer: nobody trains that we know of."""
         await self._store.put_cluster(ClusterView(is_up=False, error=why), self._fence)
-        for job in await self._store.live_jobs():
-            if job.state is JobState.RUNNING:
+        for _ in range(MAX_PASSES):
+            running = [job for job in await self._store.live_jobs() if job.state is JobState.RUNNING]
+            for job in running:
                 with contextlib.suppress(StaleRowError, TransitionError):
                     change = Transition(reason=Reason.CLUSTER_LOST)
                     await self._store.transition(job, JobState.RECOVERING, change, self._fence)
+            if not running:
+                return
 
     def _is_current(self, record: RayRecord) -> bool:
         return read_ray_record(self._home.ray_file) == record
