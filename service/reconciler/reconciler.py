@@ -122,7 +122,9 @@ class Reconciler:
                 self._spawn(job.id, pursuit.step(job, is_leaving=self.is_leaving, avoid=self._avoid))
 
     def _spawn(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
-        self._steps[job_id] = asyncio.create_task(self._guarded(job_id, work))
+        self._steps[job_id] = step = asyncio.create_task(self._guarded(job_id, work))
+        # What one raises after the last tick concerns nobody any more.
+        step.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _guarded(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
         try:
