@@ -27,6 +27,8 @@ DEFAULT_HOME = "~/.concertina"
 
 CLIENT_NAMES = frozenset({"url", "token", "ca_file"})
 WORKER_NAMES = frozenset({"output"})
+LISTS = frozenset({"allowed_hosts", "worker_env"})
+"""Separated by commas in a variable."""
 
 
 class SettingsError(Exception):
@@ -104,6 +106,10 @@ class Settings(BaseSettings):
     spares_per_node: Annotated[
         int, Field(ge=0, le=64, description="Processes that wait with torch loaded, on each node with room.")
     ] = 1
+    worker_env: Annotated[
+        tuple[str, ...],
+        Field(description="Variables that workers of a Ray started here inherit besides the usual ones."),
+    ] = ()
     lease_s: Annotated[
         float, Field(ge=10, le=86400, description="Seconds that a worker lives on without a controller's call.")
     ] = 600.0
@@ -310,7 +316,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         if name not in Settings.model_fields:
             raise SettingsError(f"unknown variable {variable}{_suggest(name)}")
-        if name == "allowed_hosts":
+        if name in LISTS:
             values[name] = tuple(part.strip() for part in text.split(",") if part.strip())
         else:
             values[name] = text

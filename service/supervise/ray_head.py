@@ -34,17 +34,6 @@ PROBES_BEFORE_LOST = 10  # half a minute: another head costs every job its steps
 ADOPT_TIMEOUT_S = 10.0  # asked only once, so for longer
 OBJECT_STORE_BYTES = 200_000_000
 STARTED_LINE = b"Ray runtime started."
-_SECRET_WORDS = (
-    "TOKEN",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "CREDENTIAL",
-    "API_KEY",
-    "APIKEY",
-    "ACCESS_KEY",
-    "PRIVATE_KEY",
-)
 
 
 class HeadEvent(StrEnum):
@@ -86,17 +75,11 @@ def foreign_ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**({"RAY_AUTH_MODE": "token"} if has_token else {}), **environment}
 
 
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment that workers inherit: users' code must not find the service's keys in it."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith(("CONCERTINA_", "RAY_")) and not any(word in name.upper() for word in _SECRET_WORDS)
-    }
-
-
 class RayHead:
-    """One head for one home. Time comes in from a monotonic clock; not for several threads."""
+    """One head for one home. Time comes in from a monotonic clock; not for several threads.
+
+    ``environment`` is what its workers, and with them users' code, inherit.
+    """
 
     def __init__(self, home: Home, num_cpus: int | None, environment: Mapping[str, str]) -> None:
         self._home = home
@@ -104,7 +87,7 @@ class RayHead:
         self._temp_dir = home.temp_dir()
         # Ray opens its own folder to everybody (mode 0777); one level up nobody else gets in.
         self._ray_dir = self._temp_dir / "r"
-        self._environment = ray_environment(without_secrets(environment), home.ray_token)
+        self._environment = ray_environment(environment, home.ray_token)
         self._log = home.logs / "ray.log"
         self._record: RayRecord | None = None
         self._identity: Identity | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 from service.settings import PREFIX, Settings, load_settings
 from service.supervise.child import Child, Program
 from service.supervise.home import Home, write_private
+from service.supervise.inherited import inherited
 from service.supervise.lock import ServeLock, database_lock
 from service.supervise.ports import LOOPBACK, listen
 from service.supervise.ray_head import RayHead, foreign_ray_environment, ray_environment
@@ -63,7 +64,8 @@ def serve(
         host = actual.host if actual.host not in ("0.0.0.0", "::") else LOOPBACK
         address = Address(host, actual.port, own_trust(actual))
         lock.announce(address.url)
-        head = None if actual.ray_address else RayHead(home, actual.num_cpus, with_source(environment))
+        handed_on = inherited(with_source(environment), actual.worker_env)
+        head = None if actual.ray_address else RayHead(home, actual.num_cpus, handed_on)
         if actual.ray_address:
             _attach(home, actual.ray_address, actual, environment, say)
         parts = Parts(

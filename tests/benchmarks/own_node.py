@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.supervise.ray_head import without_secrets
+from service.supervise.inherited import inherited
 from tests.benchmarks.figures import ROOT
 from tests.benchmarks.lost_power import lose_power
 from tests.benchmarks.own_ray import OwnRay
@@ -34,7 +34,7 @@ class OwnNode:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.benchmarks.second_node", self._ray.address],
                 env={
-                    **without_secrets(os.environ),
+                    **inherited(os.environ),
                     **self._ray.variables,
                     "OMP_NUM_THREADS": "1",
                     "RAY_TMPDIR": str(self._ray.folder),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.home import Home
+from service.supervise.inherited import inherited
 from service.supervise.ray_head import HeadEvent, RayHead, ray_environment
 from service.supervise.ray_record import read_ray_record
 from tests.benchmarks.figures import ROOT
@@ -37,8 +38,8 @@ def own_ray(folder: Path, num_cpus: int) -> Iterator[OwnRay]:
     """A new head; it and all that joined it end with the block."""
     home = Home(folder / "home")
     home.prepare()
-    inherited = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    head = RayHead(home, num_cpus, inherited)
+    handed_on = inherited({**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    head = RayHead(home, num_cpus, handed_on)
     temp_dir = home.temp_dir()
     try:
         deadline_s = time.monotonic() + START_S

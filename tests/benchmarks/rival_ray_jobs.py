@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.home import write_private
+from service.supervise.inherited import inherited
 from service.supervise.ports import LOOPBACK, free_port
 from service.supervise.processes import identity_of, terminate_leader
-from service.supervise.ray_head import ray_environment, without_secrets
+from service.supervise.ray_head import ray_environment
 
 STOP_S = 40.0
 LOOK_S = 1.0
@@ -64,7 +65,7 @@ def ray_jobs(folder: Path, python: Path, num_cpus: int) -> Iterator[RayJobs]:
     write_private(token_path, token)
     temp_dir = Path(tempfile.mkdtemp(prefix="ct-", dir="/tmp"))
     port = free_port()
-    environment = ray_environment(without_secrets(os.environ), token_path)
+    environment = ray_environment(inherited(os.environ), token_path)
     environment["RAY_JOB_START_TIMEOUT_SECONDS"] = MAX_PENDING_S
     process = subprocess.Popen(
         [str(python), "-m", "ray.scripts.scripts", *_options(temp_dir, port, num_cpus)],

@@ -28,7 +28,8 @@ from tests.waiting import wait_for
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 90.0
-SECRET_NAME = "SECRET_OF_TESTS"
+SECRET_NAME = "PLACE_OF_TESTS"
+"""A name that does not tell what is in it."""
 SECRET_LINES = (secrets.token_hex(16), secrets.token_hex(16))
 SECRET = "".join(f"{line}\\\n" for line in SECRET_LINES)
 """Written otherwise by most ways to quote it."""

@@ -30,7 +30,14 @@ def test_every_setting_has_a_text(tmp_path: Path) -> None:
 
 def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
     settings = load_settings(
-        {"home": tmp_path, "allowed_hosts": ("a", "b"), "behind_proxy": True, "price_cpu_hour": 0.5}, {}
+        {
+            "home": tmp_path,
+            "allowed_hosts": ("a", "b"),
+            "worker_env": ("A", "B"),
+            "behind_proxy": True,
+            "price_cpu_hour": 0.5,
+        },
+        {},
     )
     assert load_settings({}, settings.as_environment()) == settings
 

@@ -18,10 +18,11 @@ from service.migrations.upgrade import upgrade
 from service.settings import load_settings
 from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_before_start_s
 from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
+from service.supervise.inherited import inherited
 from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
 from service.supervise.ports import PortTakenError, is_free, listen, speaks
 from service.supervise.processes import Identity, belonging_to, identity_of, terminate_leader
-from service.supervise.ray_head import foreign_ray_environment, ray_environment, without_secrets
+from service.supervise.ray_head import foreign_ray_environment, ray_environment
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
 from service.supervise.serve import serve
 from tests.waiting import LIMIT_S, wait_for
@@ -276,12 +277,20 @@ def test_a_taken_port_is_told_with_its_remedy() -> None:
             listen("127.0.0.1", port)
 
 
-def test_workers_inherit_no_secrets_and_the_head_listens_on_loopback(tmp_path: Path) -> None:
-    given = {"PATH": "/bin", "HF_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "x", "CONCERTINA_PORT": "1", "RAY_ADDRESS": "a"}
-    made = ray_environment(without_secrets(given), tmp_path / "token")
+@pytest.mark.parametrize(
+    "name", ["DATABASE_URL", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "CONCERTINA_PORT", "RAY_ADDRESS", "MY_DATA"]
+)
+def test_workers_inherit_what_is_known_to_be_harmless_and_what_the_settings_name(name: str) -> None:
+    given = {"PATH": "/bin", "LC_ALL": "C", "https_proxy": "p", "PIP_INDEX_URL": "i", "NCCL_DEBUG": "INFO"}
+    assert inherited({**given, name: "x"}) == given
+    assert inherited({**given, name: "x"}, (name,)) == {**given, name: "x"}
+
+
+def test_the_head_listens_on_loopback_and_asks_for_a_token(tmp_path: Path) -> None:
+    made = ray_environment({}, tmp_path / "token")
     assert made["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    assert made["RAY_AUTH_MODE"] == "token"
     assert made["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
-    assert given.keys() & made.keys() == {"PATH"}
 
 
 def test_a_driver_of_somebody_elses_ray_shows_a_token_where_there_is_one(tmp_path: Path) -> None:
