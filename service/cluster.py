@@ -7,8 +7,10 @@ import contextlib
 import functools
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
@@ -51,6 +53,8 @@ PROBE_S = 2.0
 PREPARE_S = 30.0
 MAX_CAUSE_CHARS = 300
 SEE_S = 30.0
+SITE_S = 0.5
+"""Jobs that come and go ask several times a second what is free, and Ray's head answers one call after another."""
 
 T = TypeVar("T")
 
@@ -65,6 +69,16 @@ STATUS_S = 5.0
 MAX_FAILURES = 3
 
 _RESOURCES = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_bytes"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """What changes less often than what is free."""
+
+    seen_s: float
+    nodes: list[dict[str, Any]]
+    leaving: dict[str, int]
+    status: bytes
 
 
 class Cluster:
@@ -83,6 +97,7 @@ class Cluster:
         self._spares = Spares(self._roster)
         self._controllers: dict[str, Any] = {}
         self._raylet: Identity | None = None
+        self._site: _Site | None = None
 
     async def connect(self) -> None:
         """Join as a driver of the node on this machine; ClusterAwayError where there is none to join."""
@@ -259,16 +274,19 @@ class Cluster:
         return frozenset(node_id for node_id, sees in zip(node_ids, answers, strict=True) if sees)
 
     async def view(self) -> ClusterView:
-        nodes = await self._blocking(_nodes)
-        free = await self._blocking(_free_by_node)
-        leaving = await self._blocking(_leaving)
-        status = await self._blocking(_autoscaler_status)
+        return await self._blocking(self._see)
+
+    def _see(self) -> ClusterView:
+        now_s = time.monotonic()
+        if self._site is None or now_s - self._site.seen_s >= SITE_S:
+            self._site = _Site(now_s, _nodes(), _leaving(), _autoscaler_status())
+        site, free = self._site, _free_by_node()
         return ClusterView(
             is_up=True,
             address=self._address,
             ray_version=ray.__version__,
-            nodes=tuple(_node(node, free.get(node["NodeID"], {}), leaving.get(node["NodeID"])) for node in nodes),
-            autoscaling=_autoscaling(status),
+            nodes=tuple(_node(n, free.get(n["NodeID"], {}), site.leaving.get(n["NodeID"])) for n in site.nodes),
+            autoscaling=_autoscaling(site.status),
         )
 
     async def demand(self, bundles: Sequence[Mapping[str, float]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import ray
 
 from tuning.orders import Answer, Question
+from tuning.trial import TrialState
 from workers.assignment import JobKey
 from workers.control.hosting import Hosting
 from workers.control.launch import Launch
@@ -28,12 +30,14 @@ class SweepController:
 
     def __init__(self, namespace: str, name: str) -> None:
         # Loads Optuna; who only names this class, as the service does, has no use for it.
+        from tuning.importance import load
         from tuning.search import begun
 
-        self._begun = begun
+        self._begun, self._load = begun, load
         self._search: Any = None
         # One thread, as questions are answered in their order; the controllers of trials go on meanwhile.
         self._thinking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
+        self._loading: threading.Thread | None = None
         self._hosting = Hosting(namespace, name)
 
     async def ask(self, question: Question) -> Answer | None:
@@ -58,6 +62,9 @@ class SweepController:
     def _answer(self, question: Question) -> Answer | None:
         if question.beginning is not None:
             self._search = self._begun(question.beginning)
+        if self._loading is None and any(trial.state is TrialState.COMPLETE for trial in question.trials):
+            self._loading = threading.Thread(target=self._load, name="importance", daemon=True)
+            self._loading.start()
         return None if self._search is None else self._search.answer(question.trials, question.standing)
 
 

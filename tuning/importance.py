@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 
 import optuna
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from tuning.optuna_trials import optuna_trial, study_with
 from tuning.space import Space
@@ -15,6 +14,11 @@ from tuning.spec_parts import Mode
 from tuning.trial import Trial, TrialState
 
 _LEAST_FOR_IMPORTANCE = 4
+
+
+def load() -> None:
+    """Load ahead what the first call of ``importance`` would take a second for."""
+    import optuna.importance  # noqa: F401  # loading it is what this is for
 
 
 def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, float]:
@@ -27,6 +31,9 @@ def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, f
     if len(complete) < _LEAST_FOR_IMPORTANCE or len({t.value for t in complete}) == 1:
         return {}
     shared = [p.path for p in space.parameters if not p.when and p.distribution.count() != 1]
+    # Here and not above: it loads scikit-learn, for which a sweep's first trials would wait.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     with warnings.catch_warnings():
         # That the evaluator may change is pinned by Optuna's version range.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -40,6 +40,9 @@ from workers.storage_urls import open_storage
 
 log = structlog.get_logger("concertina.reconciler")
 
+MAX_ANSWERS = 5
+"""Of a controller, on end, before the row is read again."""
+
 PATIENCE_S = 0.25
 """So long a command may have to wait, too."""
 
@@ -128,24 +131,32 @@ class Pursuit:
 
         Where it waits for a word from here, the word must not wait for its answer.
         """
-        if self.snapshot is not None and _stands(self.snapshot):
+        if self.snapshot is not None and job.goal is RunGoal.RUN and _stands(self.snapshot):
             return 0.0
         is_short = SWEEP_LABEL in job.spec.labels
         is_starting = self.snapshot is not None and self.snapshot.phase is RunPhase.STARTING
         return PATIENCE_S if is_short or is_starting or self.is_brisk(job) else 0.0
 
-    async def begin(self, job: JobRow) -> None:
-        """Start the controller of the row's term."""
-        await self._start(job)
+    async def begin(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> None:
+        """Start the controller of the row's term and direct it for the first time; raises as ``step``."""
+        if await self._start(job):
+            await self.step(job, is_leaving=is_leaving, avoid=avoid)
 
     async def step(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> None:
-        """Direct the controller once and store its answer.
+        """Direct the controller and store its answer; a few times on end where it is about to be over.
 
         Raises ClusterLostError, FencedOutError, StaleRowError (a command came in between: look again).
         """
+        row: JobRow | None = job
+        for _ in range(MAX_ANSWERS):
+            if row is not None:
+                row = await self._step(row, is_leaving=is_leaving, avoid=avoid)
+
+    async def _step(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> JobRow | None:
+        """The row to go on with at once; None where the next look says how."""
         if self._is_lost or self._is_unstarted:
             await (self.lose(job) if self._is_lost else self._start(job))
-            return
+            return None
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
         direction = replace(
@@ -167,7 +178,8 @@ class Pursuit:
                 await self._start(job, "it was never told what to do")
             else:
                 self._num_directed = direction.num_workers
-                await self._take(job, snapshot)
+                return await self._take(job, snapshot)
+        return None
 
     async def lose(self, job: JobRow) -> None:
         """Nothing of the job is left on the cluster: move it to where it can go on from its checkpoint.
@@ -197,14 +209,13 @@ class Pursuit:
         await office.store.register_checkpoints(job_id, found, office.fence)
         return True
 
-    async def _start(self, job: JobRow, seen: str = "") -> None:
-        """Start the controller of the row's term; ``seen`` is how it was found."""
+    async def _start(self, job: JobRow, seen: str = "") -> bool:
+        """Start the controller of the row's term; ``seen`` is how it was found. False where that came to nothing."""
         if not await self._may_start(job, seen):
-            return
+            return False
         launch = await self._launch(job)
         self._is_unstarted = launch is None
-        if launch is not None:
-            await self._put_in_office(job, launch)
+        return launch is not None and await self._put_in_office(job, launch)
 
     async def _succeed(self, job: JobRow, seen: str, *, past: str | None) -> None:
         """Put a controller of a new term in office; it adopts the workers. The old one is ended after."""
@@ -262,7 +273,7 @@ class Pursuit:
             await self._wait_for_storage(job, error)
             return None
 
-    async def _put_in_office(self, job: JobRow, launch: Launch) -> None:
+    async def _put_in_office(self, job: JobRow, launch: Launch) -> bool:
         began_s, wrong = self._office.monotonic_s(), ""
         try:
             await self._office.cluster.start_controller(self._key, job.term, launch)
@@ -272,6 +283,7 @@ class Pursuit:
         self._starts = self._starts.after(began_s, self._office.monotonic_s(), wrong)
         if not wrong:
             self._office.news.tell()
+        return not wrong
 
     async def _wait_for_storage(self, job: JobRow, error: OSError) -> None:
         self._storage = self._storage.failed(self._office.monotonic_s())
@@ -282,9 +294,10 @@ class Pursuit:
     async def _tell(self, job: JobRow, told: Explanation | None) -> None:
         await self._office.store.set_explanations([(job, told)], self._office.fence)
 
-    async def _take(self, job: JobRow, snapshot: JobSnapshot) -> None:
+    async def _take(self, job: JobRow, snapshot: JobSnapshot) -> JobRow | None:
         now_s = self._office.monotonic_s()
-        is_due = self._acked is None or now_s - self._stored_s >= STORED_S or _is_news(snapshot, self.snapshot)
+        is_news = self._acked is None or _is_news(snapshot, self.snapshot)
+        is_due = is_news or now_s - self._stored_s >= STORED_S
         self.snapshot = snapshot
         self._starts = self._starts.heard(snapshot.cursor, now_s)
         if is_due:
@@ -293,7 +306,7 @@ class Pursuit:
         if snapshot.outcome is not None or self._is_unlisted:
             is_listed = await self.register_checkpoints(job)
             if not is_listed and snapshot.outcome is not None and job.goal is RunGoal.RUN:
-                return
+                return None
         if not self._is_unlisted:
             await self._tell(job, None)  # what stood in its way stands there no longer
         job = await self._move(job, moves(job.state, snapshot))
@@ -301,6 +314,9 @@ class Pursuit:
             self._office.news.tell()
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
+            return None
+        is_ending = job.goal is not RunGoal.RUN or snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED)
+        return job if is_news and is_ending else None
 
     async def _give_up(self, job: JobRow, failure: Failure, remedy: str | None = None) -> None:
         reason = failure.reason if failure.reason in _OWN_REASONS else Reason.CONTROLLER_ERROR

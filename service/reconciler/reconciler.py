@@ -46,7 +46,7 @@ class Reconciler:
         self._view: ClusterView | None = None
         self._marks: dict[str, NodeMark] = {}
         self._avoid: tuple[AvoidedNode, ...] = ()
-        self._viewed_s = self._stored_view_s = float("-inf")
+        self._viewed_s = self._stored_view_s = self._kept_s = float("-inf")
         self._teller = Teller(office.cluster, office.max_demand_workers)
         self._searching = Searching(office)
         self._promoting = Promoting(office)
@@ -159,7 +159,8 @@ class Reconciler:
         self._avoid = avoided(nodes, self._marks)
         if self._sight is not None:
             self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
-        if self._view is not None and self._viewed_s == now_s:
+        if self._view is not None and self._viewed_s == now_s and now_s - self._kept_s >= VIEW_S:
+            self._kept_s = now_s
             await self._keep_spares(self._view)
 
     async def _keep_spares(self, view: ClusterView) -> None:
@@ -280,4 +281,4 @@ class Reconciler:
             return
         log.info("job admitted", job=job.id, attempt=job.attempt, workers=num_workers)
         pursuit = self._pursuits[job.id] = Pursuit(self._office, job)
-        self._spawn(job.id, pursuit.begin(job))
+        self._spawn(job.id, pursuit.begin(job, is_leaving=self.is_leaving, avoid=self._avoid))

@@ -96,6 +96,7 @@ class _Follow:
     def __init__(self, office: Office, sweep_id: str) -> None:
         self._office, self.sweep_id = office, sweep_id
         self._seen = _Seen()
+        self._looked = -1
         self._term = 0
         self._backoff = Backoff()
         self._is_new = True
@@ -111,6 +112,9 @@ class _Follow:
         """
         store, now_s = self._office.store, self._office.monotonic_s()
         sweep = await store.observe_sweep(self.sweep_id, self._office.fence)
+        if sweep is not None and sweep.changed != self._looked:
+            self._looked = sweep.changed
+            self._office.news.tell()  # jobs may have been told something
         if sweep is None or sweep.state is not SweepState.RUNNING:
             await self.has_ended()
             return
@@ -129,6 +133,9 @@ class _Follow:
         self._seen = _Seen(view.sweep.changed, now_s)
         if answer.orders or dict(answer.importance) != dict(view.sweep.importance):
             await self._carry_out(view.sweep, answer)
+            # What is wanted of jobs from now on is told at once: each look later a worker waits for it.
+            await store.observe_sweep(self.sweep_id, self._office.fence)
+            self._office.news.tell()
 
     async def has_ended(self) -> bool:
         """Let the controller go, where there is one; False while trials still need it."""
@@ -145,7 +152,6 @@ class _Follow:
         log.info("sweep goes on", sweep=sweep.id, orders=told[:20], count=len(told))
         if not await self._office.store.carry_out(sweep, answer, self._office.fence):
             self.begin_anew()
-        self._office.news.tell()
 
     async def _ask(self, view: SweepView) -> Answer | None:
         """None where there is no answer yet: it is tried again, later each time."""

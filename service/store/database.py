@@ -75,7 +75,7 @@ class Database:
 
     async def change(self) -> int:
         """The number of the last committed change."""
-        return await self.read(lambda conn: int(conn.execute(select(installation.c.change)).scalar_one()))
+        return await self.read(last_change)
 
     async def has_tables(self) -> bool:
         """Whether ``service.migrations.upgrade`` has ever made them."""
@@ -93,6 +93,11 @@ def _transactions(url: str) -> Transactions:
     from service.store.postgres import PostgresTransactions
 
     return PostgresTransactions(url)
+
+
+def last_change(conn: Connection) -> int:
+    """The number of the last change that this transaction sees."""
+    return int(conn.execute(select(installation.c.change)).scalar_one())
 
 
 def _next_change(conn: Connection, fence: int | None) -> int:

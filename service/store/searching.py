@@ -12,14 +12,15 @@ from service.ids import IdSource
 from service.records import JobRow
 from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
-from service.store.database import Database, Write
+from service.store.database import Database, Write, last_change
 from service.store.exploiting import decided, offered, taken_over, without_undone
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.rows import dumps
 from service.store.run_settings import order_line
-from service.store.schema import sweeps, trials
+from service.store.schema import jobs, sweeps, trials
 from service.store.sweep_rows import (
+    NO_COURSE,
     fetch_sweep,
     fetch_trials,
     moved,
@@ -43,6 +44,31 @@ TRIAL_LABEL = "trial"
 _HAS_OPEN = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id, trials.c.is_open).exists()
 _LIVE = select(sweeps).where(or_(sweeps.c.state == SweepState.RUNNING, _HAS_OPEN)).order_by(sweeps.c.id)
 _OPEN = select(trials).where(trials.c.sweep_id == bindparam("of"), trials.c.is_open).order_by(trials.c.number)
+
+
+_OPEN_SINCE = (
+    select(trials)
+    .outerjoin(jobs, jobs.c.id == trials.c.job_id)
+    .where(trials.c.sweep_id == bindparam("of"), trials.c.is_open)
+    .where(
+        or_(
+            trials.c.must_retry,
+            trials.c.course != NO_COURSE,
+            jobs.c.id.is_(None),
+            jobs.c.changed > bindparam("after"),
+            trials.c.changed > bindparam("after"),
+        )
+    )
+    .order_by(trials.c.number)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """A look that found nothing new: the state of the sweep then, and the number of the last change."""
+
+    state: SweepState
+    change: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,30 +95,40 @@ class SearchStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ids = IdSource()
+        self._looked: dict[str, _Looked] = {}
 
     async def live_sweeps(self) -> list[SweepRow]:
         """Sweeps that run, or of which a trial has not ended."""
-        return await self._database.read(lambda conn: [sweep_of(row) for row in conn.execute(_LIVE)])
+        found = await self._database.read(lambda conn: [sweep_of(row) for row in conn.execute(_LIVE)])
+        self._looked = {sweep.id: self._looked[sweep.id] for sweep in found if sweep.id in self._looked}
+        return found
 
     async def observe_sweep(self, sweep_id: str, fence: int) -> SweepRow | None:
         """Note what jobs say of their trials, and tell jobs what is wanted of them. Raises FencedOutError."""
 
-        def look(conn: Connection) -> tuple[SweepRow | None, bool]:
-            sweep = fetch_sweep(conn, sweep_id)
+        looked = self._looked.get(sweep_id)
+
+        def look(conn: Connection) -> tuple[SweepRow | None, int | None]:
+            sweep, change = fetch_sweep(conn, sweep_id), last_change(conn)
             now_s = self._database.now_s
-            return sweep, sweep is not None and any(finding.is_news for finding in _look(conn, sweep, now_s))
+            has_news = sweep is not None and any(finding.is_news for finding in _look(conn, sweep, now_s, looked))
+            return sweep, None if has_news else change
 
         def note(write: Write) -> SweepRow | None:
             sweep = fetch_sweep(write.conn, sweep_id)
             if sweep is None:
                 return None
-            for finding in _look(write.conn, sweep, write.now_s):
+            for finding in _look(write.conn, sweep, write.now_s, looked):
                 if finding.is_news:
                     _note(write, sweep, finding)
             return update_sweep(write, sweep, {})
 
-        sweep, has_news = await self._database.read(look)
-        return await self._database.write(note, fence) if has_news else sweep
+        sweep, change = await self._database.read(look)
+        if change is None:
+            return await self._database.write(note, fence)
+        if sweep is not None:
+            self._looked[sweep_id] = _Looked(state=sweep.state, change=change)
+        return sweep
 
     async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
         """One sweep with those of its trials that were written after that change, or None."""
@@ -139,9 +175,9 @@ class SearchStore:
         return await self._database.write(work, fence)
 
 
-def _look(conn: Connection, sweep: SweepRow, now_s: float) -> list[_Finding]:
+def _look(conn: Connection, sweep: SweepRow, now_s: float, looked: _Looked | None) -> list[_Finding]:
     document = sweep.document
-    found = [trial_of(row) for row in conn.execute(_OPEN, {"of": sweep.id}).all()]
+    found = _open_trials(conn, sweep, looked)
     findings = [_finding(conn, sweep, trial, document["metric"]) for trial in found if not trial.must_retry]
     if sweep.state is SweepState.RUNNING and any(finding.after.course.taking for finding in findings):
         everyone = {trial.number: trial for trial in fetch_trials(conn, sweep.id)}
@@ -153,6 +189,15 @@ def _look(conn: Connection, sweep: SweepRow, now_s: float) -> list[_Finding]:
         return findings + [_retrial(conn, trial) for trial in failed[:room]]
     is_over = sweep.state is not SweepState.PAUSED
     return findings + [_given_up(trial) for trial in failed if is_over]
+
+
+def _open_trials(conn: Connection, sweep: SweepRow, looked: _Looked | None) -> list[TrialRow]:
+    """Those of which there may be something new: of a sweep with hundreds that wait, a few."""
+    if looked is not None and looked.state is sweep.state:
+        rows = conn.execute(_OPEN_SINCE, {"of": sweep.id, "after": looked.change}).all()
+        if not any(row.must_retry for row in rows):
+            return [trial_of(row) for row in rows]
+    return [trial_of(row) for row in conn.execute(_OPEN, {"of": sweep.id}).all()]
 
 
 def _retrial(conn: Connection, trial: TrialRow) -> _Finding:

@@ -54,6 +54,10 @@ def sweep_of(row: Row[Any]) -> SweepRow:
     )
 
 
+NO_COURSE = "{}"
+"""In the column of a trial that no population has changed."""
+
+
 def trial_of(row: Row[Any]) -> TrialRow:
     """A row of ``trials``."""
     return TrialRow(
@@ -104,7 +108,7 @@ def trial_columns(trial: TrialRow) -> dict[str, Any]:
         "finished_at": trial.finished_at,
         "changed": trial.changed,
         "seen": trial.seen,
-        "course": "{}" if trial.course == Course() else dumps(asdict(trial.course)),
+        "course": NO_COURSE if trial.course == Course() else dumps(asdict(trial.course)),
         "is_open": not trial.is_ended,
     }
 

@@ -128,17 +128,17 @@ def _announced_port(process: subprocess.Popen[bytes], folder: Path, begin_s: flo
 
 def _wait_ready(port: int, begin_s: float) -> None:
     """Until the cluster is there too, so that its start is not measured."""
-    while (status := _ask(port, "/readyz")) != 200:
+    while (answer := _ask(port, "/readyz")) != b'{"status":"ready"}':
         if time.monotonic() - begin_s > START_S:
-            raise TimeoutError(f"/readyz answers {status} after {START_S:.0f} s")
+            raise TimeoutError(f"/readyz answers {answer!r} after {START_S:.0f} s")
         time.sleep(LOOK_S)
 
 
-def _ask(port: int, path: str) -> int:
+def _ask(port: int, path: str) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
     try:
         connection.request("GET", path)
-        return connection.getresponse().status
+        return connection.getresponse().read()
     finally:
         connection.close()
 

@@ -123,10 +123,14 @@ class StageCluster(FakeCluster):
         there = Counter(actor.node_id for actor in self.actors.values() if actor.is_alive and self._waits(actor))
         for node_id, number in wanted.items():
             for _ in range(number - there[node_id]):
-                self._num_spares += 1
-                spare = SpareName(node_id=node_id, tag=str(self._num_spares))
-                name = spare_name(spare.node_id, spare.tag)
-                self.actors[name] = StageActor(name, node_id, spare)
+                self.begin_spare(node_id)
+
+    def begin_spare(self, node_id: str) -> SpareName:
+        self._num_spares += 1
+        spare = SpareName(node_id=node_id, tag=str(self._num_spares))
+        name = spare_name(spare.node_id, spare.tag)
+        self.actors[name] = StageActor(name, node_id, spare)
+        return spare
 
     async def lose_controller(self, name: str) -> None:
         if name in self._hands:

@@ -94,6 +94,8 @@ class Ground(Protocol):
 
     def name_of(self, actor: StageActor) -> str: ...
 
+    def begin_spare(self, node_id: str) -> SpareName: ...
+
     async def names(self) -> list[str]: ...
 
 
@@ -115,6 +117,12 @@ class StageHands:
     async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         spares = [actor.spare for actor in self._ground.actors.values() if actor.is_alive and actor.spare is not None]
         return [spare for spare in spares if spare not in self._ground.notes and spare.node_id not in avoids][:2]
+
+    async def another(self, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
+        node_id = next((machine for machine in self._ground.machines if machine not in avoids), None)
+        if node_id is None or not self._ground.has_room:
+            return None
+        return self._ground.begin_spare(node_id)
 
     async def take(self, spare: SpareName, name: str) -> bool:
         return self._ground.notes.setdefault(spare, name) == name
@@ -179,12 +187,13 @@ class StageHands:
         actor.rest(should_save=save)
         self._ground.notes[actor.spare] = pool_name(actor.pool)
 
-    async def watch(self, actor: StageActor, to: To) -> None:
+    async def watch(self, actor: StageActor, to: To, num_rests: int) -> int | None:
         actor.hear(to)
         while actor.term == to.term:
             await asyncio.sleep(WATCH_S)
             actor.check()
             actor.check_name(to)
+        return None
 
     async def tail(self, actor: StageActor, to: To, path: str, offset: int) -> Tail | None:
         actor.hear(to)

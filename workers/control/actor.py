@@ -57,13 +57,14 @@ Tail: TypeAlias = tuple[int, bytes]
 class TrainWorker:
     """One worker of one attempt; made an actor by ``train_worker_actor``.
 
-    A spare has loaded torch before it answers its first call, and becomes a worker when it is started. One that was
+    A spare has loaded torch before it answers its first call, and becomes a worker when it is started; one that is
+    begun for a certain worker reserves its ``room`` first of all. One that was
     a spare may wait in a pool after its end as a worker, to become another: each call names the worker it is for.
     Its groups of methods never queue behind each other: ``start``; ``poll``; ``halt``, ``stop``, ``tail``,
     ``take_seat``, ``call_up`` and ``renew``; ``watch``.
     """
 
-    def __init__(self, namespace: str, is_spare: bool = False) -> None:
+    def __init__(self, namespace: str, is_spare: bool = False, room: dict[str, float] | None = None) -> None:
         self._namespace = namespace
         self._node_id = ray.get_runtime_context().get_node_id()
         self._changed = threading.Condition()
@@ -72,11 +73,16 @@ class TrainWorker:
         self._pool = ""
         self._is_waiting = False
         self._seat: Any = None
+        self._room: dict[str, float] = {}
         self._session: Session | None = None
+        self._num_rests = 0
         self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
         self._leaving = threading.Event()
         self._has_ended = False
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
+        if room is not None and self._roster().is_taken(self._spare()):
+            # Before it loads anything, so that nobody else counts on that room meanwhile.
+            self._sit(room)
         if is_spare:
             self._get_ready()
 
@@ -107,7 +113,7 @@ class TrainWorker:
         offspring.guard()
         calls = ControllerCalls(assignment.key, self._namespace, lambda: self._term)
         fetch = (lambda: _fetch_bundle(bundle[0], calls)) if bundle else None
-        session = Session(assignment, calls, fetch)
+        session = Session(assignment, calls, fetch, self._has_come_to_rest)
         session.start()
         with self._changed:
             self._session = session
@@ -181,22 +187,34 @@ class TrainWorker:
         return read_tail(path, offset)
 
     @ray.method(concurrency_group="watch")
-    def watch(self, name: str, term: int) -> str:
-        """Wait for the end of this worker, or for a higher term, of which it tells by ``superseded``.
+    def watch(self, name: str, term: int, num_rests: int) -> int | None:
+        """Wait until this worker has come to rest more often than ``num_rests``; None once a higher term was heard of.
 
-        The end shows as the actor's death: this call makes the process leave. A killed process shows so too. One
-        that goes into its pool raises ReturnedError.
+        Gives how often it has. Its end shows as the actor's death: this call makes the process leave. A killed
+        process shows so too. One that goes into its pool raises ReturnedError.
         """
         self._hear(name, term)
         with self._changed:
-            self._changed.wait_for(lambda: self._has_ended or self._is_elsewhere(name) or self._term > term)
+            self._changed.wait_for(lambda: self._has_ended or self._has_changed(name, term, num_rests))
             self._check_name(name)
+            told = None if self._term > term else self._num_rests
         if self._has_ended:
             leave: Callable[[], None] = ray.actor.exit_actor
             leave()
-        return "superseded"
+        return told
+
+    def _has_changed(self, name: str, term: int, num_rests: int) -> bool:
+        return self._is_elsewhere(name) or self._term > term or self._num_rests > num_rests
+
+    def _has_come_to_rest(self) -> None:
+        with self._changed:
+            self._num_rests += 1
+            self._changed.notify_all()
 
     def _sit(self, room: dict[str, float]) -> bool:
+        if self._seat is not None and self._room == room:
+            return True
+        self._stand_up()
         here = [{NODE_ID_LABEL: self._node_id}]
         seat = ray.util.placement_group([room], strategy="STRICT_PACK", bundle_label_selector=here)
         until_s = time.monotonic() + SEAT_S
@@ -205,8 +223,13 @@ class TrainWorker:
                 ray.util.remove_placement_group(seat)
                 return False
             time.sleep(SEAT_LOOK_S)
-        self._seat = seat
+        self._seat, self._room = seat, room
         return True
+
+    def _stand_up(self) -> None:
+        if self._seat is not None:
+            ray.util.remove_placement_group(self._seat)
+        self._seat, self._room = None, {}
 
     def _check_name(self, name: str) -> None:
         if self._is_elsewhere(name):
@@ -258,10 +281,10 @@ class TrainWorker:
         """Into the pool, where there is one: free the room, then let others know. False where it is to leave."""
         if not self._pool or self._seat is None or self._session is None:
             return False
-        ray.util.remove_placement_group(self._seat)
+        self._stand_up()
         pool = self._pool
         with self._changed:
-            self._seat = self._session = None
+            self._session = None
             self._name, self._pool, self._term = "", "", 0
             self._lease = Lease(lease_s=POOL_LEASE_S, now_s=time.monotonic())
             self._leaving.clear()

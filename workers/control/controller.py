@@ -152,6 +152,7 @@ class Course:
         self._progress = Progress()
         self._crash: Failure | None = None
         self._has_left = False
+        self._rested: frozenset[str] = frozenset()
         self._latest: CheckpointInfo | None = None
         self._checkpoints = CheckpointSearch(launch.storage.checkpoints, launch.restart_after, launch.storage.root)
         self._tails: set[asyncio.Task[None]] = set()
@@ -234,6 +235,7 @@ class Course:
 
     def _heard(self) -> Heard:
         heard = self.fleet.heard()
+        self._rested = (self._rested | heard.rested) & frozenset(self.fleet.worker_ids)
         for status in heard.statuses.values():
             self._telemetry.take(status)
         for worker_id in heard.lost:
@@ -295,11 +297,14 @@ class Course:
 
     def _poll(self) -> None:
         now_s = time.monotonic()
-        teller = self._pace.teller(self._state, now_s) if self._telemetry.has_room else None
+        is_awaited = bool(self._rested)
+        teller = self._pace.teller(self._state, now_s, is_awaited=is_awaited) if self._telemetry.has_room else None
         for worker_id, facts in self._state.workers.items():
             offer = self._state.offers.get(worker_id)
             wants_records = worker_id == teller
-            if self.fleet.can_poll(worker_id) and self._pace.is_due(self._state, facts, wants_records, now_s):
+            is_due = worker_id in self._rested or self._pace.is_due(self._state, facts, wants_records, now_s)
+            if is_due and self.fleet.can_poll(worker_id):
+                self._rested -= {worker_id}
                 self._pace.polled(worker_id, offer, wants_records, now_s)
                 acked = self._telemetry.acked_for(worker_id, facts.status)
                 self.fleet.poll(worker_id, offer, acked, wants_records)

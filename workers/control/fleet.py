@@ -16,6 +16,7 @@ from workers.status import Acknowledged, WorkerStatus
 class Heard:
     """What happened since it was asked last. ``is_superseded``: a higher term is in office.
 
+    ``rested`` are the workers that have come as far as they may, so that it pays to ask them now.
     ``refusing`` are the workers whose last call found no connection: their process or node may be gone.
     ``head_seen_s`` is when Ray's head was asked the newest question that it answered in time (``time.monotonic``),
     ``was_cut_off`` whether it answered one late.
@@ -23,6 +24,7 @@ class Heard:
 
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
+    rested: frozenset[str] = frozenset()
     refusing: frozenset[str] = frozenset()
     head_seen_s: float | None = None
     was_cut_off: bool = False

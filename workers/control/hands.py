@@ -43,6 +43,10 @@ class Hands(Protocol):
         """Spares to try, on nodes with that much room as far as is known, and on none of those to avoid."""
         ...
 
+    async def another(self, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
+        """A spare that is begun now, on a node as of ``nearest``; None where there is none."""
+        ...
+
     async def take(self, spare: SpareName, name: str) -> bool:
         """See ``Roster.take``."""
         ...
@@ -89,8 +93,11 @@ class Hands(Protocol):
         """Let a worker end in order."""
         ...
 
-    async def watch(self, actor: Any, to: To) -> None:
-        """Wait for a higher term; a worker's end shows as an error, also where its process stays."""
+    async def watch(self, actor: Any, to: To, num_rests: int) -> int | None:
+        """Wait until a worker has come to rest more often than that, and hear how often; None after a higher term.
+
+        Its end shows as an error, also where its process stays.
+        """
         ...
 
     async def tail(self, actor: Any, to: To, path: str, offset: int) -> Tail | None:

@@ -30,8 +30,8 @@ class Pace:
         self._looked_s = float("-inf")
         self._broken_s = 0.0
 
-    def teller(self, state: ControllerState, now_s: float) -> str | None:
-        """The one worker to ask for records, when it is time: the longest there that answers.
+    def teller(self, state: ControllerState, now_s: float, *, is_awaited: bool = False) -> str | None:
+        """The one worker to ask for records, when it is time or they are awaited: the longest there that answers.
 
         It has seen every round that any other could tell of, and more than a newcomer.
         """
@@ -41,8 +41,8 @@ class Pace:
             if f.status is not None and f.status.round is not None and now_s - (f.heard_s or 0.0) < FRESH_S
         ]
         # Before the end, and before a line, the last ones are all that is waited for.
-        is_awaited = any(f.status is not None and _is_last_round(f.status) for f in holders)
-        if now_s < self._told_s + (BRISK_S if is_awaited else RECORDS_S):
+        is_near = any(f.status is not None and _is_last_round(f.status) for f in holders)
+        if not is_awaited and now_s < self._told_s + (BRISK_S if is_near else RECORDS_S):
             return None
         oldest = min(holders, key=lambda f: (f.started_s, _age(f.worker_id)), default=None)
         return oldest.worker_id if oldest else None

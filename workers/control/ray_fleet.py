@@ -65,6 +65,7 @@ class RayFleet:
         self._links: dict[str, _Link] = {}
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
+        self._rested: frozenset[str] = frozenset()
         self._is_superseded = False
         self._head = Head(self._look_for_successor)
         self._bundle: list[Any] | None = None
@@ -87,12 +88,13 @@ class RayFleet:
         heard = Heard(
             statuses=self._statuses,
             lost=self._lost,
+            rested=self._rested,
             refusing=refusing,
             head_seen_s=self._head.seen_s,
             was_cut_off=self._head.take_was_away(),
             is_superseded=self._is_superseded,
         )
-        self._statuses, self._lost = {}, {}
+        self._statuses, self._lost, self._rested = {}, {}, frozenset()
         return heard
 
     def start(self, worker_id: str, avoids: frozenset[str]) -> None:
@@ -189,12 +191,17 @@ class RayFleet:
         self.news.set()
 
     async def _watch(self, link: _Link) -> None:
-        """A pending call shows a worker's death within milliseconds."""
+        """A pending call shows within milliseconds that a worker waits for a word, or is dead."""
+        num_rests = 0
         while self._links.get(link.worker_id) is link:
             try:
-                await self._hands.watch(link.actor, self._to(link))
-                self._supersede()
-                return
+                told = await self._hands.watch(link.actor, self._to(link), num_rests)
+                if told is None:
+                    self._supersede()
+                    return
+                num_rests = told
+                self._rested |= {link.worker_id}
+                self.news.set()
             except ActorUnavailableError:
                 self._refused(link)
                 await asyncio.sleep(RETRY_S)

@@ -16,6 +16,7 @@ from workers.control.hands import To
 from workers.control.launch import Launch
 from workers.control.names import NODE_ID_LABEL, SpareName
 from workers.control.roster import Roster
+from workers.control.spares import begin_spare
 from workers.plan import Plan, PlanId
 from workers.status import Acknowledged, WorkerStatus
 from workers.storage import read
@@ -44,6 +45,9 @@ class RayHands:
 
     async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         return await asyncio.to_thread(_nearest, self._roster, room, avoids)
+
+    async def another(self, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
+        return await asyncio.to_thread(_another, self._roster.namespace, room, avoids)
 
     async def take(self, spare: SpareName, name: str) -> bool:
         return await asyncio.to_thread(self._roster.take, spare, name)
@@ -82,8 +86,9 @@ class RayHands:
     async def stop(self, actor: Any, to: To, save: bool) -> None:
         await actor.stop.remote(to.name, to.term, save)
 
-    async def watch(self, actor: Any, to: To) -> None:
-        await actor.watch.remote(to.name, to.term)
+    async def watch(self, actor: Any, to: To, num_rests: int) -> int | None:
+        told: int | None = await actor.watch.remote(to.name, to.term, num_rests)
+        return told
 
     async def tail(self, actor: Any, to: To, path: str, offset: int) -> Tail | None:
         found: Tail | None = await actor.tail.remote(to.name, to.term, path, offset)
@@ -107,13 +112,23 @@ def _waiting(roster: Roster, pool: str, room: Mapping[str, float], avoids: froze
     return _roomy([spare for spare in roster.pooled(pool) if spare.node_id not in avoids], room)
 
 
+def _another(namespace: str, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
+    here = ray.get_runtime_context().get_node_id()
+    roomy = [node_id for node_id, free in _free_by_node().items() if node_id not in avoids and _fits(room, free)]
+    return begin_spare(namespace, min(roomy, key=lambda node_id: node_id != here), room) if roomy else None
+
+
 def _roomy(spares: list[SpareName], room: Mapping[str, float]) -> list[SpareName]:
     """Those with room; Ray too would look on this node first."""
     if not spares:
         return []
     here, free = ray.get_runtime_context().get_node_id(), _free_by_node()
-    roomy = [s for s in spares if all(free.get(s.node_id, {}).get(kind, 0.0) >= n for kind, n in room.items())]
+    roomy = [spare for spare in spares if _fits(room, free.get(spare.node_id, {}))]
     return sorted(roomy, key=lambda spare: spare.node_id != here)
+
+
+def _fits(room: Mapping[str, float], free: Mapping[str, float]) -> bool:
+    return all(free.get(kind, 0.0) >= amount for kind, amount in room.items())
 
 
 def _create(namespace: str, launch: Launch, name: str, avoids: frozenset[str]) -> Any:

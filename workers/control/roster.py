@@ -71,6 +71,11 @@ class Roster:
         taken = self._taken(self._listed())
         return [spare for name, now in taken.items() if now == wanted and (spare := parse_spare(name)) is not None]
 
+    def waiting(self) -> list[SpareName]:
+        """The processes that wait in any pool."""
+        taken = self._taken(self._listed()).items()
+        return [spare for name, now in taken if parse_pool(now) and (spare := parse_spare(name)) is not None]
+
     def end_pools(self, sweep_id: str) -> None:
         """End all that wait for further trials of a sweep; who is called up at this moment goes on as a worker."""
         for name, now in self._taken(self._listed()).items():
@@ -86,6 +91,10 @@ class Roster:
     def take(self, spare: SpareName, name: str) -> bool:
         """Give a spare its name, for good; False where somebody was faster."""
         return bool(_client().internal_kv_put(_key(spare), name.encode(), False, self._space, KV_S))
+
+    def is_taken(self, spare: SpareName) -> bool:
+        """Whether somebody has given a spare its name."""
+        return _client().internal_kv_get(_key(spare), self._space, KV_S) is not None
 
     def give_back(self, spare: SpareName) -> None:
         """Take the name from a spare that is not used after all, or that is gone."""

@@ -29,12 +29,15 @@ class Spares:
         self._renewed_s = float("-inf")
 
     def keep(self, wanted: Mapping[str, int]) -> None:
-        """Have at least so many on each of these nodes, by id; on all other nodes they end."""
+        """Have at least so many on each of these nodes, by id; on all other nodes they end.
+
+        What waits in a pool counts: between two trials there is room for a moment, and no need of another process.
+        """
         spares = self._roster.spares()
         for spare in spares:
             if spare.node_id not in wanted:
                 self._end(spare)
-        there = Counter(spare.node_id for spare in spares)
+        there = Counter(spare.node_id for spare in (*spares, *self._roster.waiting()))
         for node_id, number in wanted.items():
             if there[node_id] < number:
                 self._start(node_id)
@@ -47,14 +50,7 @@ class Spares:
         if now_s - self._started_s.get(node_id, float("-inf")) < START_EVERY_S:
             return
         self._started_s[node_id] = now_s
-        options = {
-            "name": spare_name(node_id, secrets.token_hex(4)),
-            "namespace": self._roster.namespace,
-            "lifetime": "detached",
-            "num_cpus": 0,
-            "label_selector": {NODE_ID_LABEL: node_id},
-        }
-        train_worker_actor().options(**options).remote(self._roster.namespace, is_spare=True)
+        begin_spare(self._roster.namespace, node_id)
 
     def _renew(self, spares: list[SpareName]) -> None:
         self._roster.forget_dead()
@@ -67,3 +63,17 @@ class Spares:
         if self._roster.take(spare, "ended"):
             with contextlib.suppress(ValueError):
                 ray.kill(self._roster.spare(spare))
+
+
+def begin_spare(namespace: str, node_id: str, room: Mapping[str, float] | None = None) -> SpareName:
+    """Begin a spare on that node, with its ``room`` if it is for somebody; it answers when it is ready."""
+    spare = SpareName(node_id=node_id, tag=secrets.token_hex(4))
+    options = {
+        "name": spare_name(spare.node_id, spare.tag),
+        "namespace": namespace,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "label_selector": {NODE_ID_LABEL: node_id},
+    }
+    train_worker_actor().options(**options).remote(namespace, True, None if room is None else dict(room))
+    return spare

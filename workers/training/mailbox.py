@@ -64,10 +64,14 @@ class Gauges:
 
 
 class Mailbox:
-    """One worker's state as others see it, and what others want of the worker."""
+    """One worker's state as others see it, and what others want of the worker.
 
-    def __init__(self, worker_id: str) -> None:
+    ``on_rest`` is called by the training thread where it has come as far as it may without another word.
+    """
+
+    def __init__(self, worker_id: str, on_rest: Callable[[], None] = lambda: None) -> None:
         self.worker_id = worker_id
+        self._on_rest = on_rest
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._phase = (Phase.BUILD, time.monotonic())
@@ -185,6 +189,7 @@ class Mailbox:
         with self._lock:
             self._build = info
         self.set_phase(Phase.READY)
+        self._on_rest()
 
     def failed(self, failure: Failure) -> None:
         """This worker cannot train any more; its thread is about to end."""
@@ -193,6 +198,7 @@ class Mailbox:
             self._failure = failure
             self._generation = self._leave = None
         self.set_phase(Phase.FAILED)
+        self._on_rest()
 
     def _note_length(self, failure: Failure | None) -> None:
         if failure is not None and failure.num_cut:
@@ -234,6 +240,13 @@ class Mailbox:
             self._generation = self._leave = None
             self._stop = stop
             self._phase = (phase, time.monotonic())
+        self._on_rest()
+
+    def stand(self) -> None:
+        """At the plan's line, with the group kept: wait for another plan. Raises as ``await_pending``."""
+        self.set_phase(Phase.HELD)
+        self._on_rest()
+        self.await_pending()
 
     def check(self) -> None:
         """Raise GroupLeftError if the group is to be left."""

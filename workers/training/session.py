@@ -42,13 +42,22 @@ def log_path(assignment: Assignment) -> Path:
 
 
 class Session:
-    """One worker's training, in a thread of its own; every method returns at once, from any thread."""
+    """One worker's training, in a thread of its own; every method returns at once, from any thread.
 
-    def __init__(self, assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], bytes] | None) -> None:
+    ``on_rest``: see ``Mailbox``.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        calls: StoreCalls,
+        fetch_bundle: Callable[[], bytes] | None,
+        on_rest: Callable[[], None] = lambda: None,
+    ) -> None:
         self._assignment = assignment
         self._calls = calls
         self._fetch_bundle = fetch_bundle
-        self._mailbox = Mailbox(assignment.worker_id)
+        self._mailbox = Mailbox(assignment.worker_id, on_rest)
         self._secrets = assignment.secrets
         self._logs = LogReader(log_path(assignment), self._secrets)
         self._budget = log_limit.Budget()

@@ -171,8 +171,7 @@ class Trainer:
     def _stand(self, world: World) -> None:
         """At the plan's line: keep the state and the group, until all members agree on another plan."""
         mailbox = self._mailbox
-        mailbox.set_phase(Phase.HELD)
-        mailbox.await_pending()
+        mailbox.stand()
         mailbox.set_phase(Phase.EXCHANGE)
         mailbox.settle(sum(counts for (counts,) in world.gather([mailbox.count()])))
         self._rounds.restart_clock()
