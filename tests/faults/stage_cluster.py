@@ -71,9 +71,9 @@ class StageCluster(FakeCluster):
         """Whether one came to the point."""
         return self._trigger is not None and self._trigger.has_struck
 
-    async def go_without_autoscaler(self) -> None:
+    async def have_autoscaler(self, has_one: bool) -> None:
         """Where there is one, an idle node has no spares."""
-        self.autoscaling = None
+        self.autoscaling = Autoscaling() if has_one else None
 
     async def give_room(self, has_room: bool) -> None:
         """Whether spares get the room that they ask for, from now on."""
@@ -233,8 +233,8 @@ class RemoteCluster:
     async def has_struck(self) -> bool:
         return bool(await self._call("has_struck"))
 
-    async def go_without_autoscaler(self) -> None:
-        await self._call("go_without_autoscaler")
+    async def have_autoscaler(self, has_one: bool) -> None:
+        await self._call("have_autoscaler", has_one)
 
     async def give_room(self, has_room: bool) -> None:
         await self._call("give_room", has_room)

@@ -39,7 +39,7 @@ async def scene(settings: Settings) -> AsyncIterator[Scene]:
     quick = settings.model_copy(update={"leader_lease_s": 1.0, "liveness_s": 2.0})
     with Installation(quick, names=(CLUSTER, RECONCILER)) as installation:
         made = Scene(installation, build_services(quick), is_tending=True)
-        await installation.cluster.go_without_autoscaler()
+        await installation.cluster.have_autoscaler(False)
         yield made
         await made.services.store.close()
 
@@ -69,6 +69,12 @@ async def come_of_a_sweep(scene: Scene) -> None:
     await scene.search(trials=6, parallel=1)
 
 
+async def come_of_a_sweep_without_spares(scene: Scene) -> None:
+    """On an idle node, which an autoscaler shall be free to take away."""
+    await scene.installation.cluster.have_autoscaler(True)
+    await scene.search(trials=6, parallel=1)
+
+
 async def come_as_a_new_process(scene: Scene) -> None:
     await scene.submit(env={"OMP_NUM_THREADS": "2"})
 
@@ -85,6 +91,7 @@ STIRS: Mapping[str, tuple[Callable[[Scene], Awaitable[None]], ...]] = {
     "names": (come_and_go,),
     "find": (lose_a_controller,),
     "nearest": (come_and_go,),
+    "another": (come_of_a_sweep_without_spares,),
     "take": (come_and_go,),
     "spare": (come_and_go,),
     "seat": (come_and_go,),
