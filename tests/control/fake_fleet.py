@@ -226,6 +226,7 @@ class FakeFleet:
         self._term, self._total, self._fails_at = term, total, fails_at
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
+        self._rested: frozenset[str] = frozenset()
         self._tails: dict[str, bytes] = {}
         self._unplaced: set[str] = set()
         self._is_superseded = False
@@ -236,10 +237,19 @@ class FakeFleet:
 
     def heard(self) -> Heard:
         heard = Heard(
-            statuses=self._statuses, lost=self._lost, head_seen_s=self._head_seen_s, is_superseded=self._is_superseded
+            statuses=self._statuses,
+            lost=self._lost,
+            rested=self._rested,
+            head_seen_s=self._head_seen_s,
+            is_superseded=self._is_superseded,
         )
-        self._statuses, self._lost = {}, {}
+        self._statuses, self._lost, self._rested = {}, {}, frozenset()
         return heard
+
+    def rest(self, worker_id: str) -> None:
+        """A worker tells that it waits for a word."""
+        self._rested |= {worker_id}
+        self.news.set()
 
     @property
     def worker_ids(self) -> tuple[str, ...]:

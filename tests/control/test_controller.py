@@ -9,6 +9,7 @@ import pytest
 
 from tests.control.fake_fleet import BATCH, FakeFleet, FakeWorker
 from workers.assignment import JobKey, Storage
+from workers.control import pace
 from workers.control.controller import JobController
 from workers.control.decisions import ControlSettings
 from workers.control.launch import Launch
@@ -145,6 +146,25 @@ def test_only_one_member_is_asked_for_records(tmp_path: Path) -> None:
         await scene.prepare()
         await scene.until(lambda s: s.outcome is not None)
         assert set(scene.fleet.asked_for_records) == {"1.1"}
+
+    play(act)
+
+
+def test_who_has_come_to_rest_is_asked_at_once_for_all_it_has_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Direction(goal=RunGoal.RUN, num_workers=1)
+    scene = Scene(tmp_path, fleet=FakeFleet(1, total=10_000), direction=one)
+
+    async def act() -> None:
+        await scene.prepare()
+        await scene.until(lambda snapshot: snapshot.num_current == 1)
+        for interval in ("STEADY_S", "BRISK_S", "RECORDS_S"):
+            monkeypatch.setattr(pace, interval, 3600.0)
+        for _ in range(2):
+            scene.fleet.asked_for_records.clear()
+            scene.fleet.rest("1.1")
+            await scene.until(lambda _: scene.fleet.asked_for_records == ["1.1"])
 
     play(act)
 

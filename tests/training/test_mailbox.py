@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from workers.errors import Failure, Reason, StaleTermError
+from tests.control.desk import build_info
+from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.status import Acknowledged, CheckpointInfo, Phase, RoundRecord, StopCause, StopReport, WorkerStatus
@@ -64,6 +65,19 @@ def test_every_answer_has_its_number_and_shows_what_was_told() -> None:
     assert (first.lineage, first.round, first.cursor, first.is_finished) == (2, 7, 56, True)
     assert (first.micro_size, first.memory_bytes, first.phase) == (4, 99, Phase.EVAL)
     assert first.phase_age_s >= 0
+
+
+def test_coming_to_rest_is_told_each_time_once_it_can_be_seen() -> None:
+    seen: list[Phase] = []
+    mailbox = Mailbox("1.0", lambda: seen.append(look(mailbox).phase))
+    mailbox.built(build_info())
+    mailbox.set_phase(Phase.COMPUTE)
+    mailbox.rest(Phase.DONE)
+    mailbox.stop(should_save=False)
+    with pytest.raises(GroupLeftError):
+        mailbox.stand()
+    mailbox.failed(failure_of(ValueError("no")))
+    assert seen == [Phase.READY, Phase.DONE, Phase.HELD, Phase.FAILED]
 
 
 def test_an_agreed_plan_is_in_force_once_all_counted_it() -> None:
