@@ -30,10 +30,9 @@ class SweepController:
 
     def __init__(self, namespace: str, name: str) -> None:
         # Loads Optuna; who only names this class, as the service does, has no use for it.
-        from tuning.importance import load
         from tuning.search import begun
 
-        self._begun, self._load = begun, load
+        self._begun = begun
         self._search: Any = None
         # One thread, as questions are answered in their order; the controllers of trials go on meanwhile.
         self._thinking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
@@ -62,10 +61,13 @@ class SweepController:
     def _answer(self, question: Question) -> Answer | None:
         if question.beginning is not None:
             self._search = self._begun(question.beginning)
+        if self._search is None:
+            return None
         if self._loading is None and any(trial.state is TrialState.COMPLETE for trial in question.trials):
-            self._loading = threading.Thread(target=self._load, name="importance", daemon=True)
+            self._loading = threading.Thread(target=self._search.load_ahead, name="importance", daemon=True)
             self._loading.start()
-        return None if self._search is None else self._search.answer(question.trials, question.standing)
+        answer: Answer = self._search.answer(question.trials, question.standing)
+        return answer
 
 
 @functools.cache

@@ -42,6 +42,8 @@ MAX_PASSES = 5
 """Over the jobs of a cluster that is lost: what a step still writes about one while it is told so comes in between."""
 
 FAULT_S = 1.0
+REACH_S = 0.25
+"""For so long a head that spoke is not asked again whether it does."""
 NEWS_S = 0.02
 """The least time from look to look."""
 REFUSED_S = 5.0
@@ -278,20 +280,20 @@ class Process:
             joining.cancel()
 
     async def _ticks(self, reconciler: Reconciler, cluster: ClusterPort, record: RayRecord) -> None:
-        unreachable_since_s: float | None = None
+        reached_s = time.monotonic() - REACH_S
         while not self._stop.is_set():
             began_s = time.monotonic()
             self._check_fence()
             if not cluster.has_node():
                 raise ClusterLostError(NODE_GONE)
-            if await cluster.is_reachable() and self._is_current(record):
-                unreachable_since_s = None
-                await self._tick(reconciler)
-            else:
-                unreachable_since_s = unreachable_since_s or time.monotonic()
-                patience_s = self._settings.liveness_s if self._is_current(record) else 0.0
-                if time.monotonic() - unreachable_since_s >= patience_s:
+            if began_s - reached_s >= REACH_S:
+                is_current = self._is_current(record)
+                if is_current and await cluster.is_reachable():
+                    reached_s = began_s
+                elif began_s - reached_s >= (self._settings.liveness_s if is_current else 0.0):
                     raise ClusterLostError(f"Ray at {record.address} is gone")
+            if began_s - reached_s < REACH_S:
+                await self._tick(reconciler)
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)
             # After quiet a nudge is answered at once; a burst of them is one look. What goes on is not held up.
             while not self._news.is_there and (rest_s := began_s + BRISK_S - time.monotonic()) > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import structlog
 
@@ -23,9 +24,8 @@ class Promoting:
         self._office = office
         self.is_brisk = False
 
-    async def tick(self) -> None:
-        """One look at each. Raises FencedOutError, DatabaseAwayError."""
-        found = await self._office.store.promoting()
+    async def tick(self, found: Sequence[str]) -> None:
+        """One look at each of these sweeps. Raises FencedOutError, DatabaseAwayError."""
         self.is_brisk = bool(found)
         for sweep_id in found:
             try:

@@ -20,11 +20,11 @@ from service.ports import (
     ControllerLostError,
     ControllerSilentError,
 )
-from service.queue import wanted_workers
+from service.reconciler.directions import Offer, direction_of, placed
 from service.reconciler.launching import Launching
 from service.reconciler.news import News
 from service.reconciler.starting import Backoff, Starts, storage_away
-from service.reconciler.verdicts import Step, effective_goal, lost, moves
+from service.reconciler.verdicts import Step, lost, moves
 from service.records import Explanation, JobRow, Transition
 from service.states import ENDED_STATES, PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
@@ -34,7 +34,6 @@ from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
 from workers.retention import remove_unfinished
-from workers.run_settings import RunSettings
 from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, Phase, RunGoal, RunPhase
 from workers.storage_urls import open_storage
 
@@ -45,6 +44,9 @@ MAX_ANSWERS = 5
 
 PATIENCE_S = 0.25
 """So long a command may have to wait, too."""
+
+STANDING_S = 0.1
+"""So often those whose workers wait for a word are asked how they are."""
 
 STORED_S = 0.5
 """What was told is stored again after so long, also where nothing is new: since when it is so is on the page."""
@@ -74,14 +76,6 @@ class Office:
     monotonic_s: Callable[[], float] = time.monotonic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What a job may ask for (``Direction.num_offered``), and why it was last made smaller for others."""
-
-    num_offered: int = 0
-    why_smaller: str = ""
-
-
 class Pursuit:
     """One job, from its admission until it is placed no longer."""
 
@@ -92,7 +86,9 @@ class Pursuit:
         self._starts = Starts()
         self._storage = Backoff()
         self._is_unstarted = self._is_lost = self._is_unlisted = False
-        self._stored_s = -math.inf
+        self._stored_s = self._told_s = -math.inf
+        self._told: Direction | None = None
+        self._has_more = True
         self.snapshot: JobSnapshot | None = None
         self._num_directed = 0
         self.offer = Offer()
@@ -125,6 +121,12 @@ class Pursuit:
             return True
         is_last_round = snapshot.total_samples is not None and snapshot.cursor >= snapshot.total_samples
         return snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED) or is_last_round
+
+    def _has_told(self, job: JobRow, direction: Direction) -> bool:
+        """Whether its workers wait for a word, have told all, and this is no word: to say it again can wait."""
+        if self.snapshot is None or self._has_more or job.goal is not RunGoal.RUN or not _stands(self.snapshot):
+            return False
+        return direction == self._told and self._office.monotonic_s() - self._told_s < STANDING_S
 
     def _patience_s(self, job: JobRow) -> float:
         """How long a controller may wait with its answer for something to happen: where that is soon.
@@ -159,10 +161,12 @@ class Pursuit:
             return None
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
-        direction = replace(
-            direction_of(job, self.offer, is_leaving=is_leaving), avoid=avoid, saves=job.saves, until=job.until
-        )
-        direction = replace(direction, settings=placed(job.settings, office.storage))
+        goal = direction_of(job, self.offer, is_leaving=is_leaving)
+        settings = placed(job.settings, office.storage)
+        direction = replace(goal, avoid=avoid, saves=job.saves, until=job.until, settings=settings)
+        if self._has_told(job, direction):
+            return None
+        self._told, self._told_s = direction, office.monotonic_s()
         try:
             snapshot = await office.cluster.direct(
                 self._key, job.term, direction, acked, office.liveness_s, self._patience_s(job)
@@ -298,7 +302,7 @@ class Pursuit:
         now_s = self._office.monotonic_s()
         is_news = self._acked is None or _is_news(snapshot, self.snapshot)
         is_due = is_news or now_s - self._stored_s >= STORED_S
-        self.snapshot = snapshot
+        self.snapshot, self._has_more = snapshot, is_news
         self._starts = self._starts.heard(snapshot.cursor, now_s)
         if is_due:
             self._acked = await self._office.store.fold(snapshot, self._office.fence)
@@ -368,30 +372,3 @@ def _stands(snapshot: JobSnapshot) -> bool:
 
 def _places(snapshot: JobSnapshot) -> list[tuple[str, int | None, Phase]]:
     return [(view.worker_id, view.rank, view.phase) for view in snapshot.workers]
-
-
-def placed(settings: RunSettings | None, storage: str) -> RunSettings | None:
-    """The row's newest order with the place of the state that it wants."""
-    if settings is None or settings.donor is None:
-        return settings
-    return replace(settings, donor=replace(settings.donor, url=checkpoints_place(storage, settings.donor.job_id)))
-
-
-def direction_of(job: JobRow, offer: Offer, *, is_leaving: bool) -> Direction:
-    """The row's desired state in the controller's words."""
-    scale, wants = job.scale, wanted_workers(job)
-    is_users = scale.pinned is not None or bool(scale.reason)
-    goal = effective_goal(job.goal, is_leaving=is_leaving)
-    if goal is RunGoal.PAUSE and job.goal is RunGoal.RUN:
-        return Direction(goal=goal, num_workers=wants, reason="the service is being stopped")
-    if goal is not RunGoal.RUN:  # who asked for a size, and why, has nothing to do with it
-        return Direction(goal=goal, num_workers=wants, actor="user")
-    if offer.why_smaller and scale.pinned is None:
-        return Direction(goal=goal, num_workers=wants, num_offered=wants, actor="service", reason=offer.why_smaller)
-    return Direction(
-        goal=goal,
-        num_workers=wants,
-        num_offered=0 if scale.pinned is not None else max(wants, offer.num_offered),
-        actor=scale.actor if is_users else "service",
-        reason=scale.reason or (f"{wants} workers were asked for" if is_users else "what is free"),
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,9 @@ import structlog
 from service import demand, queue, spares
 from service.avoidance import HISTORY_S, avoided, suspects, usable
 from service.ports import ClusterLostError
+from service.reconciler.directions import Offer
 from service.reconciler.promoting import Promoting
-from service.reconciler.pursuit import Offer, Office, Pursuit
+from service.reconciler.pursuit import Office, Pursuit
 from service.reconciler.reaper import Reaper
 from service.reconciler.searching import Searching
 from service.reconciler.sight import StorageSight
@@ -31,6 +32,9 @@ log = structlog.get_logger("concertina.reconciler")
 
 VIEW_S = 2.0
 STORED_VIEW_S = 5.0
+SHOWN_S = 0.5
+"""Pages need not show all that is free for an instant."""
+
 BRISK_S = 0.1
 LINE = 100
 """How many of the queue are looked at in one tick: those behind them are not placed before them."""
@@ -44,9 +48,10 @@ class Reconciler:
         self._pursuits: dict[str, Pursuit] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._view: ClusterView | None = None
-        self._marks: dict[str, NodeMark] = {}
+        self._marks: Mapping[str, NodeMark] = {}
         self._avoid: tuple[AvoidedNode, ...] = ()
-        self._viewed_s = self._stored_view_s = self._kept_s = float("-inf")
+        self._stored: ClusterView | None = None
+        self._viewed_s = self._stored_s = float("-inf")
         self._teller = Teller(office.cluster, office.max_demand_workers)
         self._searching = Searching(office)
         self._promoting = Promoting(office)
@@ -78,14 +83,15 @@ class Reconciler:
         self._reraise()
         now_s = time.monotonic()
         # Those that can never start hold nobody up, so that many more are looked at.
-        rows = await self._office.store.live_jobs(self._max_queued)
+        survey = await self._office.store.survey(self._max_queued)
+        rows, self._marks = survey.jobs, survey.marks
         placed = [job for job in rows if job.state in PLACED_STATES]
         queued = [job for job in rows if job.state is JobState.QUEUED]
         self._forget_all_but(placed)
         await self._look(now_s, rows)
         if not self.is_leaving:
-            await self._searching.tick()
-            await self._promoting.tick()
+            await self._searching.tick(survey.sweeps)
+            await self._promoting.tick(survey.promoting)
             await self._place(queued, placed)
         for job in placed:
             self._follow(job)
@@ -142,26 +148,30 @@ class Reconciler:
             if error is not None:
                 log.error("step failed", job=job_id, exc_info=error)
 
-    async def _look(self, now_s: float, rows: list[JobRow]) -> None:
-        has_waiting = any(job.state is JobState.QUEUED for job in rows)
-        if has_waiting or now_s - self._viewed_s >= VIEW_S:
-            view = self._with_wishes(await self._office.cluster.view())
+    async def _look(self, now_s: float, rows: Sequence[JobRow]) -> None:
+        """At the cluster: now and then at all of it, while jobs wait at what is free at each tick."""
+        is_thorough = now_s - self._viewed_s >= VIEW_S
+        if is_thorough or any(job.state is JobState.QUEUED for job in rows):
+            before, self._view = self._view, self._with_wishes(await self._office.cluster.view())
+            await self._store_view(self._view, now_s)
+            if before is not None:
+                await self._note_scaling(before, self._view, rows)
+        if is_thorough and self._view is not None:
             self._viewed_s = now_s
-            if view != self._view or now_s - self._stored_view_s >= STORED_VIEW_S:
-                await self._office.store.put_cluster(view, self._office.fence)
-                self._stored_view_s = now_s
-            if self._view is not None:
-                await self._note_scaling(self._view, view, rows)
-            self._view = view
-            await self._watch_nodes(view, sum(job.state in PLACED_STATES for job in rows))
-        self._marks = await self._office.store.node_marks()
+            await self._watch_nodes(self._view, sum(job.state in PLACED_STATES for job in rows))
+            self._marks = await self._office.store.node_marks()
         nodes = self._view.nodes if self._view else ()
         self._avoid = avoided(nodes, self._marks)
         if self._sight is not None:
             self._avoid += self._sight.avoided(usable(nodes, self._avoid), now_s)
-        if self._view is not None and self._viewed_s == now_s and now_s - self._kept_s >= VIEW_S:
-            self._kept_s = now_s
+        if is_thorough and self._view is not None:
             await self._keep_spares(self._view)
+
+    async def _store_view(self, view: ClusterView, now_s: float) -> None:
+        age_s = now_s - self._stored_s
+        if age_s >= STORED_VIEW_S or (view != self._stored and age_s >= SHOWN_S):
+            await self._office.store.put_cluster(view, self._office.fence)
+            self._stored, self._stored_s = view, now_s
 
     async def _keep_spares(self, view: ClusterView) -> None:
         nodes = () if self.is_leaving else usable(view.nodes, self._avoid)
@@ -173,7 +183,7 @@ class Reconciler:
             return view
         return replace(view, autoscaling=replace(view.autoscaling, wanted_by=tuple(self._teller.demand.missing)))
 
-    async def _note_scaling(self, before: ClusterView, view: ClusterView, rows: list[JobRow]) -> None:
+    async def _note_scaling(self, before: ClusterView, view: ClusterView, rows: Sequence[JobRow]) -> None:
         for event in happened(before, view, {job.id: job.name for job in rows}):
             await self._office.store.note_on_cluster(event.node_id, event.text, self._office.fence)
 

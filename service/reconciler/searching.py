@@ -43,13 +43,12 @@ class Searching:
         self._steps: dict[str, asyncio.Task[None]] = {}
         self.is_brisk = False
 
-    async def tick(self) -> None:
-        """One look at each sweep; those that still think about the last one are left alone.
+    async def tick(self, sweeps: Sequence[SweepRow]) -> None:
+        """One look at each of these, which are all that live; those that still think about the last one are left alone.
 
         Raises ClusterLostError, FencedOutError.
         """
         self._reraise()
-        sweeps = await self._office.store.live_sweeps()
         self.is_brisk = bool(sweeps or self._follows)
         for sweep_id in self._follows.keys() - {sweep.id for sweep in sweeps} - self._steps.keys():
             if await self._follows[sweep_id].has_ended():

@@ -280,8 +280,13 @@ def store_checkpoints(write: Write, job_id: str, found: Sequence[CheckpointInfo]
     statement = statement.on_conflict_do_update(
         index_elements=[checkpoints.c.job_id, checkpoints.c.path], set_={"info": statement.excluded.info}
     )
-    rows = [{"job_id": job_id, "path": info.path, "info": dumps(checkpoint_values(info))} for info in found]
+    rows = [{"job_id": job_id, "path": info.path, "info": described(info)} for info in found]
     write.conn.execute(statement, rows)
+
+
+def described(info: CheckpointInfo) -> str:
+    """As it is stored."""
+    return dumps(checkpoint_values(info))
 
 
 def checkpoint_values(info: CheckpointInfo) -> dict[str, Any]:

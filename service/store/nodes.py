@@ -22,7 +22,7 @@ class NodeStore:
 
     async def node_marks(self) -> dict[str, NodeMark]:
         """The latest word on each node of which there is one, by the node's id."""
-        return await self._database.read(_marks)
+        return await self._database.read(fetch_marks)
 
     async def mark_node(self, mark: NodeMark, text: str) -> None:
         """Store somebody's word, in place of an earlier one, and ``text`` among the cluster's events."""
@@ -95,7 +95,7 @@ def _losses(job_id: str, time: float, before: str) -> list[Loss]:
     ]
 
 
-def _marks(conn: Connection) -> dict[str, NodeMark]:
+def fetch_marks(conn: Connection) -> dict[str, NodeMark]:
     return {
         row.node_id: NodeMark(
             node_id=row.node_id, duty=Duty(row.duty), actor=row.actor, reason=row.reason, since=row.since

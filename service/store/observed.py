@@ -14,6 +14,7 @@ from service.states import LIVE_STATES, PLACED_STATES, JobState
 from service.store.database import Database, Write
 from service.store.folding import (
     acknowledged,
+    described,
     log_limit,
     store_checkpoints,
     store_logs,
@@ -40,13 +41,7 @@ class ObservedStore:
 
     async def live_jobs(self, max_queued: int | None = None) -> list[JobRow]:
         """Jobs in LIVE_STATES, those that have waited longest first; of the QUEUED ones the first ``max_queued``."""
-        queued = _in_line(JobState.QUEUED).limit(max_queued)
-        others = _in_line(*LIVE_STATES - {JobState.QUEUED})
-
-        def work(conn: Connection) -> list[JobRow]:
-            return [job_of(row) for statement in (queued, others) for row in conn.execute(statement)]
-
-        return sorted(await self._database.read(work), key=lambda job: (job.queued_at, job.id))
+        return await self._database.read(lambda conn: fetch_live_jobs(conn, max_queued))
 
     async def num_queued(self) -> int:
         """How many jobs wait."""
@@ -159,16 +154,22 @@ class ObservedStore:
     async def register_checkpoints(self, job_id: str, found: Sequence[CheckpointInfo], fence: int) -> None:
         """Make the list equal to ``found``. Raises FencedOutError; a job that is gone is passed over."""
 
+        paths = [info.path for info in found]
+
+        def is_known(conn: Connection) -> bool:
+            known = conn.execute(select(checkpoints.c.path, checkpoints.c.info).where(checkpoints.c.job_id == job_id))
+            return {row.path: row.info for row in known} == {info.path: described(info) for info in found}
+
         def work(write: Write) -> None:
             if fetch_job(write.conn, job_id) is None:
                 return
-            paths = [info.path for info in found]
             write.conn.execute(
                 delete(checkpoints).where(checkpoints.c.job_id == job_id, checkpoints.c.path.not_in(paths))
             )
             store_checkpoints(write, job_id, found)
 
-        await self._database.write(work, fence)
+        if not await self._database.read(is_known):
+            await self._database.write(work, fence)
 
     async def checkpoints(self, job_id: str) -> list[CheckpointInfo]:
         """Registered checkpoints, oldest first."""
@@ -199,6 +200,14 @@ class ObservedStore:
             write.conn.execute(update(installation).values(**columns))
 
         await self._database.write(work, fence)
+
+
+def fetch_live_jobs(conn: Connection, max_queued: int | None) -> list[JobRow]:
+    """See ``ReconcilerStore.live_jobs``."""
+    queued = _in_line(JobState.QUEUED).limit(max_queued)
+    others = _in_line(*LIVE_STATES - {JobState.QUEUED})
+    found = [job_of(row) for statement in (queued, others) for row in conn.execute(statement)]
+    return sorted(found, key=lambda job: (job.queued_at, job.id))
 
 
 def _in_line(*states: JobState) -> Select[tuple[object, ...]]:

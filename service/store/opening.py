@@ -19,11 +19,14 @@ from service.store.port import ReconcilerStore
 from service.store.promoting import PromotingStore
 from service.store.schedules import ScheduleStore
 from service.store.searching import SearchStore
+from service.store.survey import SurveyStore
 from service.store.sweeps import SweepStore
 from service.store.telemetry import TelemetryStore
 
 
-class Reconciling(LeaseStore, ObservedStore, NodeStore, FiringStore, SearchStore, PromotingStore, BundleKeeping):
+class Reconciling(
+    LeaseStore, ObservedStore, NodeStore, FiringStore, SearchStore, PromotingStore, SurveyStore, BundleKeeping
+):
     """``ReconcilerStore`` on SQL."""
 
     def __init__(self, database: Database, monotonic_s: Callable[[], float]) -> None:
@@ -32,6 +35,7 @@ class Reconciling(LeaseStore, ObservedStore, NodeStore, FiringStore, SearchStore
         FiringStore.__init__(self, database)
         SearchStore.__init__(self, database)
         PromotingStore.__init__(self, database)
+        SurveyStore.__init__(self, database)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from service.promotion_records import Contest, PromotionView, Step
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, NodeMark, Transition
 from service.schedule_records import DueSchedules, Firing, ScheduleRow
 from service.states import JobState
+from service.survey import Survey
 from service.sweep_records import SweepRow, SweepView
 from tuning.orders import Answer, Beginning
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
@@ -70,6 +71,10 @@ class ReconcilerStore(Protocol):
 
     async def release_lease(self, fence: int) -> None:
         """Let the next one take over at once; nothing happens if the lease is no longer held."""
+        ...
+
+    async def survey(self, max_queued: int) -> Survey:
+        """All that a tick begins with, in one view of the database; ``max_queued`` as of ``live_jobs``."""
         ...
 
     async def live_jobs(self, max_queued: int | None = None) -> list[JobRow]:
@@ -240,10 +245,6 @@ class ReconcilerStore(Protocol):
         False where some order no longer fitted the rows and was left out: the search then must begin anew. Raises
         StaleRowError when anybody wrote the sweep since it was read, FencedOutError.
         """
-        ...
-
-    async def promoting(self) -> list[str]:
-        """Ids of sweeps whose winner is to be promoted, or of whose promotion something goes on."""
         ...
 
     async def promotion_view(self, sweep_id: str) -> PromotionView | None:

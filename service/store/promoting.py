@@ -47,16 +47,17 @@ _PROMOTING = union(
 """Each part by an index: this is asked at every tick, whatever was promoted before."""
 
 
+def fetch_promoting(conn: Connection) -> list[str]:
+    """See ``Survey.promoting``."""
+    return sorted(conn.execute(_PROMOTING).scalars())
+
+
 class PromotingStore:
     """See ``ReconcilerStore`` for the promises."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ids = IdSource()
-
-    async def promoting(self) -> list[str]:
-        """Ids of sweeps of which something is to be promoted, or runs go on."""
-        return await self._database.read(lambda conn: sorted(conn.execute(_PROMOTING).scalars()))
 
     async def promotion_view(self, sweep_id: str) -> PromotionView | None:
         """All that a decision looks at, or None."""

@@ -31,7 +31,7 @@ from service.store.sweep_rows import (
     update_sweep,
 )
 from service.store.trial_points import new_reports
-from service.sweep_records import SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
+from service.sweep_records import ENDED_SWEEPS, SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
 from service.sweeping import observed, verb_for
 from tuning.orders import Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
 from tuning.spec import trial_spec
@@ -99,9 +99,7 @@ class SearchStore:
 
     async def live_sweeps(self) -> list[SweepRow]:
         """Sweeps that run, or of which a trial has not ended."""
-        found = await self._database.read(lambda conn: [sweep_of(row) for row in conn.execute(_LIVE)])
-        self._looked = {sweep.id: self._looked[sweep.id] for sweep in found if sweep.id in self._looked}
-        return found
+        return await self._database.read(fetch_live_sweeps)
 
     async def observe_sweep(self, sweep_id: str, fence: int) -> SweepRow | None:
         """Note what jobs say of their trials, and tell jobs what is wanted of them. Raises FencedOutError."""
@@ -126,7 +124,9 @@ class SearchStore:
         sweep, change = await self._database.read(look)
         if change is None:
             return await self._database.write(note, fence)
-        if sweep is not None:
+        if sweep is None or sweep.state in ENDED_SWEEPS:
+            self._looked.pop(sweep_id, None)
+        else:
             self._looked[sweep_id] = _Looked(state=sweep.state, change=change)
         return sweep
 
@@ -173,6 +173,11 @@ class SearchStore:
             return all(done)
 
         return await self._database.write(work, fence)
+
+
+def fetch_live_sweeps(conn: Connection) -> list[SweepRow]:
+    """See ``ReconcilerStore.live_sweeps``."""
+    return [sweep_of(row) for row in conn.execute(_LIVE)]
 
 
 def _look(conn: Connection, sweep: SweepRow, now_s: float, looked: _Looked | None) -> list[_Finding]:

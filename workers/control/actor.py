@@ -57,14 +57,14 @@ Tail: TypeAlias = tuple[int, bytes]
 class TrainWorker:
     """One worker of one attempt; made an actor by ``train_worker_actor``.
 
-    A spare has loaded torch before it answers its first call, and becomes a worker when it is started; one that is
-    begun for a certain worker reserves its ``room`` first of all. One that was
-    a spare may wait in a pool after its end as a worker, to become another: each call names the worker it is for.
+    A spare becomes a worker when it is started; one that ``is_ready`` has loaded torch before it answers its first
+    call. What was a spare may wait in a pool after its end as a worker, to become another: each call names the worker
+    that it is for.
     Its groups of methods never queue behind each other: ``start``; ``poll``; ``halt``, ``stop``, ``tail``,
     ``take_seat``, ``call_up`` and ``renew``; ``watch``.
     """
 
-    def __init__(self, namespace: str, is_spare: bool = False, room: dict[str, float] | None = None) -> None:
+    def __init__(self, namespace: str, *, is_ready: bool = False) -> None:
         self._namespace = namespace
         self._node_id = ray.get_runtime_context().get_node_id()
         self._changed = threading.Condition()
@@ -73,17 +73,13 @@ class TrainWorker:
         self._pool = ""
         self._is_waiting = False
         self._seat: Any = None
-        self._room: dict[str, float] = {}
         self._session: Session | None = None
         self._num_rests = 0
         self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
         self._leaving = threading.Event()
         self._has_ended = False
         threading.Thread(target=self._keep, name="lease", daemon=True).start()
-        if room is not None and self._roster().is_taken(self._spare()):
-            # Before it loads anything, so that nobody else counts on that room meanwhile.
-            self._sit(room)
-        if is_spare:
+        if is_ready:
             self._get_ready()
 
     def _get_ready(self) -> None:
@@ -212,9 +208,6 @@ class TrainWorker:
             self._changed.notify_all()
 
     def _sit(self, room: dict[str, float]) -> bool:
-        if self._seat is not None and self._room == room:
-            return True
-        self._stand_up()
         here = [{NODE_ID_LABEL: self._node_id}]
         seat = ray.util.placement_group([room], strategy="STRICT_PACK", bundle_label_selector=here)
         until_s = time.monotonic() + SEAT_S
@@ -223,13 +216,8 @@ class TrainWorker:
                 ray.util.remove_placement_group(seat)
                 return False
             time.sleep(SEAT_LOOK_S)
-        self._seat, self._room = seat, room
+        self._seat = seat
         return True
-
-    def _stand_up(self) -> None:
-        if self._seat is not None:
-            ray.util.remove_placement_group(self._seat)
-        self._seat, self._room = None, {}
 
     def _check_name(self, name: str) -> None:
         if self._is_elsewhere(name):
@@ -281,10 +269,10 @@ class TrainWorker:
         """Into the pool, where there is one: free the room, then let others know. False where it is to leave."""
         if not self._pool or self._seat is None or self._session is None:
             return False
-        self._stand_up()
+        ray.util.remove_placement_group(self._seat)
         pool = self._pool
         with self._changed:
-            self._session = None
+            self._seat = self._session = None
             self._name, self._pool, self._term = "", "", 0
             self._lease = Lease(lease_s=POOL_LEASE_S, now_s=time.monotonic())
             self._leaving.clear()

@@ -179,7 +179,7 @@ class Course:
     async def told(self, wait_s: float) -> JobSnapshot:
         """Everything folded into an answer, which waits at most so long for something new."""
         until_s = time.monotonic() + wait_s
-        while gist_of(self._fold()) == self._gist and (rest_s := until_s - time.monotonic()) > 0:
+        while not self._has_news() and (rest_s := until_s - time.monotonic()) > 0:
             self._turned.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest_s):
@@ -188,11 +188,20 @@ class Course:
         self._gist = gist_of(snapshot)
         return snapshot
 
+    def _has_news(self) -> bool:
+        """Whether something is worth an answer; of stopping only what is left at its end."""
+        snapshot = self._fold()
+        is_stopping = snapshot.phase is RunPhase.STOPPING and not self._is_over
+        return not is_stopping and gist_of(snapshot) != self._gist
+
+    @property
+    def _is_over(self) -> bool:
+        return self._state.outcome is not None or self._crash is not None
+
     def _fold(self) -> JobSnapshot:
-        is_over = self._state.outcome is not None or self._crash is not None
-        is_told = is_over and self._has_left and not self._tails and self._telemetry.is_drained
+        is_told = self._is_over and self._has_left and not self._tails and self._telemetry.is_drained
         snapshot = fold(self._state, self._direction, self._telemetry.pending(), self._progress, self._crash)
-        return snapshot if is_told or not is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
+        return snapshot if is_told or not self._is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
 
     async def cancel(self) -> None:
         """Stop turning."""

@@ -44,7 +44,7 @@ class Hands(Protocol):
         ...
 
     async def another(self, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
-        """A spare that is begun now, on a node as of ``nearest``; None where there is none."""
+        """A spare that is begun now, with nothing loaded, on a node as of ``nearest``; None where there is none."""
         ...
 
     async def take(self, spare: SpareName, name: str) -> bool:

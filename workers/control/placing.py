@@ -15,9 +15,6 @@ from workers.control.names import SpareName
 READY_S = 10.0
 """How long a spare may need to become ready and to reserve its room; a new process would need as long."""
 
-LOAD_S = 60.0
-"""The same for one that is begun now."""
-
 
 async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
     """The actor of a worker, by that ``name`` from now on, on none of the nodes ``avoids``.
@@ -31,11 +28,11 @@ async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str])
                 return actor
     if launch.fits_spare:
         for spare in await hands.nearest(room, avoids):
-            if (actor := await _taken(hands, spare, name, room, READY_S)) is not None:
+            if (actor := await _taken(hands, spare, name, room)) is not None:
                 return actor
     # Only what began as a spare can go into a pool.
     begun = await hands.another(room, avoids) if launch.pool else None
-    if begun is not None and (actor := await _taken(hands, begun, name, room, LOAD_S)) is not None:
+    if begun is not None and (actor := await _taken(hands, begun, name, room)) is not None:
         return actor
     return await hands.create(launch, name, avoids)
 
@@ -51,14 +48,14 @@ async def _called_up(hands: Hands, spare: SpareName, name: str, room: Mapping[st
         return None
 
 
-async def _taken(hands: Hands, spare: SpareName, name: str, room: Mapping[str, float], bound_s: float) -> Any:
+async def _taken(hands: Hands, spare: SpareName, name: str, room: Mapping[str, float]) -> Any:
     """The spare, with its room reserved; None where another was faster, its node has no room, or it fails."""
     if not await hands.take(spare, name):
         return None
     actor = None
     try:
         actor = await hands.spare(spare)
-        async with asyncio.timeout(bound_s):
+        async with asyncio.timeout(READY_S):
             if await hands.seat(actor, room):
                 return actor
     except (RayError, TimeoutError, ValueError) as error:

@@ -115,7 +115,7 @@ def _waiting(roster: Roster, pool: str, room: Mapping[str, float], avoids: froze
 def _another(namespace: str, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
     here = ray.get_runtime_context().get_node_id()
     roomy = [node_id for node_id, free in _free_by_node().items() if node_id not in avoids and _fits(room, free)]
-    return begin_spare(namespace, min(roomy, key=lambda node_id: node_id != here), room) if roomy else None
+    return begin_spare(namespace, min(roomy, key=lambda node_id: node_id != here), is_ready=False) if roomy else None
 
 
 def _roomy(spares: list[SpareName], room: Mapping[str, float]) -> list[SpareName]:

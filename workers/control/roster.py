@@ -92,10 +92,6 @@ class Roster:
         """Give a spare its name, for good; False where somebody was faster."""
         return bool(_client().internal_kv_put(_key(spare), name.encode(), False, self._space, KV_S))
 
-    def is_taken(self, spare: SpareName) -> bool:
-        """Whether somebody has given a spare its name."""
-        return _client().internal_kv_get(_key(spare), self._space, KV_S) is not None
-
     def give_back(self, spare: SpareName) -> None:
         """Take the name from a spare that is not used after all, or that is gone."""
         _client().internal_kv_del(_key(spare), False, self._space, KV_S)

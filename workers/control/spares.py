@@ -26,6 +26,7 @@ class Spares:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._started_s: dict[str, float] = {}
+        self._lacking: frozenset[str] = frozenset()
         self._renewed_s = float("-inf")
 
     def keep(self, wanted: Mapping[str, int]) -> None:
@@ -38,9 +39,11 @@ class Spares:
             if spare.node_id not in wanted:
                 self._end(spare)
         there = Counter(spare.node_id for spare in (*spares, *self._roster.waiting()))
-        for node_id, number in wanted.items():
-            if there[node_id] < number:
-                self._start(node_id)
+        lacking = frozenset(node_id for node_id, number in wanted.items() if there[node_id] < number)
+        # Room that is there for a moment is somebody's who has no process yet.
+        for node_id in (node_id for node_id in lacking if node_id in self._lacking or node_id not in self._started_s):
+            self._start(node_id)
+        self._lacking = lacking
         if time.monotonic() - self._renewed_s >= RENEW_S:
             self._renewed_s = time.monotonic()
             self._renew(spares)
@@ -50,7 +53,7 @@ class Spares:
         if now_s - self._started_s.get(node_id, float("-inf")) < START_EVERY_S:
             return
         self._started_s[node_id] = now_s
-        begin_spare(self._roster.namespace, node_id)
+        begin_spare(self._roster.namespace, node_id, is_ready=True)
 
     def _renew(self, spares: list[SpareName]) -> None:
         self._roster.forget_dead()
@@ -65,8 +68,8 @@ class Spares:
                 ray.kill(self._roster.spare(spare))
 
 
-def begin_spare(namespace: str, node_id: str, room: Mapping[str, float] | None = None) -> SpareName:
-    """Begin a spare on that node, with its ``room`` if it is for somebody; it answers when it is ready."""
+def begin_spare(namespace: str, node_id: str, *, is_ready: bool) -> SpareName:
+    """Begin a spare on that node, which can be taken at once; one that ``is_ready`` loads torch before it answers."""
     spare = SpareName(node_id=node_id, tag=secrets.token_hex(4))
     options = {
         "name": spare_name(spare.node_id, spare.tag),
@@ -75,5 +78,5 @@ def begin_spare(namespace: str, node_id: str, room: Mapping[str, float] | None =
         "num_cpus": 0,
         "label_selector": {NODE_ID_LABEL: node_id},
     }
-    train_worker_actor().options(**options).remote(namespace, True, None if room is None else dict(room))
+    train_worker_actor().options(**options).remote(namespace, is_ready=is_ready)
     return spare
