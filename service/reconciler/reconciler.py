@@ -168,8 +168,9 @@ class Reconciler:
             await self._keep_spares(self._view)
 
     async def _store_view(self, view: ClusterView, now_s: float) -> None:
-        age_s = now_s - self._stored_s
-        if age_s >= STORED_VIEW_S or (view != self._stored and age_s >= SHOWN_S):
+        age_s, stored = now_s - self._stored_s, self._stored
+        is_other = stored is None or _without_free(view) != _without_free(stored)
+        if is_other or age_s >= STORED_VIEW_S or (view != stored and age_s >= SHOWN_S):
             await self._office.store.put_cluster(view, self._office.fence)
             self._stored, self._stored_s = view, now_s
 
@@ -292,3 +293,7 @@ class Reconciler:
         log.info("job admitted", job=job.id, attempt=job.attempt, workers=num_workers)
         pursuit = self._pursuits[job.id] = Pursuit(self._office, job)
         self._spawn(job.id, pursuit.begin(job, is_leaving=self.is_leaving, avoid=self._avoid))
+
+
+def _without_free(view: ClusterView) -> ClusterView:
+    return replace(view, nodes=tuple(replace(node, free={}) for node in view.nodes))
