@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.control.desk import Desk
 from workers.control.pace import BRISK_S, RECORDS_S, Pace
-from workers.status import Phase
+from workers.plan import PlanId
+from workers.status import Phase, RoundRecord
+
+RECORD = RoundRecord(
+    lineage=1, round=1, generation=1, plan_id=PlanId(1, 1), cursor=8, samples=8, time=0.0, values={"loss": 1.0}
+)
 
 
 @pytest.mark.parametrize(
-    ("line", "round", "is_awaited"),
+    ("phase", "records", "is_soon"),
     [
-        (None, 5, False),
-        (None, 98, False),
-        (None, 99, True),
-        (48, 4, False),
-        (48, 5, True),
-        (43, 5, True),
-        (56, 5, False),
+        (Phase.COMPUTE, (RECORD,), False),
+        (Phase.HELD, (RECORD,), True),
+        (Phase.DONE, (RECORD,), True),
+        (Phase.HELD, (), False),
     ],
 )
-def test_records_are_asked_for_at_once_in_the_round_that_ends_at_the_line_or_at_the_end(
-    line: int | None, round: int, is_awaited: bool
+def test_who_has_trained_as_far_as_it_may_is_asked_again_soon_until_all_is_told(
+    phase: Phase, records: tuple[RoundRecord, ...], is_soon: bool
 ) -> None:
     desk = Desk()
     ids = desk.started(1)
-    desk.direction = replace(desk.direction, until=line)
-    desk.turn()
-    desk.train(*ids, round=round)
-    desk.turn()
-    pace = Pace()
-    pace.polled(ids[0], None, True, desk.now)
-    soon = desk.now + BRISK_S + 0.001
-    assert (pace.teller(desk.state, soon) == ids[0]) == is_awaited
-    assert pace.teller(desk.state, desk.now + RECORDS_S) == ids[0]
-
-
-def test_who_stands_at_a_line_is_asked_again_and_again() -> None:
-    desk = Desk()
-    ids = desk.started(1)
-    desk.direction = replace(desk.direction, until=48)
-    desk.turn()
-    desk.train(*ids, round=6)
-    desk.say(ids[0], Phase.HELD)
+    desk.train(*ids)
+    desk.say(ids[0], phase, records=records)
     desk.turn()
     pace = Pace()
     pace.polled(ids[0], None, True, desk.now)
     assert pace.teller(desk.state, desk.now) is None
-    assert pace.teller(desk.state, desk.now + BRISK_S + 0.001) == ids[0]
+    assert (pace.teller(desk.state, desk.now + BRISK_S + 0.001) == ids[0]) == is_soon
+    assert pace.teller(desk.state, desk.now + RECORDS_S) == ids[0]
+
+
+def test_who_has_come_to_rest_is_asked_at_once() -> None:
+    desk = Desk()
+    ids = desk.started(1)
+    pace = Pace()
+    pace.polled(ids[0], None, True, desk.now)
+    assert pace.teller(desk.state, desk.now, is_awaited=True) == ids[0]

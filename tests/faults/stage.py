@@ -21,6 +21,9 @@ from workers.local_storage import LocalStorage
 from workers.plan import MemberSource, Plan, split_batch
 from workers.status import Acknowledged, BuildInfo, CheckpointInfo, Phase, RoundRecord, WorkerStatus
 
+RESTING = frozenset({Phase.READY, Phase.HELD, Phase.DONE, Phase.SAVED, Phase.STOPPED, Phase.FAILED})
+"""In which a worker waits for a word, and tells that it does."""
+
 Saved = list[tuple[CheckpointInfo, tuple[int, ...]]]
 
 
@@ -30,7 +33,12 @@ class Player(SimWorker):
 
     told: list[RoundRecord] = field(default_factory=list)
     saved: list[CheckpointInfo] = field(default_factory=list)
+    num_rests: int = 0
     node_id: str = field(kw_only=True)
+
+    def to(self, phase: Phase) -> None:
+        super().to(phase)
+        self.num_rests += phase in RESTING
 
     def answer(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus | None:
         """The status with what the simulation leaves out; None for a term that was superseded."""

@@ -190,6 +190,9 @@ class StageHands:
     async def watch(self, actor: StageActor, to: To, num_rests: int) -> int | None:
         actor.hear(to)
         while actor.term == to.term:
+            player = actor.player
+            if player is not None and not player.is_frozen and player.num_rests > num_rests:
+                return player.num_rests
             await asyncio.sleep(WATCH_S)
             actor.check()
             actor.check_name(to)

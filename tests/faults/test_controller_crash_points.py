@@ -27,8 +27,6 @@ OFTEN = {"start": 2, "poll": 5, "stop": 2}
 NUM_POLLS = 5
 """So many from the command on: before the plan that says so, with it, and while they save."""
 
-NEVER_ANSWERED = {"watch": "it tells of a higher term, and whoever hears of one leaves"}
-
 HANDS_OF_RAY = {"actor.py", "controller.py", "hosted.py", "ray_hands.py", "spares.py"}
 """Of these ``actor.py`` is the workers' own side, ``spares.py`` and ``hosted.py`` the reconciler's; ``controller.py``
 ends itself."""
@@ -131,8 +129,7 @@ def calls_actors(file: Path) -> bool:
 @pytest.mark.parametrize("method", STIRS)
 async def test_a_controller_that_dies_at_a_call_is_succeeded_and_nothing_is_lost(scene: Scene, method: str) -> None:
     cluster = scene.installation.cluster
-    whens = (When.BEFORE,) if method in NEVER_ANSWERED else tuple(When)
-    for nth, when, stir in product(range(1, OFTEN.get(method, 1) + 1), whens, STIRS[method]):
+    for nth, when, stir in product(range(1, OFTEN.get(method, 1) + 1), When, STIRS[method]):
         point = CrashPoint(method=method, when=when, nth=nth)
         await cluster.arm(point)
         await stir(scene)

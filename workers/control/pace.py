@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from workers.control.decisions import ControllerState, WorkerFacts
 from workers.plan import Plan, PlanId
-from workers.status import START_PHASES, Phase, WorkerStatus
+from workers.status import Phase
 
 STEADY_S = 0.1
 BRISK_S = 0.02
@@ -16,8 +16,11 @@ FRESH_S = 1.0
 
 HURRY_S = 5.0
 
-_SHORT_PHASES = frozenset({Phase.RENDEZVOUS, Phase.SYNC, Phase.STOPPED, Phase.HELD, Phase.DONE})
-"""Phases that usually end soon, so that it pays to ask again at once, for a while."""
+_SHORT_PHASES = frozenset({Phase.RENDEZVOUS, Phase.SYNC})
+"""Phases that usually end soon, so that it pays to ask again at once, for a while. That it waits a worker tells."""
+
+_LAST_PHASES = frozenset({Phase.HELD, Phase.DONE})
+"""Of training, for now: what is left of the records is all that is waited for."""
 
 
 class Pace:
@@ -40,9 +43,8 @@ class Pace:
             for f in state.workers.values()
             if f.status is not None and f.status.round is not None and now_s - (f.heard_s or 0.0) < FRESH_S
         ]
-        # Before the end, and before a line, the last ones are all that is waited for.
-        is_near = any(f.status is not None and _is_last_round(f.status) for f in holders)
-        if not is_awaited and now_s < self._told_s + (BRISK_S if is_near else RECORDS_S):
+        has_last = any(f.status is not None and f.status.phase in _LAST_PHASES and f.status.records for f in holders)
+        if not is_awaited and now_s < self._told_s + (BRISK_S if has_last else RECORDS_S):
             return None
         oldest = min(holders, key=lambda f: (f.started_s, _age(f.worker_id)), default=None)
         return oldest.worker_id if oldest else None
@@ -84,19 +86,8 @@ class Pace:
             return STEADY_S
         is_halting = state.is_broken and now_s - self._broken_s < HURRY_S
         is_short = status.phase in _SHORT_PHASES and status.phase_age_s < HURRY_S
-        # What was a spare has built its task in an instant.
-        is_fresh = status.phase in START_PHASES and status.phase_age_s < FRESH_S
-        is_last = _is_last_round(status) and status.phase_age_s < FRESH_S
         is_on_its_way = offer is not None and (status.plan is None or offer.id != status.plan.id)
-        return BRISK_S if is_halting or is_short or is_fresh or is_last or is_on_its_way else STEADY_S
-
-
-def _is_last_round(status: WorkerStatus) -> bool:
-    """Whether it stands at its end or at the plan's line, or comes there by the round under way."""
-    if status.cursor is None or status.build is None or status.plan is None:
-        return False
-    total, line = status.build.total_samples, status.plan.until
-    return status.cursor + status.plan.global_batch >= (total if line is None else min(line, total))
+        return BRISK_S if is_halting or is_short or is_on_its_way else STEADY_S
 
 
 def _age(worker_id: str) -> tuple[int, ...]:
