@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from service.cli.submit import code_folder, read_spec_file
 from service.ids import bundle_id
 from service.packing import pack
+from tests.readme import block, file_name
 from tests.training.group import Group
 from tests.training.tasks import Script
 from workers.checkpoints import list_checkpoints, read_manifest
@@ -21,16 +21,7 @@ from workers.local_storage import LocalStorage
 from workers.spec import JobSpec, parse_job_spec
 from workers.weights_file import weights_file
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 STEPS = 30
-
-
-def block(after: str) -> str:
-    """The first block of code behind these words."""
-    assert README.count(after) == 1, f"README has {after!r} {README.count(after)} times"
-    found = re.search(r"```\w*\n(.*?)```", README.partition(after)[2], re.DOTALL)
-    assert found is not None
-    return found[1]
 
 
 @pytest.fixture
@@ -75,11 +66,6 @@ def test_the_first_job_of_readme_trains_and_its_weights_load_into_the_plain_mode
 def test_the_file_that_readme_loads_is_named_after_the_last_step_of_its_job(spec: JobSpec) -> None:
     samples = spec.total_samples(1500)
     assert file_name() == f"{spec.name}-{-(-samples // spec.batch.global_size)}.safetensors"
-
-
-def file_name() -> str:
-    (name,) = set(re.findall(r"first-\d+\.safetensors", README))
-    return str(name)
 
 
 def download(storage: LocalStorage, file: Path) -> None:

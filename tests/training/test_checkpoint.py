@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
+from tests.readme import block, file_name
 from workers.checkpoints import DRAFTS, MANIFESTS, PIECES, damage, list_checkpoints, manifest_key, read_manifest
 from workers.errors import CheckpointError
 from workers.local_storage import LocalStorage
@@ -101,14 +101,19 @@ def needed_in(root: Path) -> set[str]:
     return {piece for manifest in manifests if manifest for piece in manifest.pieces}
 
 
-def test_a_plain_model_loads_the_weights_in_three_lines_tied_ones_too(tmp_path: Path) -> None:
+def test_the_lines_of_readme_load_the_weights_of_a_plain_model_tied_ones_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, optimizer = trained()
     writer = writer_in(tmp_path / "root")
     save(writer, 1, snapshot(1, model, optimizer.state_dict()))
     [info] = writer.finished()
+    download(tmp_path / "root", info.path).rename(tmp_path / file_name())
 
-    fresh = Tied()
-    fresh.load_state_dict(load_file(download(tmp_path / "root", info.path)))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"PatchNet": lambda _: Tied()}
+    exec(block("it loads into the plain model"), names)
+    fresh = names["model"]
     fresh.eval(), model.eval()
 
     assert torch.equal(fresh(torch.arange(7)), model(torch.arange(7)))
