@@ -66,7 +66,7 @@ class Scenario:
         self._view = JobView(self._client, self._job_id)
         self._client.scale(self._job_id, 1, "the demo starts small")
         say(f"\n[bold]▸ {escape(job['name'])}[/bold]  {self._client.url}/jobs/{self._job_id}")
-        self._until("the first step", lambda: self._view.job["progress"]["step"] > 0, START_LIMIT_S)
+        self._until("the first point of the chart", lambda: bool(self._points("loss", 2)), START_LIMIT_S)
         self._first_point_s = time.monotonic() - self._begin_s
         say(f"  first point on the chart {words.duration(self._first_point_s)} after the command")
         self._watch()
@@ -171,10 +171,12 @@ class Scenario:
         return FAILED if faults else 0
 
     def _wrong_counts(self) -> list[str]:
-        path = f"/jobs/{self._job_id}/metrics"
-        return wrong_counts(
-            self._view.job, self._client.get(path, keys="global_batch", max_points=MAX_POINTS)["points"]
-        )
+        return wrong_counts(self._view.job, self._points("global_batch", MAX_POINTS))
+
+    def _points(self, key: str, at_most: int) -> list[dict[str, Any]]:
+        found = self._client.get(f"/jobs/{self._job_id}/metrics", keys=key, max_points=at_most)
+        points: list[dict[str, Any]] = found["points"]
+        return points
 
 
 def _seconds(row: dict[str, Any]) -> str:

@@ -98,6 +98,13 @@ class Serving:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"serve did not end:\n{self.told}\n{self._last_logs()}") from None
 
+    def stop_by_command(self) -> int:
+        """By `concertina stop`, from another terminal."""
+        command = [*CONCERTINA, "stop", "--home", str(self.home), "-o", "json"]
+        told = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, timeout=STOP_LIMIT_S)
+        assert json.loads(told.stdout) == {"home": str(self.home), "pid": self.process.pid, "stopped": True}, told
+        return self.process.wait(timeout=STOP_LIMIT_S)
+
     def _last_logs(self) -> str:
         logs = sorted((self.home / "logs").glob("*.log"))
         return "\n".join(line for log in logs for line in [f"{log.name}:", *last_lines(log, 20)])

@@ -62,6 +62,11 @@ def submit(served: Serving, **changes: Any) -> str:
         return str(client.submit(spec)["id"])
 
 
+def has_checkpoint(served: Serving, job_id: str) -> bool:
+    with served.client() as client:
+        return bool(client.get(f"/jobs/{job_id}/checkpoints")["checkpoints"])
+
+
 def wait_for_step(served: Serving, job_id: str, step: int) -> None:
     wait_for(f"step {step}", lambda: job_of(served, job_id)["progress"]["step"] >= step, JOB_LIMIT_S)
 
@@ -79,7 +84,7 @@ def test_each_part_that_is_killed_comes_back_alone(home: Path) -> None:
         os.kill(ray.pid, signal.SIGKILL)
         served.wait_told("! Ray        lost: its process ended")
         wait_for("another Ray", lambda: Home(home).ray_file.exists() and served.ray().pid != ray.pid, 90)
-        assert served.stop() == 0
+        assert served.stop_by_command() == 0
         assert "Traceback" not in served.told
         assert_home_at_rest(home)
 
@@ -109,7 +114,7 @@ def test_each_part_that_is_stopped_is_replaced_and_the_job_starts_again(home: Pa
 def test_a_raylet_that_is_stopped_is_replaced_with_its_head_and_the_job_starts_again(home: Path) -> None:
     with serving(home) as served:
         job_id = submit(served, checkpoint={"every_steps": 1000})
-        wait_for_step(served, job_id, 1500)
+        wait_for("a checkpoint", lambda: has_checkpoint(served, job_id), JOB_LIMIT_S)
         ray = served.ray()
         [raylet] = [process.pid for process in served.processes() if process.name() == "raylet"]
         os.kill(raylet, signal.SIGSTOP)

@@ -239,6 +239,18 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
         ({"communication": "int8"}, {"/communication": "int8 is not built yet; use auto or none"}),
         ({"communication": {"scheme": "topk"}}, {"/communication": "topk is not built yet; use auto or none"}),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
+        (
+            {"communication": {"scheme": "none", "options": {"k": 1}}},
+            {"/communication/options": "options is not built yet; use {}"},
+        ),
+        ({"resources": {"gpus": 2}}, {"/resources/gpus": "2 is not built yet; use 0 or 1, and more workers"}),
+        (
+            {"parallelism": {"activation_checkpointing": True}},
+            {
+                "/parallelism/activation_checkpointing": "true is not built yet; use false, or torch.utils.checkpoint "
+                "in the model"
+            },
+        ),
         ({"queue": "fast"}, {"/queue": "fast is not built yet; use default"}),
         (
             {"checkpoint": {"metric": "noise_scale"}},
