@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import optuna.importance  # noqa: F401  # a sweep's process loads it beside the search; all here would stand still
+
 from service.ports import (
     ClusterAwayError,
     ClusterLostError,

@@ -8,9 +8,11 @@ from collections.abc import Callable
 LIMIT_S = 30.0
 
 
-def wait_for(what: str, condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Wait until something holds; fails with its name after ``limit_s`` seconds."""
+def wait_for(
+    what: str, condition: Callable[[], object], limit_s: float = LIMIT_S, told: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait until something holds; fails with its name, and what was ``told``, after ``limit_s`` seconds."""
     deadline_s = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not come within {limit_s:.0f} s"
+        assert time.monotonic() < deadline_s, f"{what} did not come within {limit_s:.0f} s {told()}"
         time.sleep(0.02)

@@ -24,6 +24,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
+SETTLE_S = 90.0
 PHASES = "examples,coverage,fuzzing,stateful"
 CHECKS = (
     "not_a_server_error",
@@ -91,7 +92,13 @@ def fuzz(settings: Settings, report: Path, effort: Effort, *, has_token: bool = 
             timeout=effort.limit_s,
             check=False,
         )
-        wait_for("the trials of ended sweeps to end", lambda: not num_open(settings))
+
+        def has_settled() -> bool:
+            # A stage that loads torch for a sampler answers nobody meanwhile, and who waits for it in vain leaves.
+            installation.tend()
+            return not num_open(settings)
+
+        wait_for("the trials of ended sweeps to end", has_settled, SETTLE_S, told=installation.told)
     return read_report(report, done.returncode, done.stdout + done.stderr)
 
 
