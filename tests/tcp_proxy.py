@@ -59,6 +59,10 @@ class TcpProxy:
         """Break everything once so many more pieces have come, in the middle of whatever that is."""
         self._reset_at_chunk = self.num_chunks + number
 
+    def reset_no_more(self) -> None:
+        """Take back a ``reset_at_chunk`` whose piece has not come: how many pieces a request makes varies."""
+        self._reset_at_chunk = None
+
     def refuse(self) -> None:
         """Break every connection, and every new one at once, until ``is_refusing`` is taken back."""
         self.is_refusing = True

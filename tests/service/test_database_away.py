@@ -118,6 +118,7 @@ async def test_connections_cut_at_any_moment_of_a_submission_lose_nothing_and_ma
         for moment in range(1, num_moments + 1):
             proxy.reset_at_chunk(moment)
             ids.append(await accepted(client, f"cut {moment}"))
+        proxy.reset_no_more()
         assert len(set(ids)) == num_moments
         listed = (await client.get("/api/v1/jobs", params={"page_size": 500})).json()["jobs"]
         assert {job["id"] for job in listed} > set(ids)
