@@ -7,6 +7,7 @@ speaks to the service as anybody would, over REST.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from service.supervise.supervisor import Mark
 ENTRYPOINT = "workers.recipes.digits:build"
 CONFIG = {"model": "cnn", "channels": 32, "hidden": 256}
 GLOBAL_BATCH = 256
+MAX_BATCHES = 5  # of GLOBAL_BATCH: all that an epoch has
 STRETCH_SHARE = 0.07  # of what one worker would take: four sizes are watched, and changes take their time
 NUM_WORKERS = 2
 LEAST_STEPS, MOST_STEPS = 200, 9000
@@ -162,19 +164,30 @@ def _check_room(settings: Settings) -> None:
 def demo_spec(settings: Settings, wanted_s: float) -> dict[str, Any]:
     """A job that one worker trains in about ``wanted_s`` seconds on this machine, by the throughput measured here."""
     rate = measured_samples_per_s(settings)
-    steps = min(MOST_STEPS, max(LEAST_STEPS, round(rate * wanted_s / GLOBAL_BATCH)))
-    tell(Mark.NOTE, "measured", f"{words.rate(rate)} with one worker, so {words.count(steps)} steps of {GLOBAL_BATCH}")
+    steps, batch = amount(rate, wanted_s)
+    tell(Mark.NOTE, "measured", f"{words.rate(rate)} with one worker, so {words.count(steps)} steps of {batch}")
     return {
         "name": "demo-digits",
         "entrypoint": ENTRYPOINT,
         "config": CONFIG,
         "steps": steps,
         "workers": {"min": 1, "max": NUM_WORKERS},
-        "batch": {"global_size": GLOBAL_BATCH},
+        "batch": {"global_size": batch},
         "checkpoint": {"every_steps": max(1, steps // 5), "metric": "eval.accuracy"},
         "eval_every_steps": max(1, steps // 20),
         "labels": {"made-by": "demo"},
     }
+
+
+def amount(samples_per_s: float, wanted_s: float) -> tuple[int, int]:
+    """Steps and global batch that last about ``wanted_s`` at ``samples_per_s``.
+
+    A machine on which that were more than ``MOST_STEPS``, which are read back one by one at the end, takes a larger
+    batch instead.
+    """
+    samples = samples_per_s * wanted_s
+    batch = GLOBAL_BATCH * min(MAX_BATCHES, max(1, math.ceil(samples / (MOST_STEPS * GLOBAL_BATCH))))
+    return min(MOST_STEPS, max(LEAST_STEPS, round(samples / batch))), batch
 
 
 def measured_samples_per_s(settings: Settings) -> float:

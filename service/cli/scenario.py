@@ -1,4 +1,4 @@
-"""What the demonstration does to its job, and what it reads off the timeline afterwards."""
+"""What the demonstration does to its job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 import psutil
 from rich.markup import escape
 
-from service import timeline_words, words
-from service.cli.counts import wrong_counts
-from service.cli.failures import FAILED
+from service import words
+from service.cli.conclusion import conclude
 from service.cli.follow import ENDED, JobView
-from service.cli.output import console, say, table
+from service.cli.output import say
 from service.client import Client
 
 LOOK_EVERY_S = 0.5
@@ -23,7 +22,6 @@ START_LIMIT_S = 180.0
 CHANGE_LIMIT_S = 90.0
 END_LIMIT_S = 1800.0
 MAX_POINTS = 10_000
-TOLD_KINDS = frozenset({"resize", "worker_lost", "worker_joined", "restore", "controller_lost"})
 
 
 class ScenarioError(Exception):
@@ -76,7 +74,7 @@ class Scenario:
         self._watch()
         self._resize(1, "the demo shrinks it")
         self._until("the end of the job", self._has_ended, END_LIMIT_S)
-        return self._conclude()
+        return conclude(self._view.job, self._view.rows, self._points("global_batch", MAX_POINTS), self._why)
 
     def _resize(self, num_workers: int, reason: str) -> None:
         say(f"[bold]▸ {words.plural(num_workers, 'worker')}, please[/bold]")
@@ -144,44 +142,7 @@ class Scenario:
         told = self._client.get(f"/jobs/{self._job_id}/explain")
         return " ".join(part for part in (told["summary"], *told["details"], told["remedy"]) if part)
 
-    def _conclude(self) -> int:
-        job = self._view.job
-        rows = [row for row in self._view.rows if row["kind"] in TOLD_KINDS]
-        say("\n[bold]What happened, and what it cost[/bold]")
-        console().print(
-            table(
-                ("step", "what", "seconds without a step", "steps lost"),
-                ((words.count(r["step"]), timeline_words.sentence(r), _seconds(r), _lost(r)) for r in rows),
-            )
-        )
-        if job["state"] != "SUCCEEDED":
-            say(f"the job {words.state(job['state']).lower()}. {escape(self._why())}")
-            return FAILED
-        faults = self._wrong_counts()
-        for fault in faults:
-            say(f"[red]✗[/red] {escape(fault)}")
-        if not faults:
-            evaluated = {k: v for k, v in (job["progress"].get("eval") or {}).items() if v is not None}
-            found = ", ".join(f"{name} {words.metric_value(name, value)}" for name, value in evaluated.items())
-            done = job["progress"]
-            say(
-                f"[green]✓[/green] {words.count(done['samples'])} samples in {words.count(done['steps'])} steps, "
-                f"each counted once{f'; {found}' if found else ''}"
-            )
-        return FAILED if faults else 0
-
-    def _wrong_counts(self) -> list[str]:
-        return wrong_counts(self._view.job, self._points("global_batch", MAX_POINTS))
-
     def _points(self, key: str, at_most: int) -> list[dict[str, Any]]:
         found = self._client.get(f"/jobs/{self._job_id}/metrics", keys=key, max_points=at_most)
         points: list[dict[str, Any]] = found["points"]
         return points
-
-
-def _seconds(row: dict[str, Any]) -> str:
-    return "–" if row.get("cost_s") is None else words.duration(row["cost_s"])
-
-
-def _lost(row: dict[str, Any]) -> str:
-    return "–" if row.get("steps_lost") is None else str(row["steps_lost"])

@@ -5,12 +5,11 @@ hits both alike. Same model, optimizer (torch's plain AdamW), data and batch. A 
 of it: the trainer's loop, records, agreement; polls come from the main thread meanwhile. The ratio
 of a block is that of the medians of its steps; printed are the median and the range over blocks.
 
-    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt|chargpt10m ...] [--blocks N]
+    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt|chargpt10m ...] [--blocks N] [--output FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -28,6 +27,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tests.benchmarks.command import parser_of, tell_result
+from tests.benchmarks.figures import spread_document
 from workers.assignment import Assignment, JobKey, Storage
 from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
@@ -199,7 +200,7 @@ def _plan(spec: JobSpec) -> Plan:
     )
 
 
-def run(rank: int, name: str, num_blocks: int, port: int) -> None:
+def run(rank: int, name: str, num_blocks: int, port: int, output: Path | None) -> None:
     """One rank's steps, in turns; rank 0 prints."""
     torch.set_num_threads(1)
     case = CASES[name]
@@ -210,11 +211,11 @@ def run(rank: int, name: str, num_blocks: int, port: int) -> None:
     Rounds.run = turns.around(Rounds.run)  # type: ignore[method-assign]  # the one place between two rounds
     train(name, case, rank, store, WARM_UP_STEPS + num_blocks * case.block + 1)
     if rank == 0:
-        _print(name, case, turns)
+        _tell(name, case, turns, output)
     dist.destroy_process_group()
 
 
-def _print(name: str, case: Case, turns: Turns) -> None:
+def _tell(name: str, case: Case, turns: Turns, output: Path | None) -> None:
     ratios = []
     for begin in range(WARM_UP_STEPS, len(turns.ours_s), case.block):
         theirs, ours = (statistics.median(s[begin : begin + case.block]) for s in (turns.theirs_s, turns.ours_s))
@@ -226,6 +227,9 @@ def _print(name: str, case: Case, turns: Turns) -> None:
         f"{name}: samples/s of a session over bare DDP: median of blocks {statistics.median(ratios):.3f} "
         f"({low:.3f} to {high:.3f}, {len(ratios)} blocks of {case.block} steps), all steps {whole:.3f}"
     )
+    times_s = {"ours_s": spread_document(turns.ours_s), "theirs_s": spread_document(turns.theirs_s)}
+    figures = {"case": name, "block_steps": case.block, "ratios": ratios, "all_steps": whole, **times_s}
+    tell_result(output, "trainer_vs_ddp", ("torch",), figures)
 
 
 def _with_plain_adamw() -> None:
@@ -243,12 +247,12 @@ def _with_plain_adamw() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE")
     parser.add_argument("--blocks", type=int, default=12)
     given = parser.parse_args()
     for number, name in enumerate(given.cases):
-        mp.spawn(run, (name, given.blocks, 29750 + number), NUM_RANKS)
+        mp.spawn(run, (name, given.blocks, 29750 + number, given.output), NUM_RANKS)
 
 
 if __name__ == "__main__":

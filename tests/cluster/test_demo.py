@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.cli.scenario import TOLD_KINDS
+from service.cli.conclusion import TOLD_KINDS
 from service.settings import environment
 from service.supervise.home import Home
 from service.supervise.processes import belonging_to
