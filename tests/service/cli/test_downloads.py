@@ -1,0 +1,133 @@
+"""What a job left is brought to where its user wants it: weights, files, a log that still grows, the page itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+import safetensors.numpy
+
+from service.cli.logs import Selection, print_logs
+from service.cli.options import Form
+from service.folders import checkpoints_place, output_place
+from service.records import Transition
+from service.states import JobState
+from service.store.opening import Store
+from service.supervise.home import Home
+from service.supervise.lock import ServeLock
+from tests.service.cli.calls import ROOT, Api, Run
+from tests.service.cli.test_long_answers import written
+from tests.service.given import checkpoint, leader, log, placed, snapshot
+from tests.stored_checkpoint import store_checkpoint
+from tests.waiting import LIMIT_S, wait_for
+from workers.storage_urls import open_storage
+
+WEIGHTS = {"w": b"weights", "b": os.urandom(70_000)}
+
+
+@pytest.fixture
+def trained(api: Api) -> str:
+    """The id of a job with checkpoints of two steps, the one of step 10 being the newest, and two files."""
+    storage_url = str(api.home / "storage")
+
+    async def write(store: Store) -> str:
+        job = await placed(store, fence := await leader(store))
+        for step in (20, 10):
+            store_checkpoint(open_storage(checkpoints_place(storage_url, job.id)), checkpoint(step), WEIGHTS)
+        output = open_storage(output_place(storage_url, job.id))
+        output.write("loss.csv", [b"1,2\n"])
+        output.write("plots/a b.txt", [b"drawn"])
+        await store.reconciler.register_checkpoints(job.id, [checkpoint(10), checkpoint(20)], fence)
+        return job.id
+
+    return written(api, write)
+
+
+def test_the_weights_of_a_step_are_downloaded_with_what_the_code_wrote(call: Run, trained: str, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    done = call("download", trained, "--step", "10", "--files", "--output", str(folder), "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    names = ["digits-10.safetensors", "loss.csv", "plots/a b.txt"]
+    assert json.loads(done.stdout) == {"job": trained, "step": 10, "files": [str(folder / name) for name in names]}
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == sorted(names)
+    loaded = safetensors.numpy.load_file(folder / names[0])
+    assert {name: tensor.tobytes() for name, tensor in loaded.items()} == WEIGHTS
+    assert (folder / "plots" / "a b.txt").read_bytes() == b"drawn"
+
+
+def test_without_a_step_the_newest_weights_come_and_a_step_without_any_is_told(
+    call: Run, trained: str, tmp_path: Path
+) -> None:
+    done = call("download", trained, "--output", str(tmp_path))
+    assert (done.returncode, [file.name for file in tmp_path.iterdir()]) == (0, ["digits-20.safetensors"])
+    assert "digits-20.safetensors" in done.stdout
+    missing = call("download", trained, "--step", "15", "--output", str(tmp_path))
+    assert missing.returncode == 4
+    assert "no checkpoint of step 15; there are: " in missing.stderr
+
+
+def test_a_log_is_followed_until_its_job_has_ended_with_its_last_line(
+    api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [b"first\n", b"second\n", b"last words\n"]
+
+    async def begin(store: Store) -> str:
+        job = await placed(store, fence := await leader(store), workers={"min": 1, "max": 1})
+        await store.reconciler.fold(snapshot(job, logs=(log(lines[0], offset=0),), workers=()), fence)
+        return job.id
+
+    async def go_on(store: Store) -> str:
+        number = len(waited)
+        job = await store.reconciler.job(job_id)
+        assert job is not None
+        offset = sum(map(len, lines[:number]))
+        fence = await leader(store)
+        await store.reconciler.fold(snapshot(job, logs=(log(lines[number], offset=offset),), workers=()), fence)
+        if number == len(lines) - 1:
+            await store.reconciler.transition(job, JobState.FAILED, Transition(), fence)
+        return job_id
+
+    waited: list[str] = []
+
+    def instead_of_waiting(_: float) -> None:
+        waited.append(capsys.readouterr().out)
+        written(api, go_on)
+
+    job_id = written(api, begin)
+    with api.client() as client:
+        followed = Selection(rank=None, tail=None, is_followed=True)
+        print_logs(client, job_id, followed, Form.TEXT, instead_of_waiting)
+    out, err = capsys.readouterr()
+    assert [*waited, out] == [line.decode() for line in lines]
+    assert "digits has ended" in err
+
+
+def test_open_shows_a_browser_a_link_that_logs_it_in_once(api: Api, tmp_path: Path) -> None:
+    shown, browser = tmp_path / "shown", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.draft && mv {shown}.draft {shown}\n')
+    browser.chmod(0o755)
+    with ServeLock(Home(api.home).lock_file) as lock:
+        lock.announce(api.url)
+        done = subprocess.run(
+            [sys.executable, "-m", "service.cli.main", "open", "--home", str(api.home)],
+            cwd=ROOT,
+            env={**api.environment, "BROWSER": f"{browser} %s &"},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    link = done.stdout.strip()
+    wait_for("the browser", shown.exists)
+    assert shown.read_text().strip() == link
+    with httpx2.Client(follow_redirects=True) as first, httpx2.Client(follow_redirects=True) as second:
+        assert "jobs" in first.get(link).text.lower()
+        assert first.get(f"{api.url}/jobs").status_code == 200
+        second.get(link)
+        assert second.get(f"{api.url}/jobs").status_code == 401
