@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -72,38 +73,40 @@ def test_without_a_step_the_newest_weights_come_and_a_step_without_any_is_told(
 
 
 def test_a_log_is_followed_until_its_job_has_ended_with_its_last_line(
-    api: Api, capsys: pytest.CaptureFixture[str]
+    api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [b"first\n", b"second\n", b"last words\n"]
+    first, rest = b"first\n", b"a line of the end\n" * 70_000
 
     async def begin(store: Store) -> str:
         job = await placed(store, fence := await leader(store), workers={"min": 1, "max": 1})
-        await store.reconciler.fold(snapshot(job, logs=(log(lines[0], offset=0),), workers=()), fence)
+        await store.reconciler.fold(snapshot(job, logs=(log(first),), workers=()), fence)
         return job.id
 
-    async def go_on(store: Store) -> str:
-        number = len(waited)
+    async def end(store: Store) -> str:
         job = await store.reconciler.job(job_id)
         assert job is not None
-        offset = sum(map(len, lines[:number]))
         fence = await leader(store)
-        await store.reconciler.fold(snapshot(job, logs=(log(lines[number], offset=offset),), workers=()), fence)
-        if number == len(lines) - 1:
-            await store.reconciler.transition(job, JobState.FAILED, Transition(), fence)
+        size = 100_000
+        chunks = (log(rest[at : at + size], offset=len(first) + at) for at in range(0, len(rest), size))
+        await store.reconciler.fold(snapshot(job, logs=tuple(chunks), workers=()), fence)
+        await store.reconciler.transition(job, JobState.FAILED, Transition(), fence)
         return job_id
 
-    waited: list[str] = []
+    def ending_when_asked(asked: str) -> Any:
+        if waited:
+            waited.clear()
+            written(api, end)
+        return state_of(asked)
 
-    def instead_of_waiting(_: float) -> None:
-        waited.append(capsys.readouterr().out)
-        written(api, go_on)
-
+    waited: list[float] = []
     job_id = written(api, begin)
     with api.client() as client:
+        state_of = client.job
+        monkeypatch.setattr(client, "job", ending_when_asked)
         followed = Selection(rank=None, tail=None, is_followed=True)
-        print_logs(client, job_id, followed, Form.TEXT, instead_of_waiting)
+        print_logs(client, job_id, followed, Form.TEXT, waited.append)
     out, err = capsys.readouterr()
-    assert [*waited, out] == [line.decode() for line in lines]
+    assert out == (first + rest).decode()
     assert "digits has ended" in err
 
 
