@@ -190,6 +190,38 @@ def test_a_failed_job_explains_itself_and_offers_a_retry(shared: Filled, view: O
     expect(page.locator("#first-error")).to_contain_text("Traceback (most recent call last)")
 
 
+def test_a_retry_is_another_attempt_and_the_first_keeps_its_reason(own: Filled, view: Open) -> None:
+    page = view(own.site).go(own.page("wide-fails", "?tab=attempts"))
+    rows = page.locator("#attempts tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text("Failed")
+    page.get_by_role("button", name="Retry from the last checkpoint").click()
+    expect(page.locator("#summary")).to_contain_text("Queued")
+
+    async def start(sample: Sample) -> None:
+        row = await sample.store.reconciler.job(own.jobs["wide-fails"].id)
+        assert row is not None
+        await sample.start(row, 1)
+
+    own.site.write(start)
+    expect(rows).to_have_count(2)
+    told = rows.all_inner_texts()
+    assert ["Running" in row for row in told] == [number.split()[0] == "2" for number in told]
+    assert sum("raised an error" in row for row in told) == 1
+
+
+def test_two_specs_are_held_beside_each_other(shared: Filled, view: Open) -> None:
+    page = view(shared.site).go(shared.page("digits", "?tab=spec"))
+    page.get_by_label("Compare with").select_option(shared.jobs["wide-fails"].id)
+    page.get_by_role("button", name="Show").click()
+    rows = page.get_by_role("region", name="Differences").locator("tbody tr")
+    differing = {row.locator("td").first.inner_text(): row.locator("td").all_inner_texts()[1:] for row in rows.all()}
+    assert differing["config.hidden"] == ["128", "512"]
+    assert differing["steps"] == ["5000", "2000"]
+    assert "entrypoint" not in differing
+    expect(page.get_by_label("The resolved spec as YAML")).to_contain_text("hidden: 128")
+
+
 def test_a_waiting_job_says_what_it_waits_for(shared: Filled, view: Open) -> None:
     page = view(shared.site).go(shared.page("chargpt-large"))
     why = page.get_by_role("region", name="Why it waits")

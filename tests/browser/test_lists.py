@@ -76,6 +76,16 @@ def test_selected_jobs_are_cancelled_together_after_one_question(own: Filled, vi
     expect(page.locator("table.jobs tr", has_text="team=vision")).to_contain_text("Cancelling")
 
 
+def test_selected_jobs_are_paused_together_and_one_that_ended_is_left_as_it_is(own: Filled, view: Open) -> None:
+    page = view(own.site).go("/jobs")
+    for name in ("digits", "chargpt-large", "wide-fails"):
+        page.get_by_label(re.compile(rf"Select {name} ")).check()
+    page.get_by_role("button", name="Pause with checkpoint").click()
+    expect(page.locator("table.jobs tr", has_text="chargpt-large")).to_contain_text("Paused")
+    expect(page.locator("table.jobs tr", has_text="team=vision")).to_contain_text("Pausing")
+    expect(page.locator("table.jobs tr", has_text="wide-fails")).to_contain_text("Failed")
+
+
 def test_a_new_job_appears_by_itself_and_a_selection_stays(own: Filled, view: Open) -> None:
     page = view(own.site).go("/jobs")
     box = page.get_by_label(re.compile(r"Select digits "))
