@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.recovery --repeats 10 --output results.jsonl
     python -m tests.benchmarks.recovery --repeats 100 --changes kill --sides concertina
+    python -m tests.benchmarks.recovery --repeats 10 --changes stop --sides concertina
 
 Our controller and workers, Ray Train's elastic TorchTrainer and torchrun's elastic agents, side by side, at the same
 time on this machine: the same MLP, batch, pace and checkpoint interval, two machines of one worker each. The changes
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from tests.benchmarks.figures import append_result, circumstances, versions
 from tests.benchmarks.leaving import leave_in_order
-from tests.benchmarks.recovery_changes import ACTS, Change, measure, settle
+from tests.benchmarks.recovery_changes import ACTS, UNASKED, Change, measure, settle
 from tests.benchmarks.recovery_ours import concertina
 from tests.benchmarks.recovery_ray_train import ray_train
 from tests.benchmarks.recovery_results import KIND, STUCK, earlier, in_lines, num_measured
@@ -60,7 +61,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=10, help="of each change, a side")
-    parser.add_argument("--changes", nargs="+", choices=ACTS, default=list(ACTS))
+    parser.add_argument("--changes", nargs="+", choices=ACTS, default=list(UNASKED))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="begin no change after so many seconds")
     parser.add_argument("--output", type=Path, help="file of results, one JSON line a change")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
+
+import psutil
 
 from tests.benchmarks.audit import Step, first_after_change, longest_gap_s, members, steps_lost
 from tests.benchmarks.recovery_setting import Setting, Side
@@ -122,6 +125,22 @@ def _kill(side: Side, chance: random.Random) -> float:
     return at_s
 
 
+def _stop(side: Side, chance: random.Random) -> float:
+    """A process that hangs: it is there, its connections stand, and it says nothing."""
+    victim = chance.choice(sorted(members(side.audit.steps(), time.monotonic(), RECENT_S)))
+    at_s = time.monotonic()
+    os.kill(victim, signal.SIGSTOP)
+    return at_s
+
+
+def _wake(side: Side) -> None:
+    """Whoever was stopped and not ended meanwhile goes on, too late."""
+    for pid in {step.pid for step in side.audit.steps()}:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if (process := psutil.Process(pid)).status() == psutil.STATUS_STOPPED:
+                process.resume()
+
+
 def _shrink(side: Side, chance: random.Random) -> float:
     return _scale(side, 1)
 
@@ -145,5 +164,9 @@ ACTS: Mapping[str, Act] = {
     "shrink": Act(num_before=2, num_after=1, do=_shrink),
     "grow": Act(num_before=1, num_after=2, do=_grow),
     "node_loss": Act(num_before=2, num_after=2, do=_lose_node, undo=lambda side: side.return_node()),
+    "stop": Act(num_before=2, num_after=2, do=_stop, undo=_wake),
 }
 """By what they are called in results, in the order in which they are made."""
+
+UNASKED = tuple(what for what in ACTS if what != "stop")
+"""Those that every side gets over within ``WAIT_S``: the rivals wait for a process that hangs for many minutes."""

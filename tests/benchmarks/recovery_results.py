@@ -34,7 +34,7 @@ def num_measured(changes: Iterable[Change], what: str, side: str) -> int:
 def in_lines(changes: Sequence[Change]) -> list[str]:
     """Medians and spread of each change a side, and how many times faster ours was than each other."""
     lines = []
-    for what in ACTS:
+    for what in (what for what in ACTS if any(change.what == what for change in changes)):
         of_sides = _by_side([change for change in changes if change.what == what])
         lines += [f"{what}: to the first step of the new group, the longest gap between anyone's steps, and steps lost"]
         for side, made in of_sides.items():
