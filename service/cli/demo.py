@@ -191,7 +191,7 @@ def amount(samples_per_s: float, wanted_s: float) -> tuple[int, int]:
 
 
 def measured_samples_per_s(settings: Settings) -> float:
-    """What one thread trains in a second, measured for two seconds in a process of its own."""
+    """What one thread trains in a second, measured for two seconds of CPU time in a process of its own."""
     command = ["workers.recipes.speed", ENTRYPOINT, json.dumps(CONFIG), str(GLOBAL_BATCH)]
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """Measures how fast a bare loop trains a task on this machine.
 
-``python -m workers.recipes.speed ENTRYPOINT CONFIG BATCH`` prints samples a second of one thread, as
-one number; ``CONFIG`` is JSON.
+``python -m workers.recipes.speed ENTRYPOINT CONFIG BATCH`` prints samples a second of one thread that has a
+CPU to itself, as one number; ``CONFIG`` is JSON.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from workers.task import TrainingTask
 
 WARM_UP_S = 0.5
 STRETCH_S = 0.4
-NUM_STRETCHES = 6
+NUM_STRETCHES = 3
 
 
-def measure(task: TrainingTask, batch_size: int, now: Callable[[], float] = time.perf_counter) -> float:
-    """Samples a second of forward, backward and AdamW; blocks for about three seconds.
+def measure(task: TrainingTask, batch_size: int, now: Callable[[], float] = time.process_time) -> float:
+    """Samples a second of forward, backward and AdamW; blocks for about two seconds of CPU time.
 
-    The best of several stretches: what else the machine does at the moment only ever slows it down.
+    Seconds of CPU time, and the best of several stretches: what else the machine does at the moment only ever slows
+    it down.
     """
     optimizer = torch.optim.AdamW(task.model.parameters(), lr=1e-4)
     collate = task.collate or default_collate
