@@ -116,17 +116,26 @@ class Installation:
     """One home with its three processes, by name. Use as a context manager: nothing of it outlives the block."""
 
     def __init__(
-        self, settings: Settings, *, names: Sequence[str] = (CLUSTER, API, RECONCILER), ray: RayRecord | None = None
+        self,
+        settings: Settings,
+        *,
+        names: Sequence[str] = (CLUSTER, API, RECONCILER),
+        ray: RayRecord | None = None,
+        beside: Installation | None = None,
     ) -> None:
-        """``ray``: a real one to use in place of the stage; its environment was set before anything was forked."""
+        """``ray``: a real one to use in place of the stage; its environment was set before anything was forked.
+
+        ``beside``: another replica, whose stage this one uses.
+        """
         self.settings = settings
-        self._names = names
+        self._names = tuple(name for name in names if name != CLUSTER) if beside else names
         self._ray = ray
         self.home = Home(settings.home)
-        self.diary = settings.home / "diary"
+        self.diary = beside.diary if beside else settings.home / "diary"
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._environment = settings.as_environment()
-        self._cluster_socket = str(settings.home / "cluster.sock")
+        self._cluster_socket = beside._cluster_socket if beside else str(settings.home / "cluster.sock")
+        self._is_alone = beside is None
         # Listens before its process does, so that whoever calls early waits for the answer.
         self._cluster_listener = socket.socket(socket.AF_UNIX)
         self._processes: dict[str, ForkServerProcess] = {}
@@ -144,9 +153,10 @@ class Installation:
     def __enter__(self) -> Installation:
         self.home.run.mkdir(mode=0o700, exist_ok=True)
         self.home.logs.mkdir(exist_ok=True)
-        self.diary.touch(mode=0o600)
-        self._cluster_listener.bind(self._cluster_socket)
-        self._cluster_listener.listen()
+        if self._is_alone:
+            self.diary.touch(mode=0o600)
+            self._cluster_listener.bind(self._cluster_socket)
+            self._cluster_listener.listen()
         # Not a Ray of its own: the jobs are to go on when the service ends.
         record = self._ray or RayRecord(address="127.0.0.1:1", is_own=False, temp_dir=str(self.home.path / "ray"))
         write_ray_record(self.home.ray_file, replace(record, is_own=False))
@@ -177,6 +187,10 @@ class Installation:
             self._frozen.append(self._processes[name])
         self._processes[name] = process
         return process
+
+    def pid(self, name: str) -> int:
+        """Of the process that was started last under a name."""
+        return _pid(self._processes[name])
 
     def is_alive(self, name: str) -> bool:
         """Whether a process of that name was started and has not ended."""

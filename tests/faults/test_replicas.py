@@ -1,0 +1,151 @@
+"""Two replicas on one PostgreSQL under mixed load: any process of either is killed, and the one that leads stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from service.folders import token_file
+from service.reconciler.process import Exit
+from service.settings import load_settings
+from tests.faults.diary import read_diary
+from tests.faults.evidence import gather
+from tests.faults.findings import Finding, assert_nothing_found, at_rest
+from tests.faults.load import Load
+from tests.faults.noted import noted_spec
+from tests.faults.oracle import Case, judge
+from tests.faults.processes import API, RECONCILER, Installation
+from tests.service.conftest import postgres
+from tests.service.postgres import PostgresServer
+from tests.waiting import LIMIT_S, wait_for
+
+__all__ = ["postgres"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.postgres, pytest.mark.timeout(400)]
+
+NUM_KILLS, NUM_SUCCESSIONS, SEED = 30, 4, 11
+LEADER_LEASE_S = 1.0
+
+
+class Balanced(httpx2.AsyncHTTPTransport):
+    """Sends each request to one of several addresses, as a load balancer in front of replicas does."""
+
+    def __init__(self, urls: Sequence[str], rng: random.Random) -> None:
+        super().__init__()
+        self._urls, self._rng = [httpx2.URL(url) for url in urls], rng
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        chosen = self._rng.choice(self._urls)
+        request.url = request.url.copy_with(host=chosen.host, port=chosen.port)
+        request.headers["Host"] = f"{chosen.host}:{chosen.port}"
+        return await super().handle_async_request(request)
+
+
+@pytest.fixture
+def replicas(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Installation, Installation]]:
+    shared = {"database": postgres.migrated(), "storage": str(tmp_path / "storage"), "poll_s": 0.05}
+    homes = (tmp_path / "first", tmp_path / "second")
+    for home in homes:
+        home.mkdir(mode=0o700)
+    one, other = (load_settings({**shared, "home": home, "leader_lease_s": LEADER_LEASE_S}, {}) for home in homes)
+    with Installation(one) as first, Installation(other, beside=first) as second:
+        yield first, second
+
+
+@pytest.fixture
+async def load(replicas: tuple[Installation, Installation]) -> AsyncIterator[Load]:
+    rng = random.Random(SEED)
+    files = [token_file(replica.settings.home) for replica in replicas]
+    # Whoever is first makes the token of both.
+    wait_for("the API's token", lambda: any(file.exists() for file in files))
+    token = next(file for file in files if file.exists()).read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    transport = Balanced([replica.url for replica in replicas], rng)
+    async with httpx2.AsyncClient(base_url="http://balanced", headers=headers, transport=transport) as client:
+        yield Load(client, rng, noted_spec, most_jobs=50)
+
+
+async def test_kills_of_either_and_successions_under_mixed_load_lose_nothing_and_leave_nothing(
+    replicas: tuple[Installation, Installation], load: Load
+) -> None:
+    rng = random.Random(SEED)
+    async with load.running():
+        for number in range(NUM_KILLS):
+            await asyncio.sleep(rng.uniform(0.05, 0.8))
+            for name in rng.choice(((API,), (RECONCILER,), (API, RECONCILER))):
+                rng.choice(replicas).kill(name)
+            tend(replicas)
+            if number % (NUM_KILLS // NUM_SUCCESSIONS) == 0:
+                await succeed(replicas)
+    states = await load.settle(90, lambda: tend(replicas))
+    assert set(states) <= {"SUCCEEDED", "CANCELLED"}, (states, told(replicas))
+    first, second = replicas
+
+    async def look() -> list[Finding]:
+        case = Case(
+            evidence=gather(first.settings, second.settings.home),
+            notes=read_diary(first.diary),
+            accepted=load.accepted,
+            deleted=load.deleted,
+            remains=await first.cluster.remains(),
+        )
+        return judge(case)
+
+    assert_nothing_found(await at_rest(look, LIMIT_S))
+    assert load.wrong == []
+    assert len(load.accepted) > NUM_KILLS // 2
+
+
+def tend(replicas: Sequence[Installation]) -> None:
+    for replica in replicas:
+        replica.tend()
+
+
+def told(replicas: Sequence[Installation]) -> str:
+    return "\n".join(replica.told() for replica in replicas)
+
+
+async def succeed(replicas: Sequence[Installation]) -> None:
+    """Stop whichever reconciler leads, wherever it is, until the other one does; it leaves once it wakes."""
+    await until(lambda: leader(replicas), "a leader")
+    first = leader(replicas)
+    assert first is not None
+    known, stopped = fence(first), first.freeze(RECONCILER)
+    await until(lambda: fence(first) > known, "another leader")
+    second = leader(replicas)
+    first.thaw(stopped)
+    await until(lambda: not stopped.is_alive(), "the end of the one that woke")
+    assert stopped.exitcode == Exit.FENCED_OUT
+    assert second is not first
+    tend(replicas)
+
+
+def fence(replica: Installation) -> int:
+    return gather(replica.settings).fence
+
+
+def leader(replicas: Sequence[Installation]) -> Installation | None:
+    """Whose reconciler of now has told that it leads with the newest fencing number."""
+    newest = fence(replicas[0])
+    return next((replica for replica in replicas if (newest, replica.pid(RECONCILER)) in led(replica)), None)
+
+
+def led(replica: Installation) -> set[tuple[int, int]]:
+    """Fencing number and process of each time that it came to lead."""
+    lines = (json.loads(line) for line in replica.log(RECONCILER).splitlines() if line.startswith("{"))
+    return {(line["fence"], line["process"]) for line in lines if line["event"] == "leading"}
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Wait, while other tasks of this loop go on, until something holds."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
+        await asyncio.sleep(0.02)
