@@ -8,7 +8,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar
 
-from sqlalchemy import AdaptedConnection, Connection, event
+from sqlalchemy import AdaptedConnection, Connection, event, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -26,6 +27,17 @@ TRANSACTION_TIMEOUT_S = 30.0
 SILENCE_S = 4
 """After so long without an acknowledgement a link counts as cut, whatever is waited for."""
 PROBE_S = 1
+
+
+_LOCK_NOT_AVAILABLE = "55P03"
+_END_SILENT_WRITERS = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND usename = current_user"
+    " AND application_name = current_setting('application_name')"
+    " AND backend_xid IS NOT NULL AND state = 'active' AND wait_event_type = 'Client'"
+    " AND query_start < clock_timestamp() - make_interval(secs => :silent_s)"
+)
+"""Between two messages of one command the server waits for its client without a bound of its own."""
 
 
 class PostgresTransactions:
@@ -48,11 +60,22 @@ class PostgresTransactions:
 
     async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
         """See ``Transactions``."""
-        async with _bounded(), self._taking_turns(), self._engine.begin() as conn:
+        async with _bounded(), self._taking_turns(), self._ending_the_silent(), self._engine.begin() as conn:
             done = await conn.run_sync(work)
             if news is not None:
                 await conn.exec_driver_sql(f"NOTIFY {news}")
             return done
+
+    @contextlib.asynccontextmanager
+    async def _ending_the_silent(self) -> AsyncIterator[None]:
+        """Whoever waited for a lock in vain ends the writers whose process has stopped in the middle of a statement."""
+        try:
+            yield
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+                async with self._engine.connect() as conn:
+                    await conn.execute(_END_SILENT_WRITERS, {"silent_s": BUSY_TIMEOUT_S / 2})
+            raise
 
     @contextlib.asynccontextmanager
     async def _taking_turns(self) -> AsyncIterator[None]:

@@ -62,14 +62,22 @@ def replicas(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Install
 @pytest.fixture
 async def load(replicas: tuple[Installation, Installation]) -> AsyncIterator[Load]:
     rng = random.Random(SEED)
-    files = [token_file(replica.settings.home) for replica in replicas]
-    # Whoever is first makes the token of both.
-    wait_for("the API's token", lambda: any(file.exists() for file in files))
-    token = next(file for file in files if file.exists()).read_text().strip()
+    for url in [replica.url for replica in replicas]:
+        wait_for("the API", lambda url=url: is_ready(url))
+    # Whoever was first made the token of both.
+    (file,) = (found for replica in replicas if (found := token_file(replica.settings.home)).exists())
+    token = file.read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
     transport = Balanced([replica.url for replica in replicas], rng)
     async with httpx2.AsyncClient(base_url="http://balanced", headers=headers, transport=transport) as client:
         yield Load(client, rng, noted_spec, most_jobs=50)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
+    except httpx2.TransportError:
+        return False
 
 
 async def test_kills_of_either_and_successions_under_mixed_load_lose_nothing_and_leave_nothing(

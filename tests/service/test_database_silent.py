@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
+import asyncpg
 import pytest
 from sqlalchemy import make_url
 
@@ -19,6 +22,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(60)]
 
 NUM_WRITERS = 20
 FOR_EVER_S = 600.0
+BOUND_S = 30.0
+NUM_SENT, LONG = 100, "x" * 10_000
+"""Of a statement's rows; together more than the driver gathers before it sends."""
 
 
 @pytest.fixture
@@ -79,5 +85,58 @@ async def test_one_writer_waits_for_a_database_that_swallows_everything_and_all_
         assert proxy.num_accepted == 1
         proxy.is_deaf = False
         assert {*await all_at_once(database)} == {None}
+    finally:
+        await database.close()
+
+
+@contextmanager
+def stopped_in_the_middle(postgres: PostgresServer, url: str) -> Iterator[None]:
+    """Another replica's process that stands still while it sends the rows of one statement: it holds their locks."""
+    has_sent, may_go_on = threading.Event(), threading.Event()
+
+    def rows() -> Iterator[tuple[str]]:
+        for _ in range(NUM_SENT):
+            yield (LONG,)
+        has_sent.set()
+        may_go_on.wait()
+
+    async def write() -> None:
+        settings = {"application_name": "concertina"}
+        conn = await asyncpg.connect(
+            host=str(postgres.socket_folder),
+            user="postgres",
+            database=make_url(url).database,
+            server_settings=settings,
+        )
+        try:
+            async with conn.transaction():
+                await conn.execute("UPDATE installation SET change = change + 1")
+                await conn.executemany("SELECT $1::text", rows())
+        except Exception:  # the driver tells the end of its connection in the middle of a statement in several ways
+            return
+        finally:
+            conn.terminate()
+
+    thread = threading.Thread(target=asyncio.run, args=(write(),))
+    thread.start()
+    try:
+        assert has_sent.wait(BOUND_S)
+        yield
+    finally:
+        may_go_on.set()
+        thread.join(BOUND_S)
+
+
+async def test_a_replica_that_stopped_in_the_middle_of_a_statement_is_ended_by_the_next_that_waits_for_it(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY_TIMEOUT_S", 1.0)
+    url = postgres.migrated()
+    database = Database(url)
+    try:
+        with stopped_in_the_middle(postgres, url):
+            with pytest.raises(DatabaseAwayError, match="lock timeout"):
+                await nothing(database)
+            await nothing(database)
     finally:
         await database.close()
