@@ -46,11 +46,14 @@ def _against_row(job: Job, last: Event) -> Iterator[str]:
 def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iterator[Finding]:
     """One point a step along the newest lineages, none missing before the last, none of an older group.
 
+    A round that was skipped has a point besides, and brings its job to an end one step earlier.
+
     What nobody had told when all workers died, or were stopped by a cancel, is told by nobody: storage may
     hold a checkpoint of a later step than the store's last point.
     """
     visible = visible_points(job.points)
-    many = [step for step, count in Counter(point.step for point in visible).items() if count > 1]
+    updates = [point for point in visible if not point.is_skipped]
+    many = [step for step, count in Counter(point.step for point in updates).items() if count > 1]
     if many:
         yield Finding(Kind.POINT, job.id, f"steps {many[:10]} have several points")
     if job.is_tuned:
@@ -61,12 +64,12 @@ def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iter
     for before, after in pairwise(places):
         if after[1] > before[1] + 1 and not has_lost_all and not _was_cancelled(job, before[0], after[0]):
             yield Finding(Kind.POINT, job.id, f"steps {before[1] + 1} to {after[1] - 1} have no point")
-    attempt, step = places[-1]
-    if job.state == JobState.SUCCEEDED and step != job.steps and not _was_cancelled(job, attempt, job.attempt):
-        yield Finding(Kind.POINT, job.id, f"the last point is of step {step} of {job.steps}")
+    (attempt, step), last = places[-1], job.steps - (len(visible) - len(updates))
+    if job.state == JobState.SUCCEEDED and step != last and not _was_cancelled(job, attempt, job.attempt):
+        yield Finding(Kind.POINT, job.id, f"the last point is of step {step} of {last}")
     for life, noted in lives_of(notes).items():
         generations = final_generations(noted)
-        for point in visible:
+        for point in updates:
             known = generations.get(point.step)
             if (point.attempt, point.lineage) == life and known is not None and known != point.generation:
                 detail = f"the point of step {point.step} is of generation {point.generation}, it was done by {known}"

@@ -39,7 +39,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointKey:
-    """Which committed round a metric point is of; ``cursor`` samples are drawn after its own ``samples``."""
+    """Which committed round a metric point is of; ``cursor`` samples are drawn after its own ``samples``.
+
+    ``is_skipped``: nothing was updated, so that it bears the step of the round before it.
+    """
 
     attempt: int
     lineage: int
@@ -48,6 +51,7 @@ class PointKey:
     step: int
     cursor: int = 0
     samples: int = 0
+    is_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ def chain(*targets: str, attempts: tuple[int, ...] = (0, 1, 1, 1)) -> tuple[Even
     )
 
 
-def point(number: int, **changes: int) -> PointKey:
+def point(number: int, **changes: Any) -> PointKey:
     return replace(PointKey(attempt=1, lineage=1, generation=1, round=number, step=number), **changes)
 
 
@@ -344,6 +344,15 @@ def test_workers_among_the_processes_of_a_ray_are_known_by_their_titles(tmp_path
             assert [title.split()[1] for title in titled(tmp_path).values()] == ["ray::TrainWorker"]
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_round_that_was_skipped_is_no_step_and_its_point_no_double() -> None:
+    points = (*JOB.points[:2], point(3, step=2, is_skipped=True), *(point(n, step=n - 1) for n in range(4, STEPS + 1)))
+    skipped = replace(JOB, points=points)
+    assert judge(case(skipped, notes=[])) == []
+    ended_early = replace(skipped, points=points[:-1])
+    assert kinds(case(ended_early, notes=[])) == {Kind.POINT}
+    assert kinds(case(replace(skipped, points=tuple(replace(p, is_skipped=False) for p in points)), [])) == {Kind.POINT}
 
 
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
