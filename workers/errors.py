@@ -168,7 +168,8 @@ def failure_of(
     ``blot`` takes secrets out of a text: before anything is cut, as a part of one would be found no more.
     """
     whole = blot("".join(traceback.format_exception(error)))
-    told = blot(str(error) or type(error).__name__)
+    # A text of a class of the user's own may give itself as its plain text, and nobody else could read that.
+    told = str.__str__(blot(str(error) or type(error).__name__))
     message, text = _shortened(told, MAX_MESSAGE_CHARS), _shortened(whole, MAX_TRACEBACK_CHARS)
     return Failure(
         reason=error.reason if isinstance(error, JobError) else Reason.USER_ERROR,

@@ -69,6 +69,18 @@ def test_an_error_without_a_message_is_told_by_its_type() -> None:
     assert failure_of(AssertionError()).message == "AssertionError"
 
 
+class Marked(str):
+    """As template engines have it: a text that stays what it is."""
+
+    def __str__(self) -> str:
+        return self
+
+
+def test_a_message_in_a_class_of_the_users_own_travels_as_plain_text() -> None:
+    failure = failure_of(ValueError(Marked("<b>wrong</b>")))
+    assert (type(failure.message), failure.message) == (str, "<b>wrong</b>")
+
+
 def test_a_huge_traceback_is_cut_in_the_middle() -> None:
     failure = failure_of(ValueError("begin " + "x" * 500_000 + " end"))
     assert len(failure.traceback) < errors.MAX_TRACEBACK_CHARS + 100
