@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 
 from workers.advisors.precision import choose_precision
 from workers.errors import JobError
 from workers.plan import Format
-from workers.training.device import backend_for, gpu_utilisation, measure_formats, memory_bytes, pick_device
+from workers.training.device import (
+    backend_for,
+    best_in_turns,
+    gpu_utilisation,
+    measure_formats,
+    memory_bytes,
+    pick_device,
+)
 
 CPU = torch.device("cpu")
 HAS_ACCELERATOR = torch.accelerator.is_available()
@@ -32,6 +41,15 @@ def test_every_format_is_measured_and_no_random_number_is_drawn() -> None:
     assert set(seconds) == {"fp32", "bf16", "fp16"}
     assert all(value > 0 for value in seconds.values())
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_busy_moment_makes_no_format_alone_seem_slow() -> None:
+    passes = count()
+
+    def once() -> float:
+        return 0.0009 if next(passes) < 60 else 0.0001
+
+    assert best_in_turns({"fp32": once, "bf16": once}) == {"fp32": 0.0001, "bf16": 0.0001}
 
 
 def test_memory_is_what_is_resident() -> None:
