@@ -133,6 +133,7 @@ class Jobs:
             "batch": {"global_size": BATCH},
             "optimizer": {"lr": 0.1, "base_batch": BATCH},
             "lr_schedule": {"warmup_fraction": 0, "decay": "constant"},
+            "precision": "fp32",
             **changes,
         }
         self._ids[name] = self.client.submit(spec)["id"]
