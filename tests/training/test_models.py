@@ -305,3 +305,61 @@ def test_a_lazy_model_that_has_seen_a_batch_trains() -> None:
         workers = group.start(2)
         group.train(workers)
         group.await_done(workers)
+
+
+class Twice(torch.optim.SGD):
+    """Somebody's own optimizer that asks for the loss again."""
+
+    def step(self, closure: Callable[[], Any], *, scale: float = 1.0) -> Any:  # type: ignore[override]  # as users write
+        closure()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (torch.optim.LBFGS, "the optimizer LBFGS cannot step without 'closure'"),
+        (Twice, "the optimizer Twice cannot step without 'closure'"),
+        (lambda p, lr: torch.optim.SparseAdam(p, lr=lr), "the optimizer SparseAdam takes sparse gradients only"),
+    ],
+)
+def test_an_optimizer_that_one_dense_gradient_a_step_does_not_serve_is_refused_with_what_to_use(
+    make: Callable[..., torch.optim.Optimizer], told: str
+) -> None:
+    def build() -> TrainingTask:
+        return TrainingTask(model=mlp(DTYPE), train_data=Regression(SAMPLES, DTYPE), loss=mse, optimizer=make)
+
+    with Group(Script(task=build), steps=STEPS, batch={"global_size": BATCH}) as group:
+        (worker,) = group.start(1)
+        failure = group.poll()[worker].failure
+    assert failure is not None
+    assert (failure.reason, failure.type, failure.round) == (Reason.USER_ERROR, "UserCodeError", None)
+    assert told in failure.message
+    assert failure.message.endswith("such as AdamW")
+
+
+class Looked(nn.Module):
+    """Gives sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 2, sparse=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table((3 * x[:, 0].abs()).long().clamp(max=6))
+
+
+def looked() -> nn.Module:
+    model = Looked().to(DTYPE)
+    reset(model, 5)
+    return model
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_sparse_gradients_are_taken_as_dense_ones(num_workers: int) -> None:
+    models, group = trained(looked, num_workers)
+    dense = looked()
+    dense.table.sparse = False
+    plain = plainly(dense)
+    assert group.losses() == pytest.approx(plain.losses, abs=1e-10)
+    assert all(reference.distance(plain.model, m) < 1e-10 for m in models)

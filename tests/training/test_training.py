@@ -15,6 +15,7 @@ from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
 from workers.task import TrainingTask
 
 BATCH = 12
+UNEVEN = 11  # parts of 6 and 5, or of 4, 4 and 3
 NUM_SAMPLES = 50
 
 OptimizerOf = Callable[..., torch.optim.Optimizer]
@@ -37,22 +38,61 @@ OPTIMIZERS: dict[str, OptimizerOf] = {
 }
 
 
-def matrices(dtype: torch.dtype) -> nn.Sequential:
-    """A net without vectors, for the optimizer that takes matrices only."""
-    return nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False)).to(dtype)
+def model_for(name: str) -> nn.Sequential:
+    """In fp64; a net without vectors for the optimizer that takes matrices only."""
+    if name != "muon":
+        return mlp(torch.float64)
+    model = nn.Sequential(nn.Linear(5, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False)).to(torch.float64)
+    reset(model, 3)
+    return model
+
+
+def test_every_optimizer_that_torch_has_is_trained_with_here_or_refused() -> None:
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    trained_with = {type(make([parameter], 0.01)) for make in OPTIMIZERS.values()}
+    known = {found for found in vars(torch.optim).values() if isinstance(found, type)}
+    known = {found for found in known if issubclass(found, torch.optim.Optimizer)}
+    assert known - trained_with == {torch.optim.Optimizer, torch.optim.LBFGS, torch.optim.SparseAdam}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_on_any_number_of_workers_equals_a_plain_loop_in_fp64_for_every_optimizer(
+    name: str, num_workers: int
+) -> None:
+    steps, lr = 6, 0.01
+    models: list[nn.Module] = []
+
+    def task() -> TrainingTask:
+        models.append(mine := model_for(name))
+        optimizer = None if name == "default" else OPTIMIZERS[name]
+        return TrainingTask(
+            model=mine, train_data=Regression(NUM_SAMPLES, torch.float64), loss=mse, optimizer=optimizer
+        )
+
+    with Group(Script(task=task), steps=steps, batch={"global_size": UNEVEN}, optimizer={"lr": lr}) as group:
+        workers = group.start(num_workers)
+        group.train(workers)
+        group.await_done(workers)
+        losses = group.losses()
+
+    model = model_for(name)
+    data = reference.batches(Regression(NUM_SAMPLES, torch.float64), UNEVEN, 0, steps)
+    expected = reference.train(model, OPTIMIZERS[name](model.parameters(), lr=lr), data, mse)
+    assert losses == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
+    assert [reference.distance(expected.model, m) < 1e-10 for m in models] == [True] * num_workers
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_of_1_3_2_workers_equals_a_plain_loop_in_fp64_for_every_optimizer(name: str) -> None:
     dtype, steps, lr = torch.float64, 18, 0.01
-    model = mlp(dtype) if name != "muon" else _fixed(matrices(dtype))
+    model = model_for(name)
     gate, script = Gate(), Script()
     script.gate = gate
     models = []
 
     def task() -> TrainingTask:
-        mine = mlp(dtype) if name != "muon" else _fixed(matrices(dtype))
-        models.append(mine)
+        models.append(mine := model_for(name))
         return TrainingTask(
             model=mine,
             train_data=Regression(NUM_SAMPLES, dtype, script),
@@ -110,11 +150,6 @@ def test_sgd_with_momentum_over_100_steps_in_fp32_equals_a_plain_loop(num_worker
     expected = reference.train(model, optimizer(model.parameters(), lr), data, mse, clip_norm=0.5)
     assert losses == pytest.approx(expected.losses, rel=1e-5, abs=1e-5)
     assert all(reference.distance(expected.model, m) < 1e-5 for m in models)
-
-
-def _fixed(model: nn.Sequential) -> nn.Sequential:
-    reset(model, 3)
-    return model
 
 
 def _indexes(num: int) -> list[int]:

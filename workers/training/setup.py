@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from workers.training.precision.applier import PrecisionApplier
 from workers.training.state import TrainingState
 
 MAX_TOLD = 5
+_OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +133,32 @@ def _optimizer(task: TrainingTask, lr: float) -> torch.optim.Optimizer:
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise EntrypointError(f"optimizer returned a {type(optimizer).__name__}; return a torch.optim.Optimizer")
-    if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
-        raise UserCodeError(
-            f"the optimizer {type(optimizer).__name__} does not fit: it needs several losses a step or sparse "
-            "gradients; use a first-order optimizer over dense gradients, such as AdamW"
-        )
+    _check_step(optimizer)
     return optimizer
+
+
+def _check_step(optimizer: torch.optim.Optimizer) -> None:
+    """Raises UserCodeError where a step needs more than dense gradients, which are all that workers exchange."""
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise UserCodeError(
+            f"the optimizer {name} takes sparse gradients only, and gradients are dense here, also those of "
+            "Embedding(sparse=True); use an optimizer over dense gradients, such as AdamW"
+        )
+    if (missing := _required(optimizer.step)) is not None:
+        raise UserCodeError(
+            f"the optimizer {name} cannot step without {missing!r}, and all that a step is given here is one gradient, "
+            "summed over all workers; use a first-order optimizer, such as AdamW"
+        )
+
+
+def _required(function: Callable[..., object]) -> str | None:
+    """The first argument without which a function cannot be called; None where there is none, or nobody can tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return next((p.name for p in parameters if p.default is p.empty and p.kind not in _OPEN), None)
 
 
 def _can_fuse(parameters: list[nn.Parameter]) -> bool:
