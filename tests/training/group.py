@@ -38,7 +38,7 @@ _names = itertools.count()
 class Group:
     """Sessions by worker id (``1.0``, ``1.1``, ...) and the plan that they were offered last.
 
-    With ``in_processes`` each is a process of its own, whose task is ``tests.training.rank:build``.
+    With ``in_processes`` each is a process of its own, whose task is ``tests.training.rank:build`` or the spec's own.
     """
 
     in_processes = False
@@ -214,12 +214,15 @@ class Group:
 
 
 class ProcessGroup(Group):
-    """The same with a process a worker, for tests that kill or freeze one."""
+    """The same with a process a worker, for tests that kill or freeze one, or in which several draw at random.
+
+    Another ``entrypoint`` makes tasks that have the gates only where it puts them in.
+    """
 
     in_processes = True
 
     def __init__(self, **spec: Any) -> None:
-        super().__init__(Script(), entrypoint="tests.training.rank:build", **spec)
+        super().__init__(Script(), **{"entrypoint": "tests.training.rank:build", **spec})
 
     def gate(self, worker_id: str) -> FileGate:
         """The gate before one worker's data."""
