@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
 from workers.plan import Format, Precision
+from workers.status import RoundRecord
 from workers.task import TrainingTask
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.precision.scaler import GROWTH_INTERVAL, INITIAL_SCALE, MIN_SCALE, LossScaler
@@ -84,6 +87,77 @@ def test_without_a_finite_gradient_at_the_least_scale_samples_are_passed_over() 
     assert [r.is_skipped for r in records] == [True, True, False, False, False]
     assert records[0].values["loss_scale"] == MIN_SCALE  # 16 halvings, then two rounds passed over
     assert calls[0] == 16 + 5
+
+
+class Attempt(NamedTuple):
+    """One forward pass of a rank: its samples, and all that its model held then."""
+
+    x: torch.Tensor
+    state: Mapping[str, torch.Tensor]
+
+
+def normed() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 2))
+    reset(model, 3)
+    return model
+
+
+def overflow_on_one(spoilt: range, steps: int) -> tuple[list[list[Attempt]], list[list[RoundRecord]], list[nn.Module]]:
+    """Two ranks in fp16, one of which alone has no finite gradient in these of its passes.
+
+    What each of them tried, what each has to tell, and their models.
+    """
+    tried: dict[nn.Module, list[Attempt]] = {}
+
+    def build() -> TrainingTask:
+        tried[model := normed()] = []
+        return TrainingTask(model=model, train_data=Regression(SAMPLES, torch.float32), loss=loss, optimizer=sgd)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        tried[model].append(Attempt(batch[0], state))
+        is_spoilt = model is next(iter(tried)) and len(tried[model]) - 1 in spoilt
+        return 0.01 * mse(model, batch) * (1e36 if is_spoilt else 1.0)  # so small that nothing else overflows
+
+    with Group(Script(task=build), steps=steps, batch={"global_size": BATCH}, optimizer={"lr": LR}) as group:
+        workers = group.start(1) + group.start(1)
+        group.train(workers, precision=Precision(format=Format.FP16))
+        statuses = group.await_done(workers)
+    return list(tried.values()), [list(statuses[i].records) for i in workers], list(tried)
+
+
+def assert_alike(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> None:
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_an_overflow_on_one_rank_makes_all_redo_the_step_at_half_the_scale() -> None:
+    tried, told, models = overflow_on_one(range(3, 5), steps=8)
+    for mine, records in zip(tried, told, strict=True):
+        assert len(mine) == 8 + 2
+        for again in (4, 5):
+            assert torch.equal(mine[3].x, mine[again].x)
+            assert_alike(mine[3].state, mine[again].state)
+        assert not torch.equal(mine[5].x, mine[6].x)
+        assert [(r.round, r.cursor, r.is_skipped) for r in records] == [(n, n * BATCH, False) for n in range(1, 9)]
+        assert [r.values["loss_scale"] for r in records] == [INITIAL_SCALE] * 3 + [INITIAL_SCALE / 4] * 5
+    for one, other in zip(*tried, strict=True):
+        assert_alike(one.state, other.state)
+    assert_alike(models[0].state_dict(), models[1].state_dict())
+    assert models[0].state_dict()["1.num_batches_tracked"] == 8
+
+
+def test_an_overflow_on_one_rank_at_the_least_scale_makes_all_pass_the_samples_over() -> None:
+    num_halvings = int(math.log2(INITIAL_SCALE / MIN_SCALE))
+    tried, told, models = overflow_on_one(range(num_halvings + 1), steps=3)
+    before = normed().state_dict()
+    for mine, records in zip(tried, told, strict=True):
+        assert len(mine) == num_halvings + 3
+        assert_alike(mine[num_halvings + 1].state, before)  # the first step in which anything is learnt
+        assert [(r.round, r.cursor, r.is_skipped) for r in records] == [(n, n * BATCH, n == 1) for n in range(1, 4)]
+        assert ["loss" in r.values for r in records] == [False, True, True]
+        assert [r.values["loss_scale"] for r in records] == [MIN_SCALE] * 3
+    assert_alike(models[0].state_dict(), models[1].state_dict())
+    assert models[0].state_dict()["1.num_batches_tracked"] == 2
 
 
 def test_the_scale_doubles_after_enough_finite_rounds() -> None:
