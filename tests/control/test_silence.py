@@ -7,7 +7,7 @@ import pytest
 from tests.control.desk import Desk
 from workers.control.decisions import AskHead, KillWorker
 from workers.control.membership import LATE_TURN_S
-from workers.status import StopCause
+from workers.status import Phase, StopCause
 
 
 @pytest.mark.parametrize(
@@ -110,3 +110,21 @@ def test_a_controller_that_was_cut_off_itself_gives_the_others_time_to_answer(is
     for _ in range(3):
         desk.turn(after_s=1.0, silent=("1.2",))
     assert desk.state.workers["1.2"].kill
+
+
+def test_after_a_cut_of_its_own_the_first_answer_of_a_newcomer_condemns_nobody() -> None:
+    desk = Desk(want=2)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    desk.sees_head, has_asked = False, False
+    for _ in range(int(desk.state.settings.liveness_s) + 1):
+        desk.turn(after_s=1.0, silent=("1.1",))
+        has_asked |= bool(desk.of(AskHead))
+    desk.sees_head = True
+    desk.say("1.2", Phase.READY)
+    desk.turn(after_s=0.1, silent=("1.1",), was_cut_off=has_asked)
+    for _ in range(3):
+        desk.turn(after_s=0.1, silent=("1.1",))
+        assert desk.of(KillWorker) == []

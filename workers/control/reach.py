@@ -24,10 +24,14 @@ ASK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Absence:
-    """One worker is ``words`` since ``since_s``, and given up once that was so for ``limit_s``."""
+    """One worker is ``words`` since ``since_s``, and given up once that was so for ``limit_s``.
+
+    After half of ``least_s``, the least limit that may come to hold for it, Ray's head is asked.
+    """
 
     since_s: float
     limit_s: float
+    least_s: float
     words: str
 
     @property
@@ -40,7 +44,7 @@ class _Absence:
     def must_ask(self, head_seen_s: float, now_s: float) -> bool:
         if self.ends_s < now_s:
             return head_seen_s < self.ends_s
-        return now_s - self.since_s > self.limit_s / 2 and now_s - head_seen_s > ASK_S
+        return now_s - self.since_s > self.least_s / 2 and now_s - head_seen_s > ASK_S
 
     def why(self, now_s: float) -> str:
         return f"{self.words} for {now_s - self.since_s:.1f} s"
@@ -75,14 +79,15 @@ def _refusal(state: ControllerState, facts: WorkerFacts) -> _Absence | None:
     if not has_answered:
         return None
     limit_s = REFUSED_BROKEN_S if state.is_broken else REFUSED_S
-    return _Absence(since_s=since_s, limit_s=limit_s, words="refused to be called")
+    return _Absence(since_s=since_s, limit_s=limit_s, least_s=limit_s, words="refused to be called")
 
 
 def _silence(state: ControllerState, facts: WorkerFacts, now_s: float) -> _Absence | None:
     if facts.heard_s is None:
         return None
-    limit_s = state.settings.liveness_s
+    limit_s = least_s = state.settings.liveness_s
     others = [f.heard_s for i, f in state.workers.items() if i != facts.worker_id and f.heard_s is not None]
     if not others or now_s - max(others) > limit_s:
         limit_s *= 3  # all are silent: more likely our own link than all of them
-    return _Absence(since_s=facts.heard_s, limit_s=limit_s, words="silent")
+    # Whoever answers first after a cut of our own shortens the others' limit: by then the cut must have been noticed.
+    return _Absence(since_s=facts.heard_s, limit_s=limit_s, least_s=least_s, words="silent")
