@@ -21,8 +21,9 @@ from workers.control.hands import Hands
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
-OFTEN = {"start": 2, "poll": 5, "stop": 2}
-"""Calls that mean another thing each time: of the first worker or a later one, with a plan, at the end."""
+OFTEN = {"names": 2, "start": 2, "poll": 5, "stop": 2}
+"""Calls that mean another thing each time: at an adoption or before a start, of the first worker or a later one, with a
+plan, at the end."""
 
 NUM_POLLS = 5
 """So many from the command on: before the plan that says so, with it, and while they save."""

@@ -168,6 +168,11 @@ class RayFleet:
             link.actor = await place(self._hands, self._launch, name, link.avoids)
             if link.is_taken_back:
                 await self._kill(link)
+            if await self._has_successor():
+                # It may have looked for workers before this one had its name, and would train beside it.
+                await self._hands.kill(link.actor)
+                self._supersede()
+                return
             assignment = self._launch.assignment(self._key, link.worker_id)
             await self._hands.start(link.actor, assignment, self._to(link), bundle)
         except (RayError, OSError, ValueError) as error:
@@ -251,8 +256,11 @@ class RayFleet:
             self.news.set()
 
     async def _look_for_successor(self) -> None:
-        if highest_term(await self._hands.names(), self._key) > self._term:
+        if await self._has_successor():
             self._supersede()
+
+    async def _has_successor(self) -> bool:
+        return highest_term(await self._hands.names(), self._key) > self._term
 
     def _refused(self, link: _Link) -> None:
         if not link.is_refusing:

@@ -1,0 +1,89 @@
+"""The fleet of a controller that has a successor without knowing it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.control.test_controller import KEY, launch
+from workers.assignment import Assignment
+from workers.control.hands import Hands, To
+from workers.control.launch import Launch
+from workers.control.names import SpareName, controller_name, worker_ids, worker_name
+from workers.control.ray_fleet import RayFleet
+
+NUM_MOMENTS = 8
+"""Before and after each call of a start: looking for a spare, making the actor, looking for a successor, starting."""
+
+
+class SharedRay:
+    """The hands of term 1, while term 2 takes office at one moment and looks for workers at the same or a later one."""
+
+    def __init__(self, begins_at: int, lists_at: int) -> None:
+        self._begins_at, self._lists_at = begins_at, lists_at
+        self._num_moments = 0
+        self._names: list[str] = [controller_name(KEY, 1)]
+        self.started: list[str] = []
+        self.killed: list[str] = []
+        self.adopted: tuple[str, ...] = ()
+
+    def pass_moment(self) -> None:
+        """Whoever else is there does what it does now."""
+        if self._num_moments == self._begins_at:
+            self._names.append(controller_name(KEY, 2))
+        if self._num_moments == self._lists_at:
+            self.adopted = worker_ids(self._names, KEY)
+        self._num_moments += 1
+
+    async def names(self) -> list[str]:
+        self.pass_moment()
+        names = list(self._names)
+        self.pass_moment()
+        return names
+
+    async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
+        self.pass_moment()
+        self.pass_moment()
+        return []
+
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> str:
+        self.pass_moment()
+        self._names.append(name)
+        self.pass_moment()
+        return name
+
+    async def start(self, actor: str, assignment: Assignment, to: To, bundle: list[Any]) -> None:
+        self.pass_moment()
+        self.started.append(actor)
+        self.pass_moment()
+
+    async def watch(self, actor: str, to: To, num_rests: int) -> int | None:
+        await asyncio.Event().wait()
+        return None
+
+    async def kill(self, actor: str) -> None:
+        self.killed.append(actor)
+        self._names.remove(actor)
+
+
+@pytest.mark.parametrize(("begins_at", "lists_at"), [*combinations_with_replacement(range(NUM_MOMENTS + 1), 2)])
+def test_a_worker_that_a_successor_did_not_find_is_never_started(tmp_path: Path, begins_at: int, lists_at: int) -> None:
+    async def act() -> None:
+        ray = SharedRay(begins_at, lists_at)
+        fleet = RayFleet(KEY, 1, cast(Hands, ray), launch(tmp_path))
+        fleet.start("1.1", frozenset())
+        async with asyncio.timeout(10):
+            await fleet.news.wait()
+        for _ in range(NUM_MOMENTS + 1):
+            ray.pass_moment()
+        assert bool(ray.started) == ("1.1" in fleet.worker_ids and fleet.can_poll("1.1"))
+        assert ray.adopted == ("1.1",) if ray.started else ray.killed == [worker_name(KEY, "1.1")]
+        assert fleet.heard().is_superseded == (not ray.started)
+        fleet.abandon()
+
+    asyncio.run(act())
