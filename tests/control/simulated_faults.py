@@ -25,6 +25,7 @@ class Fault(StrEnum):
     USER_ERROR = "user_error"
     KILL_CONTROLLER = "kill_controller"
     SLOW_CONTROLLER = "slow_controller"
+    REPLACE_CONTROLLER = "replace_controller"
     SCALE = "scale"
     CUT_RENDEZVOUS = "cut_rendezvous"
     PAUSE = "pause"
@@ -118,6 +119,15 @@ def _kill_controller(world: World) -> None:
     world.controller = None
 
 
+def _replace_controller(world: World) -> None:
+    """It is taken for dead and lives: after a while it wakes, and acts on by what it knew then."""
+    if (old := world.controller) is not None:
+        old.resumes_s = world.now + world.rng.uniform(0.0, 3.0)
+        old.ends_s = old.resumes_s + world.rng.uniform(1.0, 8.0)
+        world.past.append(old)
+        world.controller = None
+
+
 def _kill_with_controller(world: World) -> None:
     _killing(lambda num: 1)(world)
     _kill_controller(world)
@@ -184,6 +194,7 @@ _STRIKES: Mapping[Fault, Strike] = {
     Fault.KILL_CONTROLLER: _kill_controller,
     Fault.KILL_WITH_CONTROLLER: _kill_with_controller,
     Fault.SLOW_CONTROLLER: _slow_controller,
+    Fault.REPLACE_CONTROLLER: _replace_controller,
     Fault.CUT_OFF: _cut_off,
     Fault.SCALE: _scale,
     Fault.RETUNE: _retune,

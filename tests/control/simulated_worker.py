@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from workers.errors import Failure, Reason
+from workers.errors import Failure, Reason, StaleTermError
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
 from workers.run_settings import Donor
 from workers.status import (
@@ -25,6 +25,7 @@ from workers.training.boundary import (
     offer,
     settle,
 )
+from workers.training.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from tests.control.simulation import World
@@ -37,10 +38,13 @@ class Collective:
 
 @dataclass
 class Group:
-    """One membership of the process group, from the rendezvous on."""
+    """One membership of the process group, from the rendezvous on.
+
+    ``arrived`` tells at whose rendezvous, by its term, each member is.
+    """
 
     plan: Plan
-    arrived: set[str] = field(default_factory=set)
+    arrived: dict[str, int] = field(default_factory=dict)
     is_broken: bool = False
     ops: dict[int, Collective] = field(default_factory=dict)
 
@@ -68,15 +72,28 @@ class SimWorker:
     user_error_next: bool = False
     to_build: int = 3
 
+    def __post_init__(self) -> None:
+        self.mailbox = Mailbox(self.id)
+        self.mailbox.hear(self.term)
+
     def to(self, phase: Phase) -> None:
         self.phase, self.phase_since = phase, self.world.now
 
     # --- what the controller's calls do -------------------------------------------------------
 
-    def poll(self, term: int, plan: Plan | None) -> WorkerStatus | None:
-        if term < self.term:
-            return None
+    def hear(self, term: int) -> bool:
+        """Whether a call of this term is obeyed."""
+        try:
+            self.mailbox.hear(term)
+        except StaleTermError:
+            self.world.num_refused += 1
+            return False
         self.term = term
+        return True
+
+    def poll(self, term: int, plan: Plan | None) -> WorkerStatus | None:
+        if not self.hear(term):
+            return None
         if plan is not None:
             self.held = offer(self.held, plan)
         self.seq += 1
@@ -99,10 +116,15 @@ class SimWorker:
         )
 
     def halt(self, term: int, plan_id: PlanId) -> None:
-        if term >= self.term:
-            self.held = halt(self.held, plan_id)
-            if self.group is not None and is_halted(self.held):
-                self.leave(StopCause.ABORTED)
+        if self.id not in self.world.workers or not self.hear(term):
+            return
+        self.held = halt(self.held, plan_id)
+        if self.group is not None and is_halted(self.held):
+            self.leave(StopCause.ABORTED)
+
+    def end(self, term: int) -> None:
+        if self.id in self.world.workers and not self.is_frozen and self.hear(term):
+            self.world.kill(self.id)
 
     def leave(self, cause: StopCause, failure: Failure | None = None) -> None:
         assert self.group is not None
@@ -151,16 +173,20 @@ class SimWorker:
         else:
             self.group = self.world.groups.setdefault((plan.id.term, plan.generation), Group(plan=plan))
             assert self.group.plan.members == plan.members, "one generation, one membership"
-            self.group.arrived.add(self.id)
+            self.group.arrived[self.id] = self.term
             self.stop = None
             self.to(Phase.RENDEZVOUS)
 
     def _rendezvous(self) -> None:
         group = self.group
         assert group is not None
-        if group.plan.generation <= self.world.superseded or group.is_broken or self.world.term != group.plan.id.term:
+        given_up, at = (
+            self.world.given_up(group.arrived[self.id]),
+            {group.arrived.get(i) for i in group.plan.worker_ids},
+        )
+        if given_up is None or group.plan.generation <= given_up or group.is_broken:
             self.leave(StopCause.PEER)
-        elif group.arrived >= set(group.plan.worker_ids) and not self.world.is_split(group.plan.worker_ids):
+        elif len(at) == 1 and not self.world.is_split(group.plan.worker_ids):
             self.op, self.has_contributed = 0, False
             self.to(Phase.SYNC)
 

@@ -12,21 +12,12 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tests.control.simulated_controller import SimController
 from tests.control.simulated_faults import Fault, is_moment, strike
 from tests.control.simulated_worker import Group, SimWorker
 from workers.assignment import JobKey
-from workers.control.decisions import (
-    AskHead,
-    ControllerState,
-    ControlSettings,
-    HaltWorker,
-    Inputs,
-    KillWorker,
-    StartWorker,
-    StopWorker,
-    SupersedeGroup,
-)
-from workers.control.turn import begin, turn
+from workers.control.decisions import ControllerState, ControlSettings
+from workers.control.turn import begin
 from workers.plan import Plan
 from workers.run_settings import Donor, RunSettings
 from workers.spec import parse_job_spec
@@ -37,15 +28,11 @@ from workers.status import (
     Outcome,
     Phase,
     RunGoal,
-    WorkerStatus,
 )
 
 SETTINGS = ControlSettings(liveness_s=3, hold_s=20, place_s=30, gather_s=1, stop_s=5, kill_s=3, line_s=10)
 LOST_SHARE = 0.05
 """Of each kind of message: orders, questions and their answers."""
-
-POLL_S = 0.5
-"""A poll that was not answered by then is given up; the fleet's has a like part of the patience with a worker."""
 
 
 @dataclass
@@ -59,9 +46,10 @@ class World:
     faults: list[Fault]
     now: float = 0.0
     term: int = 0
-    controller: ControllerState | None = None
+    controller: SimController | None = None
     controller_resumes: float = 0.0
-    listed: tuple[str, ...] | None = None
+    past: list[SimController] = field(default_factory=list)
+    serving: dict[int, SimController] = field(default_factory=dict)
     workers: dict[str, SimWorker] = field(default_factory=dict)
     all_workers: dict[str, SimWorker] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
@@ -71,12 +59,11 @@ class World:
     tokens: dict[tuple[object, int], int] = field(default_factory=dict)
     plans: dict[tuple[object, int], object] = field(default_factory=dict)
     mail: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    heard: dict[str, WorkerStatus] = field(default_factory=dict)
-    asked: dict[str, float] = field(default_factory=dict)
     outcome: Outcome | None = None
     num_user_errors: int = 0
+    num_refused: int = 0
+    num_withheld: int = 0
     stored: tuple[int, int] = (0, 0)
-    superseded: int = 0
     goal: RunGoal = RunGoal.RUN
     settings: RunSettings | None = None
     until: int | None = None
@@ -88,15 +75,14 @@ class World:
     lineages: set[int] = field(default_factory=set)
     out_of_reach: set[str] = field(default_factory=set)
     cut_until: float = 0.0
-    head_seen_s: float | None = None
-    was_cut_off: bool = False
-    is_asking_head: bool = False
 
     # --- records of what must hold -------------------------------------------------------------
 
     def token(self, worker: SimWorker, group: Group, plan: Plan) -> int:
-        """The commit of a round by one generation; every member must hold the same plan for it."""
+        """The commit of a round by one generation: every member holds the same plan, and none that came too late."""
         assert worker.round is not None
+        if self.controller is not None and worker.id in self.controller.state.workers:
+            assert self.controller.knows(plan), f"{worker.id} trained under {plan.id} in term {self.term}"
         key = (group.plan.id, worker.round)
         seen = self.plans.setdefault(key, plan.id)
         assert seen == plan.id, f"two plans {seen} and {plan.id} in round {worker.round}"
@@ -140,48 +126,48 @@ class World:
         worker = self.workers.pop(worker_id)
         if worker.group is not None:
             worker.group.is_broken = True
-            worker.group.arrived.discard(worker_id)
+            worker.group.arrived.pop(worker_id, None)
         self.lost[worker_id] = "killed"
 
-    # --- the controller and its calls -----------------------------------------------------------
+    # --- controllers ------------------------------------------------------------------------------
 
-    def send(self, effect: Callable[[], None]) -> None:
+    def send(self, effect: Callable[[], None], most_s: float = 0.3) -> None:
         """Deliver an order later, out of order, or (seldom) never."""
-        self._post(effect, 0.3)
-
-    def _post(self, effect: Callable[[], None], most_s: float) -> None:
         if self.rng.random() > LOST_SHARE:
             self.mail.append((self.now + self.rng.uniform(0.0, most_s), effect))
 
     def control(self) -> None:
+        self.past = [old for old in self.past if self.now < old.ends_s]
+        self.serving = {c.term: c for c in (*self.past, self.controller) if c is not None}
+        for old in self.past:
+            old.act()
         if self.now < self.controller_resumes:
             return
         if self.controller is None:
             self._succeed()
         assert self.controller is not None
-        self._poll_all(self.controller)
         self._decide()
-        known = [c for c, _ in self.storage]
-        self.stored = max(self.stored, self.controller.furthest)
-        newest = max(known, key=lambda c: c.order, default=None)
-        inputs = Inputs(
-            unix_s=self.now,
-            direction=Direction(goal=self.goal, num_workers=self.want, settings=self.settings, until=self.until),
-            acked=Acknowledged(rounds=self.stored, checkpoints=frozenset(c.path for c in known)),
-            listed=self.listed,
-            statuses=dict(self.heard),
-            lost={i: w for i, w in self.lost.items() if i in self.controller.workers},
-            head_seen_s=self.head_seen_s,
-            was_cut_off=self.was_cut_off,
-            latest=newest,
-        )
-        self.listed, self.was_cut_off = None, False
-        before = self.controller
-        self.controller, actions = turn(before, inputs, self.now)
-        self._check_lineage(before)
-        self.outcome = self.controller.outcome
-        for action in actions:
-            self._act(action)
+        self.stored = max(self.stored, self.controller.state.furthest)
+        self.controller.direction, self.controller.acked = self._direction(), self._acked()
+        self.controller.act()
+        self._check_lineage(self.controller.state)
+        self.outcome = self.controller.state.outcome
+
+    def given_up(self, term: int) -> int | None:
+        """The last generation that the rendezvous of this term gave up; None where its controller is gone."""
+        return self.serving[term].superseded if term in self.serving else None
+
+    def start(self, worker_id: str, term: int) -> None:
+        """A worker begins to build, as the controller of this term wants it."""
+        assert worker_id not in self.all_workers, "worker ids are never used twice"
+        worker = SimWorker(id=worker_id, world=self, term=term, to_build=self.rng.randint(1, 20), phase_since=self.now)
+        self.workers[worker_id] = self.all_workers[worker_id] = worker
+
+    def _direction(self) -> Direction:
+        return Direction(goal=self.goal, num_workers=self.want, settings=self.settings, until=self.until)
+
+    def _acked(self) -> Acknowledged:
+        return Acknowledged(rounds=self.stored, checkpoints=frozenset(c.path for c, _ in self.storage))
 
     def _decide(self) -> None:
         """Whether those who stand at the line go on; now and then the verdict takes longer than they wait."""
@@ -202,75 +188,25 @@ class World:
                 "retry": {"max_failures": 50},
             }
         )
-        self.controller = begin(JobKey(job_id="job", attempt=1), self.term, spec, SETTINGS, self.now)
-        self.listed = tuple(sorted(self.workers))
-        self.heard, self.asked, self.lost, self.superseded = {}, {}, {}, 0
-        self.head_seen_s, self.was_cut_off, self.is_asking_head = None, False, False
+        state = begin(JobKey(job_id="job", attempt=1), self.term, spec, SETTINGS, self.now)
+        listed = tuple(sorted(self.workers))
+        self.controller = SimController(self, state, self._direction(), self._acked(), listed)
+        self.serving[self.term] = self.controller
 
-    def _check_lineage(self, before: ControllerState) -> None:
+    def _check_lineage(self, state: ControllerState) -> None:
         """A new lineage may only begin when nobody who could go on holds state."""
-        assert self.controller is not None
-        plan = self.controller.plan
-        if plan is None or plan.lineage in self.lineages:
+        if state.plan is None or state.plan.lineage in self.lineages:
             return
-        self.lineages.add(plan.lineage)
-        if isinstance(plan.source, Donor):
+        self.lineages.add(state.plan.lineage)
+        is_learnt = state.plan.id.term < state.term  # begun by another before this one had heard of all workers
+        if is_learnt or isinstance(state.plan.source, Donor):
             return
         # Who was told to go, as nobody needed it then, cannot be called back.
-        sent_away = {i for i, f in self.controller.workers.items() if f.kill or f.stopping_since_s is not None}
+        sent_away = {i for i, f in state.workers.items() if f.kill or f.stopping_since_s is not None}
         alive = [
-            w.id
-            for w in self.workers.values()
-            if w.round is not None and not w.is_frozen and w.id in self.controller.workers
+            w.id for w in self.workers.values() if w.round is not None and not w.is_frozen and w.id in state.workers
         ]
-        assert not set(alive) - sent_away, f"lineage {plan.lineage} began while {alive} held state"
-
-    def _poll_all(self, controller: ControllerState) -> None:
-        for worker_id in controller.workers:
-            worker = self.workers.get(worker_id)
-            if worker is None or self.now - self.asked.get(worker_id, -POLL_S) < POLL_S:
-                continue
-            self.asked[worker_id] = self.now
-            plan, term = controller.offers.get(worker_id), self.term
-
-            def ask(worker: SimWorker = worker, plan: Plan | None = plan, term: int = term) -> None:
-                is_mute = worker.is_frozen or worker.id not in self.workers or self.is_cut_off(worker.id)
-                status = None if is_mute else worker.poll(term, plan)
-
-                def answer(status: WorkerStatus | None = status, worker: SimWorker = worker) -> None:
-                    if term == self.term:
-                        self.asked.pop(worker.id, None)
-                        if status is not None:
-                            self.heard[worker.id] = status
-
-                self._post(answer, 0.1)
-
-            self._post(ask, 0.1)
-
-    def _act(self, action: object) -> None:
-        term = self.term
-        match action:
-            case StartWorker(worker_id=i):
-                assert i not in self.all_workers, "worker ids are never used twice"
-                worker = SimWorker(id=i, world=self, to_build=self.rng.randint(1, 20), phase_since=self.now)
-                self.workers[i] = self.all_workers[i] = worker
-            case HaltWorker(worker_id=i, plan_id=p):
-                target = self.workers.get(i)
-                if target is not None and not target.is_frozen and not self.is_cut_off(i):
-                    self.send(lambda: target.halt(term, p) if target.id in self.workers else None)
-            case SupersedeGroup(generation=g):
-                self.superseded = max(self.superseded, g)
-            case StopWorker(worker_id=i):
-                if not self.is_cut_off(i):
-                    self.send(lambda: self.kill(i) if i in self.workers and not self.workers[i].is_frozen else None)
-            case KillWorker(worker_id=i, why=why):
-                assert not (self.is_cut_off(i) and "silent" in why), f"cut off itself, it left {i} behind: {why}"
-                if i in self.workers:
-                    self.kill(i)
-            case AskHead():
-                self._ask_head()
-            case _:
-                pass
+        assert not set(alive) - sent_away, f"lineage {state.plan.lineage} began while {alive} held state"
 
     def is_cut_off(self, worker_id: str) -> bool:
         """Whether this worker is on the other side of a cut from the controller."""
@@ -279,20 +215,6 @@ class World:
     def is_split(self, worker_ids: Iterable[str]) -> bool:
         """Whether some of these cannot reach the others."""
         return len({self.is_cut_off(i) for i in worker_ids}) > 1
-
-    def _ask_head(self) -> None:
-        if self.is_asking_head:
-            return
-        self.is_asking_head = True
-        term, asked_s = self.term, self.now
-        is_late = self.now < self.cut_until
-
-        def answer() -> None:
-            if term == self.term:
-                self.is_asking_head, self.was_cut_off = False, is_late
-                self.head_seen_s = self.head_seen_s if is_late else asked_s
-
-        self.mail.append((max(self.now, self.cut_until) + self.rng.uniform(0.0, 0.1), answer))
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -326,7 +248,7 @@ class World:
         raise AssertionError(f"no end after {max_ticks} ticks: {self.describe()}")
 
     def describe(self) -> str:
-        state = self.controller
+        state = self.controller and self.controller.state
         workers = {
             i: (w.phase.value, w.round, w.held.plan.id if w.held.plan else None, w.stop and w.stop.cause.value)
             for i, w in self.workers.items()

@@ -71,6 +71,14 @@ def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: 
     assert struck > 0
 
 
+@pytest.mark.parametrize("fault", [Fault.SCALE, Fault.CUT_RENDEZVOUS, Fault.CUT_OFF, Fault.KILL_ALL])
+def test_a_controller_that_was_replaced_and_acts_on_does_nothing_to_the_run(fault: Fault) -> None:
+    worlds = list(succeeded([Fault.REPLACE_CONTROLLER, fault] * 3))
+    assert all(len(world.tokens) == NUM_ROUNDS for world in worlds if not world.num_deaths)
+    assert sum(world.num_refused for world in worlds) > 100
+    assert sum(world.num_withheld for world in worlds) > 0
+
+
 @settings(max_examples=100, deadline=None)
 @given(worlds(st.sampled_from(FAULTS)))
 def test_every_run_ends_with_every_round_committed_once(world: World) -> None:
@@ -121,7 +129,9 @@ def succeeded(faults: Sequence[Fault]) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("fault", sorted(DEADLY | {Fault.KILL_CONTROLLER, Fault.SCALE, Fault.CUT_RENDEZVOUS}))
+@pytest.mark.parametrize(
+    "fault", sorted(DEADLY | {Fault.KILL_CONTROLLER, Fault.REPLACE_CONTROLLER, Fault.SCALE, Fault.CUT_RENDEZVOUS})
+)
 def test_who_stands_at_a_line_goes_on_whatever_happens_there(fault: Fault) -> None:
     assert sum(world.num_stood for world in succeeded([Fault.LINE, fault, Fault.LINE] * 3)) > 5
 

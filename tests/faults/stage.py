@@ -97,6 +97,10 @@ class Stage(World):
     def _num_samples(self) -> int:
         return int(str(self.launch.spec.config.get("num_samples", 40)))
 
+    def given_up(self, term: int) -> int | None:
+        """Only the controller in office has a rendezvous, and who waits there in vain is halted."""
+        return 0 if term == self.term else None
+
     def come(self, worker_id: str, node_id: str) -> Player:
         """A worker starts to build."""
         assert worker_id not in self.all_workers, "worker ids are never used twice"
