@@ -27,7 +27,13 @@ from service.store.database import Database, Write
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.port import StaleRowError
-from service.store.promotion_rows import contenders_text, fetch_promotions, fetch_runs, update_promotion
+from service.store.promotion_rows import (
+    contenders_text,
+    fetch_promotions,
+    fetch_runs,
+    insert_promotion,
+    update_promotion,
+)
 from service.store.references import UnknownReferenceError, check_references
 from service.store.rows import dumps
 from service.store.schema import sweeps
@@ -99,11 +105,8 @@ def _begin(write: Write, sweep: SweepRow, contest: Contest) -> None:
     configuration = fetch_configuration(write.conn, name)
     if configuration is None and contest.refusal is None:
         raise StaleRowError(f"configuration {name} is gone; look again")
-    known = fetch_promotions(write.conn, sweep.id)
     is_refused = contest.refusal is not None
     columns: dict[str, Any] = {
-        "sweep_id": sweep.id,
-        "number": len(known) + 1,
         "configuration": name,
         "base_version": 0 if configuration is None else configuration.version,
         "bundle_id": None if configuration is None or is_refused else configuration.document["bundle"],
@@ -111,11 +114,9 @@ def _begin(write: Write, sweep: SweepRow, contest: Contest) -> None:
         "reason": contest.refusal,
         "contenders": contenders_text(contest.contenders),
         "seeds": dumps(list(contest.seeds)),
-        "changed": write.change,
-        "created_at": write.now_s,
         "finished_at": write.now_s if is_refused else None,
     }
-    write.conn.execute(insert(promotions).values(columns))
+    insert_promotion(write, sweep.id, columns)
 
 
 def _carry(write: Write, ids: IdSource, view: PromotionView, step: Step) -> None:

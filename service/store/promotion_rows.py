@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, select, update
+from sqlalchemy import Connection, Row, and_, func, insert, select, update
 
 from service.promotion_records import Contender, PromotionRow, PromotionRun, PromotionStanding, PromotionState
 from service.states import JobState
@@ -90,6 +90,24 @@ def update_promotion(write: Write, promotion: PromotionRow, columns: dict[str, A
     written = update(promotions).where(*same).values(**columns, changed=write.change)
     if write.conn.execute(written.returning(promotions.c.number)).one_or_none() is None:
         raise StaleRowError(f"promotion {promotion.number} of {promotion.sweep_id} has changed; read it again")
+
+
+def insert_promotion(write: Write, sweep_id: str, columns: Mapping[str, Any]) -> None:
+    """The next promotion of a sweep; what ``columns`` leave out is as of one that compares nobody."""
+    known = select(func.count()).select_from(promotions).where(promotions.c.sweep_id == sweep_id).scalar_subquery()
+    given = {
+        "sweep_id": sweep_id,
+        "number": known + 1,
+        "base_version": 0,
+        "bundle_id": None,
+        "contenders": contenders_text(()),
+        "seeds": dumps([]),
+        "changed": write.change,
+        "created_at": write.now_s,
+        "finished_at": write.now_s,
+        **columns,
+    }
+    write.conn.execute(insert(promotions).values(given))
 
 
 def stop_promotions(write: Write, sweep_id: str, reason: str | None) -> None:

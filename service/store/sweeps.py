@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from service.configuration_records import Origin
 from service.ids import IdSource
-from service.promotion_records import PromotionStanding
+from service.promotion_records import PromotionStanding, PromotionState
 from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
 from service.store.database import Database, Write
@@ -17,7 +17,7 @@ from service.store.experience import experience_with
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.moves import fetch_job
 from service.store.port import StoreError
-from service.store.promotion_rows import standings_of, stop_promotions
+from service.store.promotion_rows import insert_promotion, standings_of, stop_promotions
 from service.store.references import check_references
 from service.store.schema import sweeps, trials
 from service.store.sweep_rows import (
@@ -210,10 +210,16 @@ class SweepStore:
         return await self._database.write(lambda write: update_sweep(write, sweep, columns))
 
     async def stop_promotion(self, sweep: SweepRow, reason: str) -> SweepRow:
-        """Compare no further, and begin nothing; the leader ends the runs. Raises StaleRowError."""
+        """Compare no further, and begin nothing; the leader ends the runs. Raises StaleRowError.
+
+        One that was to begin is stopped as one that had: who asks again is told that it is.
+        """
 
         def work(write: Write) -> SweepRow:
             stop_promotions(write, sweep.id, reason)
+            if sweep.promote_to is not None:
+                stopped = {"configuration": sweep.promote_to, "state": PromotionState.STOPPED, "reason": reason}
+                insert_promotion(write, sweep.id, stopped)
             return update_sweep(write, sweep, {"promote_to": None, "version": sweep.version + 1})
 
         return await self._database.write(work)

@@ -270,6 +270,22 @@ async def test_a_promotion_that_goes_on_is_told_and_stopped_without_its_sweep(
     assert (await client.post(f"{place}/promote", json=wanted)).json()["promotion"]["state"] == "WAITING"
 
 
+async def test_a_promotion_that_is_stopped_before_it_began_stays_stopped(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place, wanted = f"{SWEEPS}/{swept.id}", {"configuration": "digits"}
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await swept.play()
+    await swept.finish()
+    assert (await client.post(f"{place}/promote", json=wanted)).json()["promotion"]["state"] == "WAITING"
+    stopped = (await client.post(f"{place}/stop")).json()
+    promotion = Sweep.model_validate(stopped).promotion
+    assert promotion is not None
+    assert (promotion.state, promotion.reason, promotion.runs.started) == ("STOPPED", "stopped by hand", 0)
+    assert (await client.post(f"{place}/stop")).json() == stopped
+    assert (await client.post(f"{place}/promote", json=wanted)).json()["promotion"]["state"] == "WAITING"
+
+
 async def test_the_report_tells_what_was_found_what_it_cost_and_that_it_flatters(
     client: httpx2.AsyncClient, swept: Swept
 ) -> None:
