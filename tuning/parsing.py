@@ -6,11 +6,12 @@ corner of the space, so that no trial is refused later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
+from tuning.space_problems import space_problems
 from tuning.spec import SweepSpec
 from tuning.spec_problems import Known, rule_problems
 from tuning.trial_jobs import job_problems, resolved_job
@@ -28,6 +29,10 @@ _TOLD: dict[Place, str] = {
     ): "must be a mapping of paths in the job spec to distributions, as in optimizer.lr: {log_uniform: [1e-4, 1e-1]}",
     ("space", "*"): "must be a distribution: {uniform: [low, high]}, {log_uniform: ...}, {int: ...} or {choice: [...]}",
 }
+
+_STAND_INS = {"name": "x", "job": {}, "space": {}, "metric": "loss"}
+_JUDGE_NOTHING = frozenset({"name", "metric", "mode", "seed", "promote"})
+"""Fields that no rule reads besides another one."""
 
 _LESS_IS_BETTER = ("loss", "error", "perplexity", "seconds", "_s")
 _MORE_IS_BETTER = "_per_s"
@@ -56,10 +61,11 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
     try:
         spec = SweepSpec.model_validate(filled)
     except ValidationError as error:
-        raise SpecError([*problems, *problems_of(error, filled, SweepSpec, _TOLD, hidden="env")]) from None
+        problems += problems_of(error, filled, SweepSpec, _TOLD, hidden="env")
+        raise SpecError([*problems, *_further_problems(filled, problems, known)]) from None
     problems += rule_problems(spec, known)
     missing: list[FieldProblem] = []
-    if not any(p.pointer.startswith(("/space", "/job")) for p in problems):
+    if not _touch_jobs(problems):
         wrong, missing = job_problems(spec)
         problems += wrong
     problems, missing = _metric_problems(spec, problems, missing)
@@ -68,6 +74,24 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
     if missing:
         raise SpecError(missing, code="NOT_AVAILABLE")
     return spec.model_copy(update={"job": resolved_job(spec)})
+
+
+def _touch_jobs(problems: Iterable[FieldProblem]) -> bool:
+    return any(p.pointer.startswith(("/space", "/job")) for p in problems)
+
+
+def _further_problems(filled: Mapping[Any, Any], told: Sequence[FieldProblem], known: Known) -> list[FieldProblem]:
+    """What else is wrong with the fields that are well-formed, as far as those that are not have no say in it."""
+    broken = {first for problem in told for first in problem.pointer.split("/")[1:2]}
+    sound = {key: value for key, value in filled.items() if key not in broken}
+    try:
+        spec = SweepSpec.model_validate({**_STAND_INS, **sound})
+    except ValidationError:
+        return []
+    if "space" in broken:
+        return []
+    found = rule_problems(spec, known) if broken <= _JUDGE_NOTHING else space_problems(spec.space)
+    return found if _touch_jobs([*told, *found]) else [*found, *job_problems(spec)[0]]
 
 
 def _filled(document: Mapping[Any, Any], known: Known) -> tuple[dict[Any, Any], list[FieldProblem]]:

@@ -91,6 +91,20 @@ def test_all_problems_are_told_at_once() -> None:
     assert set(found) == {"/name", "/trails", "/space/optimizer.lr/log_uniform", "/job/from", "/sampler"}
     found = refused(space={"optimizer.lr": {"log_uniform": [0, 1]}, "x": {"int": [1, 2]}}, metric="acc", trials=3)
     assert set(found) == {"/space/optimizer.lr/log_uniform", "/space/x", "/metric"}
+    from_zero = {"optimizer.lr": {"log_uniform": [0, 1]}}
+    found = refused(trials="ten", space=from_zero)
+    assert set(found) == {"/trials", "/space/optimizer.lr/log_uniform"}
+    found = refused(name="My_Sweep", limits={"cost": 3}, job={**JOB, "epochs": -1})
+    assert set(found) == {"/name", "/limits/cost", "/job/epochs"}
+
+
+def test_a_field_that_cannot_be_read_makes_no_other_one_wrong() -> None:
+    assert set(refused(population="pbt", space={"optimizer.lr": BASE["space"]["optimizer.lr"]}, parallel="x")) == {
+        "/parallel"
+    }
+    conditional = {"config.dropout": BASE["space"]["config.dropout"], "config.regularise": {"choices": [True]}}
+    assert set(refused(space=conditional)) == {"/space/config.regularise/choices"}
+    assert set(refused(job=3, sampler="grid")) == {"/job"}
 
 
 @pytest.mark.parametrize(
