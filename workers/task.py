@@ -32,8 +32,8 @@ class TrainingTask:
     mapping of further values to record. ``weight(batch)`` is the number of units that the loss is
     a mean over (tokens, say); None means samples. ``evaluate(model, batch)`` gives means over the
     batch's samples. ``optimizer(params, lr)`` builds the optimizer; None means AdamW.
-    ``collate(samples)`` makes a batch; None means torch's default. ``length(sample)`` turns on
-    length-aware batching.
+    ``collate(samples)`` makes a batch; None means torch's default. ``length(sample)`` is for
+    length-aware batching, which is not built yet: a task that has it is refused.
     """
 
     model: nn.Module

@@ -57,6 +57,16 @@ def clean(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
+def _scale_of(row: Row[Any] | SimpleNamespace) -> Scale:
+    return Scale(
+        min=row.min_workers,
+        max=row.max_workers,
+        pinned=row.pinned_workers,
+        actor=row.scale_actor,
+        reason=row.scale_reason,
+    )
+
+
 def job_of(row: Row[Any] | SimpleNamespace) -> JobRow:
     """A row of ``jobs``, read or about to be inserted."""
     return JobRow(
@@ -68,13 +78,7 @@ def job_of(row: Row[Any] | SimpleNamespace) -> JobRow:
         version=row.version,
         changed=row.changed,
         goal=RunGoal(row.goal),
-        scale=Scale(
-            min=row.min_workers,
-            max=row.max_workers,
-            pinned=row.pinned_workers,
-            actor=row.scale_actor,
-            reason=row.scale_reason,
-        ),
+        scale=_scale_of(row),
         settings=_settings_of(row.settings),
         saves=row.saves,
         until=row.until,

@@ -39,12 +39,7 @@ class Served:
         return self.settings.public_url or self.url
 
 
-def serve(
-    settings: Settings,
-    environment: Mapping[str, str],
-    say: Say,
-    on_ready: Callable[[Served], None],
-) -> int:
+def serve(settings: Settings, environment: Mapping[str, str], say: Say, on_ready: Callable[[Served], None]) -> int:
     """Run the service of one home until it is told to stop; gives the exit code. Main thread only.
 
     Raises HomeError, AlreadyServedError, DatabaseServedError, PortTakenError and SettingsError before anything is

@@ -27,6 +27,7 @@ LIMIT_S = 400
 FIRST_POINT_LIMIT_S = 60.0
 """What was promised to whoever looks for the first time; several times what it takes."""
 STAYS = "the page stays up"
+FIRST_POINT = re.compile(r"first point on the chart ([\d.]+) s after the command")
 ROW = re.compile(r"([\d,]+)  +(\S.*?)  +(\d.*?)  +(\d+)")
 """Step, what, seconds without a step, steps lost."""
 
@@ -73,6 +74,9 @@ def assert_all_was_told(told: str, job: dict[str, Any], timeline: list[dict[str,
     assert (job["state"], job["progress"]["step"]) == ("SUCCEEDED", job["spec"]["steps"])
     assert job["progress"]["eval"]["accuracy"] >= 0.97
     assert_figures_agree(told, timeline)
+    first = FIRST_POINT.search(told)
+    assert first, told
+    assert float(first[1]) <= FIRST_POINT_LIMIT_S
     for sentence in ("Grew from 1 to 2 workers", "was lost", "went on with 1 of 2", "Shrank from 2 to 1"):
         assert sentence in told, told
     assert f"{job['progress']['samples']:,} samples in {job['spec']['steps']:,} steps, each counted once" in told

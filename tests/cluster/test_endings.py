@@ -178,7 +178,8 @@ def jobs(served: Serving) -> Iterator[Jobs]:
             for name, failing in FAILING.items():
                 made.submit(name, **failing.spec)
             made.wait("first")
-            made.submit("heir", init_from={"job": made.id_of("first")}, optimizer={"lr": STANDSTILL})
+            origin = {"job": made.id_of("first")}
+            made.submit("heir", init_from=origin, optimizer={"lr": STANDSTILL}, precision="auto")
             made.wait(*SUCCEEDING, *FAILING, "heir")
             yield made
         finally:
@@ -237,6 +238,10 @@ def test_a_job_begins_with_the_weights_of_the_one_that_it_names(jobs: Jobs, tmp_
     assert load_file(first)["weight"].all(), "weights are zeros before they are trained"
     assert heir.read_bytes() == first.read_bytes(), "at such a learning rate none changes"
     (start,) = [row for row in jobs.of("heir", "timeline")["timeline"] if row["kind"] == "start"]
+    precision, exchange = start["after"]["precision"], start["after"]["communication"]
+    assert precision["why"].startswith(f"auto: {precision['format']}, ")
+    assert "measured" in precision["why"]
+    assert (exchange["scheme"], exchange["why"].startswith("auto: no compression")) == ("none", True)
     assert f"with the weights of the latest checkpoint of job {jobs.id_of('first')}" in start["reason"]
 
 
