@@ -139,6 +139,8 @@ def test_a_tuner_that_is_interrupted_and_restored_submits_no_job_twice(script: S
     wait_for("their jobs to be cancelled", lambda: script.states() == ["CANCELLED"] * 3)
     script.start()
     script.wait_reports()  # each trial has found its job, which tells its first report anew
+    # A bad one that were far ahead of the good one would pass the rungs at which it is to be judged.
+    wait_for("their jobs to train again", lambda: script.states() == ["RUNNING"] * 3, LIMIT_S)
     script.train_on()
     results = script.results()
 
