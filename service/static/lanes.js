@@ -2,7 +2,7 @@
 import { clock, shortTime } from "./times.js";
 
 const LEFT = 56;
-export const RIGHT = 48;
+export const RIGHT = 60;
 
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const faded = (name, share) => `color-mix(in srgb, ${token(name)} ${share}%, transparent)`;
