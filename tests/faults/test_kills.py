@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from multiprocessing.context import ForkServerProcess
 
 import httpx2
@@ -15,14 +14,11 @@ import pytest
 from service.folders import token_file
 from service.reconciler.process import Exit
 from service.settings import Settings
-from tests.faults.diary import read_diary
-from tests.faults.evidence import gather
-from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.load import Load
 from tests.faults.noted import noted_spec
-from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, RECONCILER, Installation
-from tests.waiting import LIMIT_S, wait_for
+from tests.faults.settling import fence, judged, until
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -45,25 +41,6 @@ async def load(installation: Installation) -> AsyncIterator[Load]:
         yield Load(client, random.Random(SEED), noted_spec, most_jobs=60)
 
 
-async def judged(installation: Installation, load: Load) -> None:
-    """Let everything come to its end, and ask the oracle."""
-    states = await load.settle(90, installation.tend)
-    assert set(states) <= {"SUCCEEDED", "CANCELLED"}, states
-
-    async def look() -> list[Finding]:
-        case = Case(
-            evidence=gather(installation.settings),
-            notes=read_diary(installation.diary),
-            accepted=load.accepted,
-            deleted=load.deleted,
-            remains=await installation.cluster.remains(),
-        )
-        return judge(case)
-
-    assert_nothing_found(await at_rest(look, LIMIT_S))
-    assert load.wrong == []
-
-
 @pytest.mark.timeout(400)
 async def test_fifty_kills_under_mixed_load_lose_nothing_and_leave_nothing(
     installation: Installation, load: Load
@@ -77,7 +54,7 @@ async def test_fifty_kills_under_mixed_load_lose_nothing_and_leave_nothing(
             for name in rng.choice(((API,), (RECONCILER,), (RECONCILER,), (API, RECONCILER))):
                 installation.kill(name)
             installation.tend()
-    await judged(installation, load)
+    await judged(load, installation)
 
 
 async def test_a_reconciler_that_was_stopped_and_wakes_after_another_took_over_does_no_harm(
@@ -93,12 +70,7 @@ async def test_a_reconciler_that_was_stopped_and_wakes_after_another_took_over_d
             installation.thaw(stopped)
             await until(lambda stopped=stopped: not stopped.is_alive(), "the end of the first one")
             assert stopped.exitcode == Exit.FENCED_OUT
-    await judged(installation, load)
-
-
-def fence(installation: Installation) -> int:
-    """The number of the latest lease."""
-    return gather(installation.settings).fence
+    await judged(load, installation)
 
 
 async def stopped_between_transactions(installation: Installation) -> ForkServerProcess:
@@ -118,11 +90,3 @@ async def stopped_between_transactions(installation: Installation) -> ForkServer
             return process
         finally:
             connection.close()
-
-
-async def until(holds: Callable[[], object], what: str) -> None:
-    """Wait, while other tasks of this loop go on, until something holds."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
-        await asyncio.sleep(0.02)

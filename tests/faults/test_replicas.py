@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -15,16 +14,13 @@ import pytest
 from service.folders import token_file
 from service.reconciler.process import Exit
 from service.settings import load_settings
-from tests.faults.diary import read_diary
-from tests.faults.evidence import gather
-from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.load import Load
 from tests.faults.noted import noted_spec
-from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, RECONCILER, Installation
+from tests.faults.settling import fence, judged, until
 from tests.service.conftest import postgres
 from tests.service.postgres import PostgresServer
-from tests.waiting import LIMIT_S, wait_for
+from tests.waiting import wait_for
 
 __all__ = ["postgres"]
 
@@ -92,32 +88,13 @@ async def test_kills_of_either_and_successions_under_mixed_load_lose_nothing_and
             tend(replicas)
             if number % (NUM_KILLS // NUM_SUCCESSIONS) == 0:
                 await succeed(replicas)
-    states = await load.settle(90, lambda: tend(replicas))
-    assert set(states) <= {"SUCCEEDED", "CANCELLED"}, (states, told(replicas))
-    first, second = replicas
-
-    async def look() -> list[Finding]:
-        case = Case(
-            evidence=gather(first.settings, second.settings.home),
-            notes=read_diary(first.diary),
-            accepted=load.accepted,
-            deleted=load.deleted,
-            remains=await first.cluster.remains(),
-        )
-        return judge(case)
-
-    assert_nothing_found(await at_rest(look, LIMIT_S))
-    assert load.wrong == []
+    await judged(load, *replicas)
     assert len(load.accepted) > NUM_KILLS // 2
 
 
 def tend(replicas: Sequence[Installation]) -> None:
     for replica in replicas:
         replica.tend()
-
-
-def told(replicas: Sequence[Installation]) -> str:
-    return "\n".join(replica.told() for replica in replicas)
 
 
 async def succeed(replicas: Sequence[Installation]) -> None:
@@ -135,10 +112,6 @@ async def succeed(replicas: Sequence[Installation]) -> None:
     tend(replicas)
 
 
-def fence(replica: Installation) -> int:
-    return gather(replica.settings).fence
-
-
 def leader(replicas: Sequence[Installation]) -> Installation | None:
     """Whose reconciler of now has told that it leads with the newest fencing number."""
     newest = fence(replicas[0])
@@ -149,11 +122,3 @@ def led(replica: Installation) -> set[tuple[int, int]]:
     """Fencing number and process of each time that it came to lead."""
     lines = (json.loads(line) for line in replica.log(RECONCILER).splitlines() if line.startswith("{"))
     return {(line["fence"], line["process"]) for line in lines if line["event"] == "leading"}
-
-
-async def until(holds: Callable[[], object], what: str) -> None:
-    """Wait, while other tasks of this loop go on, until something holds."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
-        await asyncio.sleep(0.02)

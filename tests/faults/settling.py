@@ -1,0 +1,53 @@
+"""What tests under mixed load share at their end: everything comes to rest, and the oracle is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from tests.faults.diary import read_diary
+from tests.faults.evidence import gather
+from tests.faults.findings import Finding, assert_nothing_found, at_rest
+from tests.faults.load import Load
+from tests.faults.oracle import Case, judge
+from tests.faults.processes import Installation
+from tests.waiting import LIMIT_S
+
+
+async def judged(load: Load, first: Installation, *others: Installation) -> None:
+    """Let everything come to its end, and ask the oracle; ``others`` are replicas beside the first."""
+    replicas = (first, *others)
+
+    def tend() -> None:
+        for replica in replicas:
+            replica.tend()
+
+    states = await load.settle(90, tend)
+    assert set(states) <= {"SUCCEEDED", "CANCELLED"}, (states, *(replica.told() for replica in replicas))
+
+    async def look() -> list[Finding]:
+        case = Case(
+            evidence=gather(first.settings, *(other.settings.home for other in others)),
+            notes=read_diary(first.diary),
+            accepted=load.accepted,
+            deleted=load.deleted,
+            remains=await first.cluster.remains(),
+        )
+        return judge(case)
+
+    assert_nothing_found(await at_rest(look, LIMIT_S))
+    assert load.wrong == []
+
+
+def fence(installation: Installation) -> int:
+    """The number of the latest lease."""
+    return gather(installation.settings).fence
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Wait, while other tasks of this loop go on, until something holds."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
+        await asyncio.sleep(0.02)
