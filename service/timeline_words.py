@@ -191,7 +191,8 @@ def _batch(row: Mapping[str, Any]) -> str:
     if _num(row, "after", "global_batch") is not None:
         return _retuned(row)
     tried, kept = _num(row, "before", "micro_size"), _num(row, "after", "micro_size")
-    return f"Micro-batch{f' {tried} → {kept}' if kept else ''}{_who(row)}{_because(row)}"
+    sizes = f" {tried} → {kept}" if tried else f" {kept}" if kept else ""
+    return f"Micro-batch{sizes}{_because(row)}"
 
 
 def _limit(row: Mapping[str, Any]) -> str:

@@ -197,13 +197,19 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackOff:
-    """Memory ran out on a worker: from ``time`` on its forward passes have ``kept`` samples, no more ``tried``."""
+class MicroChange:
+    """From ``time`` on a worker's forward passes have ``after`` samples: as memory ran out, or as it is faster.
 
-    tried: int
-    kept: int
+    ``n`` counts a worker's changes; ``before`` is None where it is the first that was settled on. ``seconds`` a
+    sample by size, as far as they were measured.
+    """
+
+    n: int
+    before: int | None
+    after: int
     reason: str
     time: float
+    seconds: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +249,7 @@ class WorkerStatus:
     gpu_utilisation: float | None = None
     spans: tuple[RankSpan, ...] = ()
     cuts: tuple[Cut, ...] = ()
-    back_offs: tuple[BackOff, ...] = ()
+    micro_changes: tuple[MicroChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

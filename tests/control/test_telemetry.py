@@ -9,11 +9,11 @@ from workers.lr import LrPlan
 from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
-    BackOff,
     CheckpointInfo,
     Cut,
     FailedSave,
     LogChunk,
+    MicroChange,
     Phase,
     RoundRecord,
     TimelineRow,
@@ -266,18 +266,23 @@ def test_nothing_pending_is_nothing() -> None:
     assert Telemetry(G, Acknowledged()).pending() == Pending()
 
 
-def test_a_smaller_micro_batch_is_one_row_a_worker_and_size_with_its_reason() -> None:
+def test_a_change_of_the_micro_batch_is_one_row_a_worker_with_its_reason_and_what_was_measured() -> None:
     telemetry = Telemetry(G, Acknowledged())
-    halved = BackOff(tried=8, kept=4, reason="out of memory at 8 samples a forward pass; going on with 4", time=5.0)
+    chosen = MicroChange(n=1, before=None, after=8, reason="8 is the fastest", time=4.0, seconds={4: 2e-3, 8: 1e-3})
+    halved = MicroChange(n=2, before=8, after=4, reason="out of memory at 8 samples; going on with 4", time=5.0)
     for worker_id in ("1.1", "1.2", "1.1"):
-        telemetry.take(status(back_offs=(halved,), worker_id=worker_id, cursor=3 * G))
+        telemetry.take(status(micro_changes=(chosen, halved), worker_id=worker_id, cursor=3 * G))
     rows = telemetry.pending().timeline
-    assert [(r.kind, r.step, r.time, r.before, r.after) for r in rows] == 2 * [
-        (TimelineKind.BATCH, 3, 5.0, {"micro_size": 8}, {"micro_size": 4})
+    assert [(r.kind, r.step, r.time, r.actor, r.before, r.after) for r in rows] == 2 * [
+        (TimelineKind.BATCH, 3, 4.0, "micro_size", {}, {"micro_size": 8, "seconds_a_sample": {"4": 2e-3, "8": 1e-3}}),
+        (TimelineKind.BATCH, 3, 5.0, "controller", {"micro_size": 8}, {"micro_size": 4}),
     ]
-    assert sentence(asdict(rows[1])) == f"Micro-batch 8 → 4: worker 1.2: {halved.reason}"
+    assert [sentence(asdict(row)) for row in rows[2:]] == [
+        f"Micro-batch 8: worker 1.2: {chosen.reason}",
+        f"Micro-batch 8 → 4: worker 1.2: {halved.reason}",
+    ]
     telemetry.acknowledge(Acknowledged(timeline=frozenset(r.key for r in rows)))
-    telemetry.take(status(back_offs=(halved,)))
+    telemetry.take(status(micro_changes=(chosen, halved)))
     assert telemetry.is_drained
 
 

@@ -15,7 +15,7 @@ from workers.errors import DataError
 from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.training import data
-from workers.training.batching import Batcher, MicroSize, own_part, pieces
+from workers.training.batching import Batcher, own_part, pieces
 from workers.training.data import SampleOrder
 
 CPU = torch.device("cpu")
@@ -124,14 +124,3 @@ def test_rows_of_tensors_come_as_default_collate_would_give_them() -> None:
     assert all(
         torch.equal(mine, theirs) and mine.dtype == theirs.dtype for mine, theirs in zip(batch, expected, strict=True)
     )
-
-
-def test_a_micro_size_is_halved_only_where_nobody_fixed_it() -> None:
-    auto, fixed = MicroSize(None), MicroSize(8)
-    assert auto.within(100) == 100
-    assert auto.halve(100)
-    assert auto.within(100) == 50
-    assert auto.within(20) == 20
-    assert not auto.halve(1)
-    assert fixed.within(100) == 8
-    assert not fixed.halve(8)

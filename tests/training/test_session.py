@@ -178,13 +178,13 @@ def test_nothing_that_a_worker_tells_shows_a_secret(monkeypatch: pytest.MonkeyPa
         log = Path(log_path(group.assignment(worker)))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(f"token {secret}\n")
-        session._mailbox.back_off(8, 4, f"out of memory at {secret}")
+        session._mailbox.micro_changed(before=8, after=4, reason=f"out of memory at {secret}")
         failed = FailedSave(path="p", step=1, time=0.0, message=f"no access with {secret}")
         monkeypatch.setattr(session._mailbox, "_failed_saves", lambda: (failed,))
         status = group.poll()[worker]
     assert status.stop is not None
     assert status.stop.failure is not None
     told = [status.stop.failure.message, status.stop.failure.traceback, status.logs[0].data.decode()]
-    told += [status.failed_saves[0].message, status.back_offs[0].reason]
+    told += [status.failed_saves[0].message, status.micro_changes[0].reason]
     assert [text for text in told if secret in text] == []
     assert all("***" in text for text in told)

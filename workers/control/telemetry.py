@@ -16,11 +16,11 @@ from workers.control.spans import SpanBuffer
 from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import (
     Acknowledged,
-    BackOff,
     CheckpointInfo,
     Cut,
     FailedSave,
     LogChunk,
+    MicroChange,
     RankSpan,
     RoundRecord,
     TimelineRow,
@@ -90,8 +90,8 @@ class Telemetry:
         self._spans.take(status.spans)
         for cut in status.cuts:
             self._note_cut(cut, status)
-        for back_off in status.back_offs:
-            self._note_back_off(back_off, status)
+        for change in status.micro_changes:
+            self._note_micro_change(change, status)
         for chunk in status.logs:
             self.take_log(chunk)
         for info in status.checkpoints:
@@ -117,17 +117,17 @@ class Telemetry:
         )
         self._note_repeated(row)
 
-    def _note_back_off(self, back_off: BackOff, status: WorkerStatus) -> None:
-        """A row a worker and size; a worker's sizes only shrink."""
+    def _note_micro_change(self, change: MicroChange, status: WorkerStatus) -> None:
+        """A row a worker and change."""
         row = TimelineRow(
-            key=f"micro_size/{status.worker_id}/{back_off.kept}",
+            key=f"micro_size/{status.worker_id}/{change.n}",
             kind=TimelineKind.BATCH,
-            time=back_off.time,
+            time=change.time,
             step=(status.cursor or 0) // self._global_size,
-            actor="controller",
-            reason=f"worker {status.worker_id}: {back_off.reason}",
-            before={"micro_size": back_off.tried},
-            after={"micro_size": back_off.kept},
+            actor="micro_size" if change.seconds else "controller",
+            reason=f"worker {status.worker_id}: {change.reason}",
+            before={} if change.before is None else {"micro_size": change.before},
+            after={"micro_size": change.after, **_seconds(change)},
             cost_s=0.0,
             steps_lost=0,
         )
@@ -280,6 +280,13 @@ class Telemetry:
                 chosen.append(replace(chunk, data=chunk.data[:room]))
                 room -= len(chunk.data)
         return chosen
+
+
+def _seconds(change: MicroChange) -> dict[str, object]:
+    """What was measured, as a timeline row can hold it."""
+    if not change.seconds:
+        return {}
+    return {"seconds_a_sample": {str(size): float(f"{value:.4g}") for size, value in change.seconds.items()}}
 
 
 def _failed_row(failed: FailedSave) -> TimelineRow:

@@ -1,9 +1,10 @@
-"""After a lack of memory: a smaller micro-batch from now on, or words why there is none."""
+"""Another micro-batch from now on, as memory or speed ask for it; or words why there is none that fits."""
 
 from __future__ import annotations
 
 from workers.errors import OutOfMemoryError, described
 from workers.training.mailbox import Mailbox
+from workers.training.micro import Choice
 from workers.training.setup import Setup
 
 
@@ -20,7 +21,16 @@ def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int) -> No
         raise too_big(setup, error, tried) from error
     told = f"out of memory at {tried} samples a forward pass; going on with {tried // 2} ({described(error)})"
     print(told, flush=True)
-    mailbox.back_off(tried, tried // 2, told)
+    setup.micro.replaced(tried // 2)
+    mailbox.micro_changed(before=tried, after=tried // 2, reason=told)
+
+
+def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
+    """Tell what was settled on, where it is not what it was before."""
+    before = setup.micro.replaced(choice.size)
+    if before != choice.size:
+        print(f"micro-batch: {choice.reason}", flush=True)
+        mailbox.micro_changed(before=before, after=choice.size, reason=choice.reason, seconds=choice.seconds)
 
 
 def too_big(setup: Setup, error: Exception, tried: int) -> OutOfMemoryError:

@@ -93,22 +93,3 @@ def seed_all(seed: int, round: int, position: int) -> None:
         generator.manual_seed(mixed)
     random.seed(mixed)
     np.random.seed(mixed)  # the generator that users' data code draws from
-
-
-class MicroSize:
-    """Samples of a forward pass: the whole part as long as memory allows, else what was found to fit."""
-
-    def __init__(self, fixed: int | None) -> None:
-        self._fixed = fixed
-        self._limit = fixed
-
-    def within(self, num_samples: int) -> int:
-        """The size for a part of ``num_samples``; at least 1."""
-        return max(1, num_samples if self._limit is None else min(num_samples, self._limit))
-
-    def halve(self, tried: int) -> bool:
-        """Remember that ``tried`` samples did not fit; False where a smaller size may not be chosen."""
-        if self._fixed is not None or tried <= 1:
-            return False
-        self._limit = tried // 2
-        return True

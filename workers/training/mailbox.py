@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
 from workers.plan import Plan, PlanId
 from workers.status import (
     Acknowledged,
-    BackOff,
     BuildInfo,
     CheckpointInfo,
     Cut,
     FailedSave,
     LogChunk,
+    MicroChange,
     Phase,
     RoundRecord,
     StopCause,
@@ -34,6 +34,7 @@ from workers.training.records import NAMES_REASON, RECORDS_REASON, NameBound, Re
 from workers.training.spans import RoundCost, Spans
 
 WAIT_SLICE_S = 1.0
+MAX_MICRO_CHANGES = 16
 ERROR_REASON = (
     f"an error of the job's code was longer than the {MAX_MESSAGE_CHARS:,} characters kept of its message, or the "
     f"{MAX_TRACEBACK_CHARS:,} of its traceback; its middle is left out"
@@ -91,7 +92,7 @@ class Mailbox:
         self._names = NameBound()
         self._spans = Spans(worker_id)
         self._cuts: dict[str, Cut] = {}
-        self._back_offs: tuple[BackOff, ...] = ()
+        self._micro_changes: tuple[MicroChange, ...] = ()
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._finished_checkpoints: Callable[[], list[CheckpointInfo]] = list
         self._failed_saves: Callable[[], tuple[FailedSave, ...]] = tuple
@@ -168,7 +169,7 @@ class Mailbox:
                 gpu_utilisation=self._gauges.gpu_utilisation,
                 spans=self._spans.newest(),
                 cuts=tuple(self._cuts.values()),
-                back_offs=self._back_offs,
+                micro_changes=self._micro_changes,
             )
 
     @property
@@ -310,10 +311,16 @@ class Mailbox:
         """Take new readings."""
         self._gauges = gauges
 
-    def back_off(self, tried: int, kept: int, reason: str) -> None:
-        """Tell that memory asks for ``kept`` samples a forward pass from now on, as ``tried`` were too many."""
-        self._gauges = replace(self._gauges, micro_size=kept)
-        self._back_offs += (BackOff(tried=tried, kept=kept, reason=reason, time=time.time()),)
+    def micro_changed(
+        self, *, before: int | None, after: int, reason: str, seconds: Mapping[int, float] | None = None
+    ) -> None:
+        """Tell that forward passes have ``after`` samples from now on; ``seconds`` a sample by size, where measured."""
+        self._gauges = replace(self._gauges, micro_size=after)
+        number = 1 + (self._micro_changes[-1].n if self._micro_changes else 0)
+        change = MicroChange(
+            n=number, before=before, after=after, reason=reason, time=time.time(), seconds=dict(seconds or {})
+        )
+        self._micro_changes = (*self._micro_changes, change)[-MAX_MICRO_CHANGES:]
 
     def spent(self, rank: int, unix_s: float, cost: RoundCost) -> None:
         """Tell what the round that was committed at ``unix_s`` cost this worker."""

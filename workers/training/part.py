@@ -10,7 +10,7 @@ from workers.errors import OutOfMemoryError
 from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
-from workers.training.back_off import MemoryInExchangeError, back_off
+from workers.training.back_off import MemoryInExchangeError, back_off, settle
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.vector import LocalSums
@@ -28,7 +28,7 @@ class Part:
         self.plan = plan
         self.size = min(plan.global_batch, setup.total_samples - setup.state.cursor)
         self.begin, self.end = batching.own_part(plan, rank, self.size)
-        self.micro = setup.micro.within(self.end - self.begin)
+        self.micro = setup.micro.begin(self.end - self.begin)
         self.sums = LocalSums()
         self.times = RoundTimes()
 
@@ -44,12 +44,15 @@ class Part:
         """
         while True:
             try:
-                self._accumulate()
-                return
+                choice = self._setup.micro.run(self._accumulate, self.end - self.begin, self.micro)
             except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
                 self._back_off(error)
+            else:
+                if choice is not None:
+                    settle(self._setup, self._mailbox, choice)
+                return
             # Only here, after the exception, are the frames gone that held its activations.
             self._state.buffers.rollback()
 

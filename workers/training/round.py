@@ -12,6 +12,7 @@ from workers.errors import DivergedError, described
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
+from workers.training.back_off import settle
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.schemes import Scheme, scheme_named
@@ -64,7 +65,8 @@ class Rounds:
 
     def adapt(self, plan: Plan) -> None:
         """Take over the sections of a plan that has come into force."""
-        self._setup.precision.apply(plan.precision)
+        if self._setup.precision.apply(plan.precision):
+            self._setup.micro.again()
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
 
     def restart_clock(self) -> None:
@@ -246,6 +248,8 @@ class Rounds:
         now_s, times, gauges = time.perf_counter(), part.times, self._gauges
         step_s, self._committed_s = now_s - self._committed_s, now_s
         if gauges.is_due():
+            if (choice := self._setup.micro.watch()) is not None:
+                settle(self._setup, self._mailbox, choice)
             self._mailbox.gauge(gauges.gauges(part.micro))
         cost = RoundCost(
             step_s=step_s,

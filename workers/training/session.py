@@ -100,7 +100,7 @@ class Session:
             stop=stop,
             failure=secrets.failure(status.failure),
             failed_saves=tuple(replace(save, message=secrets.text(save.message)) for save in status.failed_saves),
-            back_offs=tuple(replace(each, reason=secrets.text(each.reason)) for each in status.back_offs),
+            micro_changes=tuple(replace(each, reason=secrets.text(each.reason)) for each in status.micro_changes),
         )
 
     def halt(self, term: int, plan_id: PlanId) -> None:

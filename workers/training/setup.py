@@ -16,9 +16,11 @@ from workers.spec import JobSpec
 from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training import build, memory
-from workers.training.batching import Batcher, MicroSize
+from workers.training.batching import Batcher
 from workers.training.data import SampleOrder
 from workers.training.device import pick_device
+from workers.training.micro import MicroSize
+from workers.training.micro_batch import MicroBatch, least_size
 from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.state import TrainingState
@@ -40,7 +42,7 @@ class Setup:
     evaluation: Batcher | None
     num_eval: int
     precision: PrecisionApplier
-    micro: MicroSize
+    micro: MicroBatch
     total_samples: int
 
     @property
@@ -104,7 +106,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         else None,
         num_eval=len(task.eval_data) if task.eval_data is not None else 0,
         precision=PrecisionApplier(device),
-        micro=MicroSize(fixed if isinstance(fixed, int) else None),
+        micro=MicroBatch(MicroSize(fixed if isinstance(fixed, int) else None, least_size(task.model)), device),
         total_samples=spec.total_samples(len(task.train_data)),
     )
 

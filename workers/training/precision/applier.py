@@ -21,10 +21,11 @@ class PrecisionApplier:
         self._enter: Callable[[], AbstractContextManager[object]] = nullcontext
         self.format = Format.FP32
 
-    def apply(self, precision: Precision) -> None:
-        """Compute in this format from the next ``computing`` on; repeating it changes nothing."""
-        self.format = precision.format
+    def apply(self, precision: Precision) -> bool:
+        """Compute in this format from the next ``computing`` on; False where that changes nothing."""
+        is_other, self.format = precision.format is not self.format, precision.format
         self._enter = nullcontext if precision.format is Format.FP32 else self._autocast
+        return is_other
 
     def remove(self) -> None:
         """Compute as the user's code alone would."""

@@ -1,0 +1,184 @@
+"""The micro-batch that fits and is the fastest: the search by itself, and in workers that train."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.training import reference
+from tests.training.group import Group
+from tests.training.tasks import Regression, Script, mlp, mse
+from workers.status import WorkerStatus
+from workers.task import TrainingTask
+from workers.training.micro import FILL, Choice, MicroSize, Room
+from workers.training.micro_batch import least_size
+
+MIB = 2**20
+BASE = 100 * MIB
+NO_LIMIT = Room()
+
+Cost = Callable[[int], float]
+
+
+def settle(sizes: MicroSize, part: int, seconds: Cost, held: Cost, room: Room = NO_LIMIT) -> Choice:
+    """Rounds of ``part`` samples until a size is settled on; ``seconds`` and ``held`` are of one forward pass."""
+    for _ in range(100):
+        size = sizes.begin(part, lambda: BASE)
+        assert 1 <= size <= part
+        assert held(size) <= (room.limit_bytes or held(size)), "a size was tried that does not fit"
+        choice = sizes.measured(size, seconds(size) / size, round(held(size)), room)
+        if choice is not None:
+            assert not sizes.is_trying
+            assert sizes.within(part) == choice.size
+            return choice
+    raise AssertionError("no size was settled on")
+
+
+def held(size: int) -> float:
+    return BASE + size * MIB
+
+
+@given(
+    part=st.integers(16, 5000),
+    overhead=st.floats(1e-5, 1e-2),
+    cache=st.integers(2, 4096),
+    slower=st.floats(1.2, 3.0),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_size_found_is_nearly_the_fastest_of_all_in_spite_of_noise(
+    part: int, overhead: float, cache: int, slower: float, seed: int
+) -> None:
+    noise = random.Random(seed)
+
+    def plain(size: int) -> float:
+        """A fixed cost, and a cost a sample that is higher where a pass leaves the cache."""
+        return overhead + 1e-4 * (size if size <= cache else cache + (size - cache) * slower)
+
+    choice = settle(MicroSize(None), part, lambda s: plain(s) * (1 + abs(noise.gauss(0, 0.02))), lambda s: BASE)
+    best = min(plain(s) / s for s in (-(-part // 2**i) for i in range(part.bit_length())))
+    assert plain(choice.size) / choice.size <= 1.12 * best
+
+
+def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> None:
+    room = Room(limit_bytes=400 * MIB)
+    sizes = MicroSize(None)
+    choice = settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, room)
+    assert choice.size == 256
+    assert held(256) <= FILL * 400 * MIB < held(512)
+    assert "512 would not fit" in choice.reason
+    assert sizes.expected_bytes(256) == pytest.approx(held(256), rel=0.02)
+    assert sorted(choice.seconds) == [8, 16, 128, 256]
+
+
+def test_others_that_take_memory_make_it_smaller_and_what_they_give_back_is_used_again() -> None:
+    sizes = MicroSize(None)
+    settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=400 * MIB))
+    assert sizes.watch(lambda: Room(limit_bytes=380 * MIB)) is None
+    smaller = sizes.watch(lambda: Room(limit_bytes=200 * MIB))
+    assert smaller is not None
+    assert smaller.size == sizes.within(1024) == 64
+    assert "256 samples a forward pass would take about 356 MiB of the 200 MiB" in smaller.reason
+    assert sizes.watch(lambda: Room(limit_bytes=200 * MIB)) is None
+    assert sizes.watch(lambda: Room(limit_bytes=2000 * MIB)) is None
+    assert settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB)).size == 1024
+
+
+def test_a_size_at_which_memory_ran_out_is_never_tried_again() -> None:
+    sizes = MicroSize(None)
+    tried = []
+    for _ in range(30):
+        size = sizes.begin(256, lambda: BASE)
+        tried.append(size)
+        while size > 40:
+            assert sizes.halve(size)
+            size = sizes.within(256)
+        if sizes.measured(size, 1e-3 / size, 0, NO_LIMIT) is not None:
+            break
+    assert max(tried) > 40
+    assert sum(size > 40 for size in tried) == 1
+    assert 32 <= sizes.within(256) <= 40
+
+
+def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> None:
+    sizes = MicroSize(None)
+    settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held)
+    assert sizes.begin(20, lambda: BASE) == 20
+    assert not sizes.is_trying
+    assert sizes.begin(64, lambda: BASE) == 64
+    for _ in range(2):
+        assert not sizes.is_trying
+        sizes.begin(512, lambda: BASE)
+    assert sizes.is_trying
+    sizes.again()
+
+
+def test_nothing_is_tried_where_the_spec_fixes_the_size_or_the_part_is_small() -> None:
+    fixed, small = MicroSize(8), MicroSize(None)
+    assert [fixed.begin(100, lambda: BASE), small.begin(12, lambda: BASE)] == [8, 12]
+    assert not fixed.is_trying
+    assert not small.is_trying
+    assert not fixed.halve(8)
+    assert small.halve(12)
+    assert small.within(12) == 6
+    assert small.within(13) == 5  # three passes alike instead of 6, 6 and 1
+    assert not small.halve(1)
+
+
+def test_batch_normalisation_is_given_enough_samples_for_its_statistics() -> None:
+    assert least_size(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))) == 32
+    assert least_size(nn.Linear(1, 1)) == 1
+    tried = set()
+    sizes = MicroSize(None, least=32)
+    settle(sizes, 128, lambda s: tried.add(s) or 1e-4 * s, held)  # type: ignore[func-returns-value]
+    assert min(tried) >= 32
+
+
+PART = 64
+STEPS = 30
+
+
+def sgd(params: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=lr)
+
+
+def slow_from(limit: int) -> Callable[[nn.Module, Any], torch.Tensor]:
+    """A loss whose passes of more than ``limit`` samples, and each pass as such, take long."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        until_s = time.perf_counter() + (0.001 if len(batch[0]) <= limit else 0.02)
+        while time.perf_counter() < until_s:
+            pass
+        return mse(model, batch)
+
+    return loss
+
+
+def test_a_worker_finds_its_micro_batch_while_it_trains_as_plain_torch_would() -> None:
+    models: list[nn.Module] = []
+
+    def task() -> TrainingTask:
+        models.append(model := mlp(torch.float64))
+        return TrainingTask(model=model, train_data=Regression(200, torch.float64), loss=slow_from(16), optimizer=sgd)
+
+    with Group(Script(task=task), steps=STEPS, batch={"global_size": PART}, optimizer={"lr": 0.05}) as group:
+        workers = group.start(1)
+        group.train(workers)
+        status: WorkerStatus = group.await_done(workers)[workers[0]]
+        losses = group.losses()
+    model, data = mlp(torch.float64), reference.batches(Regression(200, torch.float64), PART, 0, STEPS)
+    plain = reference.train(model, sgd(model.parameters(), 0.05), data, mse)
+    assert losses == pytest.approx(plain.losses, abs=1e-10)
+    assert reference.distance(plain.model, models[0]) < 1e-10
+    [change] = status.micro_changes
+    assert (change.before, change.after, status.micro_size) == (None, 16, 16)
+    assert change.seconds[16] < change.seconds[8]
+    assert change.seconds[16] < change.seconds[32]

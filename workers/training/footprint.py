@@ -1,0 +1,100 @@
+"""How much memory this worker's device still has for it, and the most that a round has held."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import torch
+
+from workers.training.device import memory_bytes as held
+from workers.training.micro import Room
+
+__all__ = ["held", "peak_bytes", "release", "restart_peak", "room", "wait"]
+
+SHARE = 0.5
+"""Of the memory that nobody uses on a machine without a limit: other workers may come to it at the same time."""
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+_RESET_PEAK = "5"  # proc(5): "resets the peak resident set size to the process's current"
+
+
+def restart_peak(device: torch.device) -> None:
+    """Forget the most that was held so far, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    elif device.type == "cpu":
+        try:
+            _CLEAR.write_text(_RESET_PEAK)
+        except OSError:
+            return
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most that this process held on the device since ``restart_peak``; what it holds now where nobody tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    if device.type == "cpu" and (peak := _kib("VmHWM:", _STATUS)) is not None:
+        return peak
+    return held(device)
+
+
+def room(device: torch.device) -> Room:
+    """What this worker may hold on the device by now: its limit, or what others leave it, whichever is less."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        fraction = torch.cuda.get_per_process_memory_fraction(device)
+        own = int(torch.cuda.memory_reserved(device))
+        return Room(limit_bytes=min(own + free, round(fraction * total)), is_enforced=True)
+    if device.type != "cpu":
+        return Room()
+    limited = _data_left()
+    shared = [left for left in (_machine_left(), _cgroup_left()) if left is not None]
+    lefts = [*([limited] if limited is not None else []), *(round(SHARE * left) for left in shared)]
+    if not lefts:
+        return Room()
+    return Room(limit_bytes=held(device) + min(lefts), is_enforced=limited is not None and limited == min(lefts))
+
+
+def wait(device: torch.device) -> None:
+    """Wait until what this thread has given the device is done."""
+    if device.type != "cpu":
+        torch.accelerator.current_stream(device).synchronize()
+
+
+def release(device: torch.device) -> None:
+    """Give back what the allocator keeps for later, so that others can have it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _data_left() -> int | None:
+    """Bytes until the limit that ``memory.enforce_limit`` set on a CPU, None where there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    used = _kib("VmData:", _STATUS)
+    return None if soft == resource.RLIM_INFINITY or used is None else max(0, soft - used)
+
+
+def _machine_left() -> int | None:
+    return _kib("MemAvailable:", _MEMINFO)
+
+
+def _cgroup_left() -> int | None:
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    return max(0, int(limit) - used) if limit.isdigit() else None
+
+
+def _kib(name: str, path: Path) -> int | None:
+    """A line such as ``VmHWM: 12 kB`` in bytes; None where there is no such line."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)

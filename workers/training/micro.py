@@ -1,0 +1,251 @@
+"""How many samples a forward pass: the fastest size that fits, found by trying sizes while training.
+
+However a part of a batch is cut, its sums are the same: a size is tried in rounds that count like all
+others, and no step is spent on it. Pure: the clock and the memory are read by whoever calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+LEAST_PART = 16
+"""Smaller parts are computed whole: there is nothing worth trying."""
+
+FIRST = 8
+JUMP = 3
+"""Doublings skipped at once while a forward pass of twice the samples takes next to no longer."""
+
+_IDLE = 1.3
+_CLOSE = 1.15
+_EQUAL = 1.01
+_NUM_REPEATS = 4
+_MAX_ROUNDS = 40
+_NUM_OTHER_PARTS = 2
+_OTHER_PART = 1.5
+FILL = 0.9
+"""The share of the memory that a size may be expected to take; the rest is for what a fit does not see."""
+
+_FULL = 0.97
+_FREE = 0.8
+_RESOLUTION_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory of this worker in bytes: ``limit_bytes`` of it may be used, None where nobody can tell.
+
+    ``is_enforced``: an allocation past it raises an error, instead of ending the process.
+    """
+
+    limit_bytes: int | None = None
+    is_enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One size: ``seconds`` a sample of each measured round, the first round left out; ``peak_bytes`` held at most."""
+
+    seconds: tuple[float, ...] = ()
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What was settled on, and why; ``seconds`` a sample by size, as far as they were measured."""
+
+    size: int
+    reason: str
+    seconds: Mapping[int, float]
+
+
+class MicroSize:
+    """Samples of a forward pass of one worker; ``fixed`` is the spec's, None for ``auto``.
+
+    ``least`` is the smallest size that is tried. A size at which memory ran out is never tried again.
+    """
+
+    def __init__(self, fixed: int | None, least: int = 1) -> None:
+        self._fixed, self._least = fixed, least
+        self._limit = fixed
+        self._part = 0
+        self._num_other = 0
+        self._num_rounds = 0
+        self._base_bytes = 0
+        self._trials: dict[int, Trial] = {}
+        self._size: int | None = None
+        self._excluded: list[int] = []
+        self.is_trying = False
+
+    def within(self, num_samples: int) -> int:
+        """The size for a part of ``num_samples``, at least 1; forward passes of one part are alike in size."""
+        target = num_samples if self._target is None else min(num_samples, self._target)
+        if self._fixed is not None or num_samples == 0:
+            return max(1, target)
+        num_passes = -(-num_samples // max(1, target))
+        return -(-num_samples // num_passes)
+
+    def begin(self, num_samples: int, held_bytes: Callable[[], int]) -> int:
+        """The size for the next round's part, which may begin to try others; ``held_bytes`` reads what is held."""
+        is_other = not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
+        # A single other part is the job's last: it is not worth beginning again.
+        self._num_other = self._num_other + 1 if is_other and self._part else 0
+        if self._fixed is None and is_other and (self._num_other == 0 or self._num_other >= _NUM_OTHER_PARTS):
+            self._part, self._num_other = num_samples, 0
+            self._begin(held_bytes())
+        return self.within(num_samples)
+
+    def again(self) -> None:
+        """What a pass takes has changed: try anew from the next round on."""
+        self._part = 0
+
+    def measured(self, size: int, seconds: float, peak_bytes: int, room: Room) -> Choice | None:
+        """Take what a round at ``size`` took: seconds a sample, bytes held at most. The choice once it is made."""
+        known, self._num_rounds = self._trials.get(size), self._num_rounds + 1
+        if known is None:  # libraries set themselves up in the first round of a size, the optimizer in the very first
+            self._trials[size] = Trial()
+        else:
+            peak_bytes = max(peak_bytes, known.peak_bytes)
+            self._trials[size] = replace(known, seconds=(*known.seconds, seconds), peak_bytes=peak_bytes)
+        following = self._following(room)
+        if following is not None and self._num_rounds < _MAX_ROUNDS:
+            self._size = following
+            return None
+        self.is_trying = False
+        return self._settled()
+
+    def watch(self, read: Callable[[], Room]) -> Choice | None:
+        """Follow the memory: a smaller size where others have taken of it; tried anew where it is there again."""
+        if self.is_trying or self._fixed is not None or self._size is None:
+            return None
+        room = read()
+        if room.limit_bytes is None:
+            return None
+        expected = self._expected_bytes(self._size)
+        if expected is not None and expected > _FULL * room.limit_bytes:
+            fitting = [s for s in self._sizes if s < self._size and self._fits(s, room)]
+            if not fitting:
+                return None
+            self._excluded.append(self._size)
+            before, self._size = self._size, fitting[-1]
+            told = f"{before} samples a forward pass would take about {_mib(expected)} of the {_mib(room.limit_bytes)}"
+            return Choice(size=self._size, reason=f"{told} that there are by now", seconds=self._seconds())
+        if any((self._expected_bytes(s) or 0) < _FREE * room.limit_bytes for s in self._excluded):
+            self.again()
+        return None
+
+    def halve(self, tried: int) -> bool:
+        """Remember that ``tried`` samples did not fit; False where a smaller size may not be chosen."""
+        if self._fixed is not None or tried <= 1:
+            return False
+        self._limit = tried // 2
+        self._trials = {size: trial for size, trial in self._trials.items() if size <= self._limit}
+        if self._size is not None and self._size > self._limit:
+            self._size = self._limit
+        return True
+
+    def expected_bytes(self, num_samples: int) -> int | None:
+        """What this worker is expected to hold at most with the present size; None while nobody knows."""
+        return self._expected_bytes(self.within(num_samples))
+
+    @property
+    def _target(self) -> int | None:
+        return self._limit if self._size is None else self._size
+
+    @property
+    def _sizes(self) -> list[int]:
+        """What may be tried, ascending: the part cut in one, in two, in four."""
+        largest = self._part if self._limit is None else min(self._part, self._limit)
+        sizes = {-(-self._part // num_passes) for num_passes in _powers(self._part)}
+        return sorted(s for s in sizes if min(self._least, largest) <= s <= largest) or [max(1, largest)]
+
+    def _begin(self, held_bytes: int) -> None:
+        self._trials, self._excluded, self._num_rounds = {}, [], 0
+        self._base_bytes, self._size = held_bytes, None
+        self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
+        if self.is_trying:
+            self._size = max((s for s in self._sizes if s <= FIRST), default=self._sizes[0])
+
+    def _following(self, room: Room) -> int | None:
+        """The next size to try, None when enough is known."""
+        sizes, seconds = self._sizes, self._seconds()
+        cold = [size for size, trial in self._trials.items() if not trial.seconds]
+        if cold:
+            return cold[0]
+        best = min(seconds, key=lambda s: seconds[s])
+        if (untried := self._untried(sizes, best, room)) is not None:
+            return untried
+        close = [s for s in seconds if seconds[s] <= _CLOSE * seconds[best]]
+        if len(close) == 1:
+            return None
+        rarest = min(close, key=lambda s: (len(self._trials[s].seconds), s))
+        return rarest if len(self._trials[rarest].seconds) < _NUM_REPEATS else None
+
+    def _untried(self, sizes: Sequence[int], best: int, room: Room) -> int | None:
+        """A size beside the best one; further up, where passes of more samples hardly take longer."""
+        if best not in sizes:
+            return None
+        at = sizes.index(best)
+        above = list(sizes[at + 1 : at + 1 + (JUMP if self._is_idle(best) else 1)])
+        self._excluded += [s for s in above[:1] if not self._fits(s, room) and s not in self._excluded]
+        fitting = [s for s in above if self._fits(s, room)]
+        beside = fitting[-1:] + fitting[:1] + list(sizes[max(0, at - 1) : at])
+        return next((s for s in beside if s not in self._trials), None)
+
+    def _is_idle(self, size: int) -> bool:
+        """Whether a pass of ``size`` samples took hardly longer than one of the next smaller size that was tried."""
+        seconds = self._seconds()
+        smaller = [s for s in seconds if s < size]
+        if not smaller or size < max(seconds):
+            return False
+        before = max(smaller)
+        return seconds[size] * size <= _IDLE * seconds[before] * before
+
+    def _fits(self, size: int, room: Room) -> bool:
+        if room.limit_bytes is None or (size in self._trials and self._trials[size].peak_bytes <= room.limit_bytes):
+            return True
+        expected = self._expected_bytes(size)
+        if expected is not None:
+            return expected <= FILL * room.limit_bytes
+        known = [(s, trial.peak_bytes) for s, trial in self._trials.items() if trial.peak_bytes]
+        if not known:
+            return True
+        largest, peak_bytes = max(known)
+        doubled = peak_bytes + max(0, peak_bytes - self._base_bytes)
+        return size <= 2 * largest and (room.is_enforced or doubled <= FILL * room.limit_bytes)
+
+    def _expected_bytes(self, size: int) -> int | None:
+        """Bytes = a + b * samples through the two largest sizes that were measured; None with fewer."""
+        known = sorted((s, trial.peak_bytes) for s, trial in self._trials.items() if trial.peak_bytes)
+        if len(known) < 2:
+            return None
+        (low, low_bytes), (high, high_bytes) = known[-2:]
+        # What is finer than memory is handed out in must not be taken for nothing.
+        slope = max(0, high_bytes - low_bytes + _RESOLUTION_BYTES * (size > high)) / (high - low)
+        return round(high_bytes + slope * (size - high))
+
+    def _seconds(self) -> dict[int, float]:
+        """The least seconds a sample by size: what else the machine did only ever adds."""
+        return {size: min(trial.seconds) for size, trial in sorted(self._trials.items()) if trial.seconds}
+
+    def _settled(self) -> Choice | None:
+        seconds = self._seconds()
+        if not seconds:
+            return None
+        least = min(seconds.values())
+        self._size = min(s for s in seconds if seconds[s] <= _EQUAL * least)
+        told = ", ".join(f"{s}: {1e6 * seconds[s]:.3g} µs" for s in seconds)
+        reason = f"{self._size} samples a forward pass are the fastest of those tried, a sample took {told}"
+        expected = self._expected_bytes(self._size)
+        more = "" if expected is None else f"; the worker holds about {_mib(expected)}"
+        left = [s for s in self._excluded if s > max(seconds)]
+        refused = f"; {left[0]} would not fit into the memory that there is" if left else ""
+        return Choice(size=self._size, reason=f"{reason}{more}{refused}", seconds=seconds)
+
+
+def _powers(part: int) -> list[int]:
+    return [2**i for i in range(max(1, part).bit_length())]
+
+
+def _mib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"

@@ -1,0 +1,60 @@
+"""This worker's micro-batch: sizes tried by the clock and the memory of its device, and what was chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from workers.training import footprint
+from workers.training.micro import Choice, MicroSize
+
+LEAST_NORMALISED = 32
+"""Samples that batch normalisation needs for its statistics: Wu and He 2018, arXiv 1803.08494, figure 1."""
+
+
+class MicroBatch:
+    """``sizes`` decides, on what the device of this worker tells."""
+
+    def __init__(self, sizes: MicroSize, device: torch.device) -> None:
+        self._sizes, self._device = sizes, device
+        self._settled: int | None = None
+        self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
+        self.expected_bytes = sizes.expected_bytes
+
+    def begin(self, num_samples: int) -> int:
+        """The size for the coming round's part; call it once a round."""
+        return self._sizes.begin(num_samples, lambda: footprint.held(self._device))
+
+    def run(self, compute: Callable[[], None], num_samples: int, size: int) -> Choice | None:
+        """Compute a part of ``num_samples`` at ``size``; a choice where the size was on trial and is settled now."""
+        if not self._sizes.is_trying or num_samples == 0:
+            compute()
+            return None
+        footprint.restart_peak(self._device)
+        started_s = time.perf_counter()
+        compute()
+        footprint.wait(self._device)
+        seconds = (time.perf_counter() - started_s) / num_samples
+        peak_bytes, room = footprint.peak_bytes(self._device), footprint.room(self._device)
+        return self._sizes.measured(size, seconds, peak_bytes, room)
+
+    def watch(self) -> Choice | None:
+        """Follow the memory that there is; a choice where it asks for fewer samples."""
+        choice = self._sizes.watch(lambda: footprint.room(self._device))
+        if choice is not None:
+            footprint.release(self._device)
+        return choice
+
+    def replaced(self, size: int) -> int | None:
+        """Settle on ``size``, and tell which one that replaces; None where it is the first."""
+        before, self._settled = self._settled, size
+        return before
+
+
+def least_size(model: nn.Module) -> int:
+    """The smallest micro-batch that may be chosen for a model without asking."""
+    return LEAST_NORMALISED if any(isinstance(module, _NormBase) for module in model.modules()) else 1
