@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.training import reference
-from tests.training.group import Group
+from tests.training.group import Group, ProcessGroup
+from tests.training.hungry import HELD_BYTES
 from tests.training.tasks import Regression, Script, mlp, mse
 from workers.status import WorkerStatus
 from workers.task import TrainingTask
+from workers.training import stopwatch
 from workers.training.micro import FILL, Choice, MicroSize, Room
 from workers.training.micro_batch import least_size
 
@@ -182,3 +185,34 @@ def test_a_worker_finds_its_micro_batch_while_it_trains_as_plain_torch_would() -
     assert (change.before, change.after, status.micro_size) == (None, 16, 16)
     assert change.seconds[16] < change.seconds[8]
     assert change.seconds[16] < change.seconds[32]
+
+
+def hungry(steps: int, memory_bytes: int | None) -> WorkerStatus:
+    spec = {"steps": steps, "batch": {"global_size": PART}, "resources": {"memory_bytes": memory_bytes}}
+    with ProcessGroup(entrypoint="tests.training.hungry:build", **spec) as group:
+        workers = group.start(1)
+        group.train(workers)
+        return group.await_done(workers)[workers[0]]
+
+
+def test_a_worker_stays_within_its_memory_without_ever_running_out_of_it() -> None:
+    roomy = hungry(14, None)
+    assert [change.after for change in roomy.micro_changes] == [PART]
+    tight = hungry(14, roomy.memory_bytes + 25 * HELD_BYTES)
+    [change] = tight.micro_changes
+    assert (change.before, change.after) == (None, 16)
+    assert "32 would not fit into the memory" in change.reason
+
+
+def test_the_watch_leaves_out_what_a_thread_waited_for_a_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "schedstat"
+    told.write_text("5 0 1\n")
+    monkeypatch.setattr(stopwatch, "_SCHEDSTAT", told)
+    watch = stopwatch.Stopwatch()
+    assert watch.seconds() > 0.0
+    told.write_text(f"5 {10**15} 1\n")
+    assert watch.seconds() == 0.0
+    told.unlink()
+    assert watch.seconds() > 0.0

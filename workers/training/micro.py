@@ -17,6 +17,7 @@ JUMP = 3
 """Doublings skipped at once while a forward pass of twice the samples takes next to no longer."""
 
 _IDLE = 1.3
+_LEVEL = 1.08
 _CLOSE = 1.15
 _EQUAL = 1.01
 _NUM_REPEATS = 4
@@ -173,7 +174,8 @@ class MicroSize:
         if cold:
             return cold[0]
         best = min(seconds, key=lambda s: seconds[s])
-        if (untried := self._untried(sizes, best, room)) is not None:
+        level = [s for s in seconds if s in sizes and seconds[s] <= _LEVEL * seconds[best]]
+        if (untried := self._untried(sizes, level, room)) is not None:
             return untried
         close = [s for s in seconds if seconds[s] <= _CLOSE * seconds[best]]
         if len(close) == 1:
@@ -181,15 +183,15 @@ class MicroSize:
         rarest = min(close, key=lambda s: (len(self._trials[s].seconds), s))
         return rarest if len(self._trials[rarest].seconds) < _NUM_REPEATS else None
 
-    def _untried(self, sizes: Sequence[int], best: int, room: Room) -> int | None:
-        """A size beside the best one; further up, where passes of more samples hardly take longer."""
-        if best not in sizes:
+    def _untried(self, sizes: Sequence[int], level: Sequence[int], room: Room) -> int | None:
+        """A size beside those that are about the fastest; further up, where larger passes hardly take longer."""
+        if not level:
             return None
-        at = sizes.index(best)
-        above = list(sizes[at + 1 : at + 1 + (JUMP if self._is_idle(best) else 1)])
+        low, high = sizes.index(min(level)), sizes.index(max(level))
+        above = list(sizes[high + 1 : high + 1 + (JUMP if self._is_idle(sizes[high]) else 1)])
         self._excluded += [s for s in above[:1] if not self._fits(s, room) and s not in self._excluded]
         fitting = [s for s in above if self._fits(s, room)]
-        beside = fitting[-1:] + fitting[:1] + list(sizes[max(0, at - 1) : at])
+        beside = fitting[-1:] + fitting[:1] + list(sizes[max(0, high - 1) : high]) + list(sizes[max(0, low - 1) : low])
         return next((s for s in beside if s not in self._trials), None)
 
     def _is_idle(self, size: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -11,6 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from workers.training import footprint
 from workers.training.micro import Choice, MicroSize
+from workers.training.stopwatch import Stopwatch
 
 LEAST_NORMALISED = 32
 """Samples that batch normalisation needs for its statistics: Wu and He 2018, arXiv 1803.08494, figure 1."""
@@ -35,10 +35,10 @@ class MicroBatch:
             compute()
             return None
         footprint.restart_peak(self._device)
-        started_s = time.perf_counter()
+        watch = Stopwatch()
         compute()
         footprint.wait(self._device)
-        seconds = (time.perf_counter() - started_s) / num_samples
+        seconds = watch.seconds() / num_samples
         peak_bytes, room = footprint.peak_bytes(self._device), footprint.room(self._device)
         return self._sizes.measured(size, seconds, peak_bytes, room)
 
