@@ -15,6 +15,7 @@ from service.jobs import Jobs
 from service.logs import Kept, LogText, log_text, tail_text
 from service.rank_history import AttemptSpan
 from service.records import JobFilter, JobRow, Point
+from service.report import NUM_POINTS, is_judged, sections
 from service.states import PLACED_STATES, JobState
 from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
@@ -30,6 +31,7 @@ MANY_KEYS = 5
 MAX_TIMELINE_ROWS = 10_000
 MAX_NEWEST_CHANGES = 400
 MAX_NEWEST_CHECKPOINTS = 100
+MAX_JUDGED_CHANGES = 100
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
 MAX_NAMED_JOBS = 5
@@ -118,6 +120,14 @@ class Telemetry:
         return NewestTimeline(
             rows=[timeline_document(row) for row in reversed(found)], num_rows=found[0].seq if found else 0
         )
+
+    async def report(self, job_id: str) -> Document:
+        """``{sections}``: what the newest changes did to the job's throughput. Raises NotFoundError."""
+        await self._jobs.get(job_id)
+        rows = await self._store.timeline_newest(job_id, MAX_NEWEST_CHANGES, 1)
+        judged = [row for row in reversed(rows) if is_judged(row)][-MAX_JUDGED_CHANGES:]
+        near = await self._store.near(job_id, {row.seq: row.time for row in judged}, NUM_POINTS)
+        return {"sections": sections(judged, near)}
 
     async def logs(self, job_id: str, query: LogQuery) -> LogText:
         """Log text and where to go on. Raises NotFoundError, BadRequestError."""

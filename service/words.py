@@ -198,3 +198,11 @@ def cost(amounts: Mapping[str, Any] | None) -> str:
     if paid is not None:
         return f"{'< 0.01' if paid < 0.01 else f'{paid:,.2f}'} {amounts['currency']}"
     return f"{duration(amounts['worker_s'])} of a worker"
+
+
+def gain(section: Mapping[str, Any]) -> str:
+    """The gain of a report's section with its bounds: ``1.84 (1.79 to 1.90)``; a dash where it was not measured."""
+    if section["gain"] is None:
+        return "–"
+    bounds = "" if section["low"] is None else f" ({section['low']:.2f} to {section['high']:.2f})"
+    return f"{section['gain']:.2f}{bounds}"

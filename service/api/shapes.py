@@ -242,6 +242,32 @@ class ExplanationShape(Shape):
     remedy: str | None
 
 
+class ReportSection(Shape):
+    """A change and what it did: medians of samples a second, their ratio, and how sure that is.
+
+    ``expected`` is the gain that was predicted. What is null could not be measured.
+    """
+
+    name: str
+    kind: str
+    step: int
+    actor: str
+    before: float | None
+    after: float | None
+    gain: float | None
+    low: float | None
+    high: float | None
+    num_measured: int
+    expected: float | None
+    evidence: str
+
+
+class Report(Shape):
+    """What each optimisation did to a job, oldest first."""
+
+    sections: list[ReportSection]
+
+
 class Difference(Shape):
     """A leaf of the specs that is not the same in all jobs; ``values`` by job id."""
 

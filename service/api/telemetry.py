@@ -1,4 +1,4 @@
-"""What jobs told: ``/jobs/{id}/metrics, timeline, logs, explain, checkpoints, files`` and ``/compare``."""
+"""What jobs told: ``/jobs/{id}/metrics, timeline, logs, explain, report, checkpoints, files`` and ``/compare``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from service.api.problems import Answer
 from service.api.requests import MAX_INT, Use
 from service.api.schema import failures
-from service.api.shapes import Checkpoints, Comparison, ExplanationShape, Metrics, OutputFiles, Timeline
+from service.api.shapes import Checkpoints, Comparison, ExplanationShape, Metrics, OutputFiles, Report, Timeline
 from service.errors import InvalidError
 from service.local_files import Download
 from service.telemetry import DEFAULT_POINTS, LogQuery, MetricsQuery
@@ -70,6 +70,12 @@ async def logs(
 async def explain(job_id: str, use: Use) -> Answer:
     """Why it waits or failed, in words."""
     return Answer(await use.telemetry.explain(job_id))
+
+
+@router.get("/jobs/{job_id}/report", operation_id="jobs_report", response_model=Report, responses=failures(404))
+async def report(job_id: str, use: Use) -> Answer:
+    """What each optimisation did to the job, measured: steps before a change against steps after it."""
+    return Answer(await use.telemetry.report(job_id))
 
 
 @router.get(

@@ -21,7 +21,18 @@ ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why; the tim
 def register(app: typer.Typer) -> None:
     """Add the commands of this file to the command line."""
     changing: list[Callable[..., None]] = [submit, scale, cancel, pause, resume, retry, download]
-    looking: list[Callable[..., None]] = [jobs, show, logs, metrics, timeline, explain, compare, checkpoints, cluster]
+    looking: list[Callable[..., None]] = [
+        jobs,
+        show,
+        logs,
+        metrics,
+        timeline,
+        explain,
+        report,
+        compare,
+        checkpoints,
+        cluster,
+    ]
     for panel, commands in ((PANEL, changing), (LOOK, looking)):
         for command in commands:
             app.command(command.__name__, rich_help_panel=panel)(command)
@@ -124,6 +135,15 @@ def explain(job: JobArgument, output: FormOption = Form.TEXT, url: UrlOption = N
 
     with connect(url, home) as client:
         looking.explain_job(client, job, output)
+
+
+def report(job: JobArgument, output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:
+    """Tell what each optimisation did to a job, measured in its own steps."""
+    from service.cli import looking
+    from service.cli.connection import connect
+
+    with connect(url, home) as client:
+        looking.report_job(client, job, output)
 
 
 def compare(

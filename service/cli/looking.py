@@ -116,6 +116,28 @@ def explain_job(client: Client, reference: str, form: Form) -> None:
     show(form, told, "\n".join(line for line in lines if line))
 
 
+def report_job(client: Client, reference: str, form: Form) -> None:
+    """What each optimisation did."""
+    job = client.find_job(reference)
+    told = client.get(f"/jobs/{job['id']}/report")
+    if not told["sections"] and form is Form.TEXT:
+        console().print("nothing has been changed yet whose worth could be measured; `timeline` tells what happened")
+        return
+    columns = ("step", "change", "gain", "expected", "measured")
+    show(form, told, table(columns, (_section_row(section) for section in told["sections"])))
+
+
+def _section_row(section: dict[str, Any]) -> tuple[str, ...]:
+    expected = section["expected"]
+    return (
+        words.count(section["step"]),
+        section["name"],
+        words.gain(section),
+        "–" if expected is None else f"{expected:.2f}",
+        section["evidence"],
+    )
+
+
 def compare_jobs(client: Client, references: list[str], form: Form) -> None:
     """Where the specs of jobs differ, and the last value of each common metric."""
     jobs = [client.find_job(reference) for reference in references]

@@ -23,6 +23,7 @@ TABS: Mapping[str, str] = {
     "checkpoints": "Checkpoints",
     "files": "Files",
     "spec": "Spec",
+    "report": "Report",
 }
 NUM_NEWEST = 5
 

@@ -43,6 +43,7 @@ class JobPages:
             "checkpoints": self._checkpoints,
             "files": self._files,
             "spec": self._spec,
+            "report": self._report,
         }
         self._parts: Mapping[str, Callable[[Document, Request], Awaitable[dict[str, Any]]]] = {
             "summary": self._summary,
@@ -162,6 +163,10 @@ class JobPages:
         except OSError as error:
             return {"files": {"rows": [], "problem": str(error)}}
         return {"files": {"rows": tabs.files_view(job, found), "problem": None}}
+
+    async def _report(self, job: Document, request: Request) -> dict[str, Any]:
+        found = await self._source.telemetry.report(job["id"])
+        return {"report": found["sections"][::-1]}
 
     async def _spec(self, job: Document, request: Request) -> dict[str, Any]:
         listed, _ = await self._source.listed(ListQuery(page_size=NUM_OTHERS))

@@ -58,6 +58,7 @@ _FILTERS: Mapping[str, Callable[..., Any]] = {
     "metric_value_of": lambda value, key: words.metric_value(key or "", value),
     "workers_word": words.workers,
     "cost_word": words.cost,
+    "gain": words.gain,
 }
 
 

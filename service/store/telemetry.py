@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,8 +13,10 @@ from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, se
 
 from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
+from service.report import Near
 from service.store.database import Database
 from service.store.moves import fetch_job
+from service.store.near import points_near
 from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
@@ -83,6 +85,16 @@ class TelemetryStore:
             return found
 
         return await asyncio.to_thread(_points_of, await self._database.read(work))
+
+    async def near(self, job_id: str, moments: Mapping[int, float], limit: int) -> dict[int, Near]:
+        """At most ``limit`` points a side of each moment (Unix seconds), by the moments' keys."""
+
+        def work(conn: Connection) -> dict[int, tuple[Sequence[_PointRow], Sequence[_PointRow]]]:
+            parts = visible_parts(conn, job_id)
+            return {key: points_near(conn, job_id, parts, moment, limit) for key, moment in moments.items()}
+
+        found = await self._database.read(work)
+        return {key: Near(_points_of(before), _points_of(after)) for key, (before, after) in found.items()}
 
     async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
         """Rows with ``seq`` above ``after``, oldest first."""

@@ -125,21 +125,18 @@ def _serve(pipe: Connection, case: Case, micro_size: int | str, limit_bytes: int
         session = Session(_assignment(spec, Path(folder)), FakeStore(), None)
         session.start()
         status = session.poll(1, _plan(spec), Acknowledged(), False)
-        before = footprint.held(torch.device("cpu"))
         while not turns.is_over and status.phase is not Phase.FAILED:
             time.sleep(POLL_S)
-            before = footprint.held(torch.device("cpu")) if turns.began_s is None else before
             status = session.poll(1, None, Acknowledged(), False)
-        pipe.send(_told(status, before, footprint.peak_bytes(torch.device("cpu"))))
+        pipe.send(_told(status, footprint.peak_bytes(torch.device("cpu"))))
         time.sleep(WAIT_S)  # until it is ended: its training thread may stand in a turn
 
 
-def _told(status: WorkerStatus, before: int, peak: int) -> dict[str, Any]:
+def _told(status: WorkerStatus, peak: int) -> dict[str, Any]:
     return {
         "failure": None if status.failure is None else status.failure.message,
         "micro_size": status.micro_size,
         "changes": [(c.before, c.after, c.reason) for c in status.micro_changes],
-        "before_bytes": before,
         "peak_bytes": peak,
         "rounds": status.round,
     }
@@ -188,15 +185,15 @@ def _plan(spec: JobSpec) -> Plan:
 
 
 def _limits(case: Case) -> dict[str, int]:
-    """A roomy and a tight limit, from what a whole batch in one pass takes without any."""
-    probe = Contender(case, case.global_batch, None)
+    """A roomy and a tight limit, from what the smallest size and a whole batch in one pass hold without any."""
+    least, most = (_held(case, size) for size in (case.sizes[0], case.global_batch))
+    return {"roomy": least + round(ROOMY * (most - least)), "tight": least + round(TIGHT * (most - least))}
+
+
+def _held(case: Case, micro_size: int) -> int:
+    probe = Contender(case, micro_size, None)
     probe.rounds(4)
-    told = probe.end()
-    taken = told["peak_bytes"] - told["before_bytes"]
-    return {
-        "roomy": told["before_bytes"] + round(ROOMY * taken),
-        "tight": told["before_bytes"] + round(TIGHT * taken),
-    }
+    return int(probe.end()["peak_bytes"])
 
 
 def compare(name: str, label: str, limit_bytes: int, num_blocks: int, output: Path | None) -> None:

@@ -306,7 +306,7 @@ async def test_lists_are_filtered(client: httpx2.AsyncClient) -> None:
 
 
 NO_JOBS = ["job_none", "job_" + "0" * 26, "%2e%2e", "job_01" + "%00" * 4, "a" * 5000]
-PARTS = ["", "/metrics", "/timeline", "/events", "/logs", "/checkpoints", "/files", "/explain"]
+PARTS = ["", "/metrics", "/timeline", "/events", "/logs", "/checkpoints", "/files", "/explain", "/report"]
 
 
 async def test_a_job_that_is_not_there_is_not_found(subtests: pytest.Subtests, client: httpx2.AsyncClient) -> None:

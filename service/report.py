@@ -1,0 +1,135 @@
+"""What each optimisation did to a job: its steps before a change against its steps after it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, TypeAlias
+
+from service.documents import Document
+from service.records import Point, TimelineEntry
+from service.words import number
+
+KINDS = frozenset({"resize", "batch", "precision", "exchange"})
+"""Rows of a timeline that tell of a change to what a step costs."""
+
+NUM_POINTS = 64
+_NUM_SETTLING = 2
+_LEAST_POINTS = 3
+_MEASURE = "samples_per_s"
+_COMPARED: Mapping[str, str] = {"workers": "Workers", "global_batch": "Global batch", "parts": "Shares"}
+"""What a row says of both sides, in the order in which it names a change."""
+
+_Numbers: TypeAlias = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Points of one lineage up to a change and after it, by growing round."""
+
+    before: Sequence[Point]
+    after: Sequence[Point]
+
+
+def is_judged(row: TimelineEntry) -> bool:
+    """Whether a row tells of a change whose worth can be measured."""
+    return row.kind in KINDS and (_changed(row) is not None or _micro(row) is not None)
+
+
+def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Document]:
+    """One for each judged row, oldest first; ``near`` has what was measured around a row, by its ``seq``.
+
+    Throughput is compared: medians of at most ``NUM_POINTS`` steps a side between the change before and the one
+    after, the first two after a change left out. ``low`` and ``high`` are two standard errors of the ratio of two
+    medians away from the gain, from their median absolute deviations. None where there are too few steps.
+    """
+    judged = [row for row in rows if is_judged(row)]
+    bounds = [float("-inf"), *(row.time for row in judged), float("inf")]
+    spans = zip(bounds, bounds[2:], strict=False)
+    return [_section(row, near.get(row.seq, Near((), ())), span) for row, span in zip(judged, spans, strict=True)]
+
+
+def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Document:
+    expected = row.after.get("expected_gain")
+    about: Document = {"step": row.step, "kind": row.kind, "actor": row.actor, "expected": expected}
+    trials = _micro(row)
+    if trials is not None:
+        return {**about, **_of_trials(row, trials)}
+    key = _changed(row)
+    assert key is not None
+    before = _numbers([p for p in near.before if p.time > span[0]], key, row.before.get(key))
+    after = _numbers([p for p in near.after if p.time < span[1]], key, row.after.get(key))[_NUM_SETTLING:]
+    name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
+    return {**about, "name": name, **_compared(before, after), "evidence": _evidence(row, before, after)}
+
+
+def _changed(row: TimelineEntry) -> str | None:
+    """What the row says to be another than before; None where it says nothing of both sides."""
+    for key in _COMPARED:
+        if row.before.get(key) and row.after.get(key) and row.before[key] != row.after[key]:
+            return key
+    return None
+
+
+def _micro(row: TimelineEntry) -> Mapping[int, float] | None:
+    """Seconds a sample by micro-batch, where the row settled on another size than the largest that was tried."""
+    told = row.after.get("seconds_a_sample")
+    if not isinstance(told, Mapping) or not told:
+        return None
+    trials = {int(size): float(seconds) for size, seconds in told.items()}
+    chosen = row.after.get("micro_size")
+    return trials if chosen in trials and chosen != max(trials) else None
+
+
+def _of_trials(row: TimelineEntry, trials: Mapping[int, float]) -> Document:
+    chosen, largest = int(row.after["micro_size"]), max(trials)
+    return {
+        "name": f"Micro-batch {chosen} instead of {largest}",
+        "before": 1 / trials[largest],
+        "after": 1 / trials[chosen],
+        "gain": trials[largest] / trials[chosen],
+        "low": None,
+        "high": None,
+        "num_measured": len(trials),
+        "evidence": f"computing alone, sizes tried in turns: {row.reason}",
+    }
+
+
+def _numbers(points: Sequence[Point], key: str, value: Any) -> list[float]:
+    """Throughput of the points that were trained as one side of the change says."""
+    alike = [p for p in points if key not in p.values or p.values[key] == value]
+    return [p.values[_MEASURE] for p in alike if p.values.get(_MEASURE, 0.0) > 0.0]
+
+
+def _compared(before: _Numbers, after: _Numbers) -> Document:
+    is_enough = min(len(before), len(after)) >= _LEAST_POINTS
+    gain = median(after) / median(before) if is_enough else None
+    doubt = 2 * (_error(before) ** 2 + _error(after) ** 2) ** 0.5 if is_enough else 0.0
+    return {
+        "before": median(before) if before else None,
+        "after": median(after) if after else None,
+        "gain": gain,
+        "low": None if gain is None else gain * max(0.0, 1 - doubt),
+        "high": None if gain is None else gain * (1 + doubt),
+        "num_measured": len(before) + len(after),
+    }
+
+
+def _error(numbers: _Numbers) -> float:
+    """The standard error of a median, relative to it: 1.2533 sigma / sqrt(n), sigma from the absolute deviations."""
+    middle = median(numbers)
+    deviation = 1.4826 * median(abs(n - middle) for n in numbers)
+    return float(1.2533 * deviation / len(numbers) ** 0.5 / middle)
+
+
+def _evidence(row: TimelineEntry, before: _Numbers, after: _Numbers) -> str:
+    sides = f"{len(before)} steps before and {len(after)} after"
+    if min(len(before), len(after)) < _LEAST_POINTS:
+        return f"{sides}, which is too few to tell; {row.reason}"
+    told = f"medians of {sides}: {number(median(before))} and {number(median(after))} samples a second"
+    return f"{told}; {row.reason}"
+
+
+def _told(value: Any) -> str:
+    return " and ".join(str(part) for part in value) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,131 @@
+"""What each change did: the arithmetic, and the report of a job with a long history over HTTP."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from service.api.shapes import Report
+from service.records import Point, TimelineEntry
+from service.report import NUM_POINTS, Near, is_judged, sections
+from service.services import Services
+from service.words import gain
+from tests.service.given import START_S, leader, placed, record, row, snapshot
+from tests.service.query_plans import bad_steps, noted_statements, num_rows
+from workers.plan import TimelineKind
+from workers.status import RoundRecord
+
+
+def entry(seq: int = 1, time: float = 100.0, kind: str = "resize", **sides: Any) -> TimelineEntry:
+    before, after = sides.get("before", {"workers": 1}), sides.get("after", {"workers": 2, "expected_gain": 1.8})
+    return TimelineEntry(
+        seq=seq, attempt=1, changed=1, key=f"k{seq}", kind=kind, time=time, step=50, actor="scaling", reason="room",
+        before=before, after=after, cost_s=0.1, steps_lost=0,
+    )  # fmt: skip
+
+
+def point(time: float, speed: float, **values: float) -> Point:
+    return Point(round(time), round(time), time, {"samples_per_s": speed, **values}, 1)
+
+
+def steps(begin: float, num: int, speed: float, noise: float = 0.0, **values: float) -> list[Point]:
+    rng = random.Random(begin)
+    return [point(begin + i, speed * (1 + noise * rng.uniform(-1, 1)), **values) for i in range(num)]
+
+
+def test_a_gain_is_the_ratio_of_medians_with_bounds_that_hold_the_true_one() -> None:
+    near = Near(steps(60, 40, 100, 0.2, workers=1), steps(101, 40, 180, 0.2, workers=2))
+    [section] = sections([entry()], {1: near})
+    assert section["name"] == "Workers 1 → 2"
+    assert section["low"] < 1.8 < section["high"]
+    assert section["high"] - section["low"] < 0.5
+    assert section["gain"] == pytest.approx(section["after"] / section["before"])
+    assert (section["num_measured"], section["expected"]) == (78, 1.8)
+    assert "medians of 40 steps before and 38 after" in section["evidence"]
+    assert gain(section).startswith("1.")
+
+
+def test_steps_under_another_plan_than_the_two_of_a_change_are_left_out() -> None:
+    slow_to_agree = steps(101, 5, 100, workers=1)
+    near = Near(steps(90, 10, 100, workers=1), [*slow_to_agree, *steps(106, 10, 200, workers=2)])
+    [section] = sections([entry()], {1: near})
+    assert (section["gain"], section["low"], section["high"], section["num_measured"]) == (2.0, 2.0, 2.0, 18)
+
+
+def test_a_change_is_measured_from_the_one_before_to_the_one_after() -> None:
+    batch = {"before": {"global_batch": 32}, "after": {"global_batch": 64}}
+    rows = [entry(1, 100.0), entry(2, 120.0, "batch", **batch)]
+    middle = steps(101, 19, 200, workers=2, global_batch=32)
+    last = steps(121, 19, 300, workers=2, global_batch=64)
+    first = steps(60, 40, 100, workers=1, global_batch=32)
+    near = {1: Near(first, [*middle, *last]), 2: Near([*first, *middle], last)}
+    told = sections(rows, near)
+    assert [(s["name"], s["gain"], s["before"], s["after"]) for s in told] == [
+        ("Workers 1 → 2", 2.0, 100, 200),
+        ("Global batch 32 → 64", 1.5, 200, 300),
+    ]
+
+
+def test_what_was_not_measured_enough_is_told_without_a_figure() -> None:
+    [section] = sections([entry()], {1: Near(steps(90, 10, 100), steps(101, 4, 200))})
+    assert (section["gain"], section["low"], section["high"]) == (None, None, None)
+    assert section["evidence"].startswith("10 steps before and 2 after, which is too few to tell")
+    assert gain(section) == "–"
+    assert sections([entry()], {})[0]["gain"] is None
+
+
+def test_a_micro_batch_is_compared_with_the_largest_that_was_tried() -> None:
+    after = {"micro_size": 16, "seconds_a_sample": {"8": 2e-3, "16": 1e-3, "64": 1.5e-3}}
+    [section] = sections([entry(kind="batch", before={}, after=after)], {})
+    assert (section["name"], section["gain"], section["num_measured"]) == ("Micro-batch 16 instead of 64", 1.5, 3)
+    assert not is_judged(entry(kind="batch", before={}, after={**after, "micro_size": 64}))
+    assert not is_judged(entry(kind="batch", before={"micro_size": 8}, after={"micro_size": 4}))
+    assert not is_judged(entry(kind="checkpoint", before={}, after={}))
+
+
+def told_at(number: int, speed: float, workers: int) -> RoundRecord:
+    return replace(record(number, samples_per_s=speed, workers=workers), time=START_S + number)
+
+
+@pytest.mark.anyio
+async def test_the_report_of_a_long_job_reads_only_the_steps_around_its_changes(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    job = await placed(services.store, fence)
+    change = replace(row("plan/1/2", cost_s=0.1), time=START_S + 600.5, kind=TimelineKind.RESIZE)
+    # Thinned here and there, as buffers that nobody fetched are.
+    rounds = [n for n in range(1, 1001) if n % 7 or n > 900]
+    records = [told_at(n, 100.0 if n <= 600 else 150.0, 1 if n <= 600 else 2) for n in rounds]
+    await services.store.reconciler.fold(snapshot(job, records, timeline=(change,)), fence)
+    answer = await client.get(f"/api/v1/jobs/{job.id}/report")
+    [section] = Report.model_validate(answer.json()).sections
+    assert (section.gain, section.before, section.after) == (1.5, 100.0, 150.0)
+    assert section.num_measured == 2 * NUM_POINTS - 2
+    engine = await services.store.database.read(lambda conn: conn.engine)
+
+    async def read() -> int:
+        with noted_statements(engine) as statements:
+            await services.telemetry.report(job.id)
+        assert await services.store.database.read(lambda conn: bad_steps(conn, statements)) == []
+        return await services.store.database.read(lambda conn: num_rows(conn, statements))
+
+    before = await read()
+    more = [told_at(n, 150.0, 2) for n in range(1001, 3001)]
+    await services.store.reconciler.fold(snapshot(job, more), fence)
+    assert await read() <= before + 2  # two more halvings
+    page = (await client.get(f"/jobs/{job.id}?tab=report")).text
+    assert "Workers 1 → 2" in page
+    assert "1.50 (1.50 to 1.50)" in page
+
+
+@pytest.mark.anyio
+async def test_a_job_that_has_not_begun_has_an_empty_report(client: httpx2.AsyncClient, services: Services) -> None:
+    job = await placed(services.store, await leader(services.store))
+    assert (await client.get(f"/api/v1/jobs/{job.id}/report")).json() == {"sections": []}
+    assert "Nothing has been changed yet" in (await client.get(f"/jobs/{job.id}?tab=report")).text
+    assert (await client.get("/api/v1/jobs/01ARZ3NDEKTSV4RRFFQ69G5FAV/report")).status_code == 404
