@@ -25,9 +25,8 @@ _MAX_ROUNDS = 40
 _NUM_OTHER_PARTS = 2
 _OTHER_PART = 1.5
 FILL = 0.9
-"""The share of the memory that a size may be expected to take; the rest is for what a fit does not see."""
+"""The share of the free memory that a size may be expected to take; the rest is for what a fit does not see."""
 
-_FULL = 0.97
 _FREE = 0.8
 _RESOLUTION_BYTES = 2**20
 
@@ -36,11 +35,13 @@ _RESOLUTION_BYTES = 2**20
 class Room:
     """Memory of this worker in bytes: ``limit_bytes`` of it may be used, None where nobody can tell.
 
-    ``is_enforced``: an allocation past it raises an error, instead of ending the process.
+    ``is_enforced``: an allocation past it raises an error, instead of ending the process. ``is_shared``: others take
+    of it and give back, so that it moves.
     """
 
     limit_bytes: int | None = None
     is_enforced: bool = False
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +121,12 @@ class MicroSize:
         if self.is_trying or self._fixed is not None or self._size is None:
             return None
         room = read()
-        if room.limit_bytes is None:
+        if room.limit_bytes is None or not room.is_shared:
             return None
         expected = self._expected_bytes(self._size)
-        if expected is not None and expected > _FULL * room.limit_bytes:
-            fitting = [s for s in self._sizes if s < self._size and self._fits(s, room)]
+        if expected is not None and expected > room.limit_bytes:
+            bound = self._bound(room.limit_bytes)
+            fitting = [s for s in self._sizes if s < self._size and (self._expected_bytes(s) or 0) <= bound]
             if not fitting:
                 return None
             self._excluded.append(self._size)
@@ -204,17 +206,20 @@ class MicroSize:
         return seconds[size] * size <= _IDLE * seconds[before] * before
 
     def _fits(self, size: int, room: Room) -> bool:
-        if room.limit_bytes is None or (size in self._trials and self._trials[size].peak_bytes <= room.limit_bytes):
+        """Whether a size may be tried; twice the largest so far in any case, where too much is only an error."""
+        if room.limit_bytes is None or not self._trials or size in self._trials:
             return True
+        bound = self._bound(room.limit_bytes)
+        largest = max(self._trials)
         expected = self._expected_bytes(size)
-        if expected is not None:
-            return expected <= FILL * room.limit_bytes
-        known = [(s, trial.peak_bytes) for s, trial in self._trials.items() if trial.peak_bytes]
-        if not known:
-            return True
-        largest, peak_bytes = max(known)
-        doubled = peak_bytes + max(0, peak_bytes - self._base_bytes)
-        return size <= 2 * largest and (room.is_enforced or doubled <= FILL * room.limit_bytes)
+        if expected is None:
+            peak_bytes = self._trials[largest].peak_bytes
+            expected = peak_bytes + max(0, peak_bytes - self._base_bytes)
+            return size <= 2 * largest and (room.is_enforced or expected <= bound)
+        return expected <= bound or (room.is_enforced and size <= 2 * largest)
+
+    def _bound(self, limit_bytes: int) -> float:
+        return limit_bytes - (1 - FILL) * max(0, limit_bytes - self._base_bytes)
 
     def _expected_bytes(self, size: int) -> int | None:
         """Bytes = a + b * samples through the two largest sizes that were measured; None with fewer."""
