@@ -135,6 +135,21 @@ class RankSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankLoad:
+    """A run of rounds in which one worker had the same part: what such a part costs it by itself.
+
+    ``n`` counts a worker's runs from 1. ``samples`` is its part of a round, ``seconds`` the median of ``num_rounds``
+    committed rounds: fetching and computing, without waits for others.
+    """
+
+    n: int
+    plan_id: PlanId
+    samples: int
+    num_rounds: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """Bytes of one worker's log from ``offset`` on; ``rank`` is the rank it had, None before it had one."""
 
@@ -248,6 +263,7 @@ class WorkerStatus:
     memory_bytes: int = 0
     gpu_utilisation: float | None = None
     spans: tuple[RankSpan, ...] = ()
+    loads: tuple[RankLoad, ...] = ()
     cuts: tuple[Cut, ...] = ()
     micro_changes: tuple[MicroChange, ...] = ()
 

@@ -94,16 +94,16 @@ def rate_of(samples_per_s: tuple[float, ...]) -> Rate | None:
     return Rate(samples_per_s=middle, error=error / middle, num_steps=len(samples_per_s))
 
 
-def judge(before: Rate, now: Rate | None) -> Verdict | None:
-    """Whether a larger size pays, None while it is too early to tell."""
+def judge(before: Rate, now: Rate | None, least_gain: float = LEAST_GAIN) -> Verdict | None:
+    """Whether a change pays, None while it is too early to tell."""
     if now is None or now.num_steps < JUDGE_STEPS:
         return None
     gain = now.samples_per_s / before.samples_per_s
     doubt = 2 * (before.error**2 + now.error**2) ** 0.5
-    is_open = gain * (1 - doubt) < LEAST_GAIN <= gain * (1 + doubt)
+    is_open = gain * (1 - doubt) < least_gain <= gain * (1 + doubt)
     if is_open and now.num_steps < MAX_JUDGE_STEPS:
         return None
-    return Verdict(gain=gain, is_kept=gain >= LEAST_GAIN)
+    return Verdict(gain=gain, is_kept=gain >= least_gain)
 
 
 def predict(rates: Mapping[int, Rate], num_workers: int) -> float:

@@ -30,7 +30,7 @@ from workers.status import Phase, TimelineRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What differs from the plan in force; everything else stays."""
+    """What differs from the plan in force; everything else stays. ``parts`` are samples by worker id."""
 
     switch: Switch
     members: Sequence[str]
@@ -41,6 +41,7 @@ class Draft:
     is_new_lineage: bool = False
     settings: RunSettings | None = None
     saves: int = 0
+    parts: Mapping[str, int] | None = None
 
 
 def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
@@ -62,7 +63,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         source=draft.source,
         saves=saves,
         until=line(state, inputs),
-        members=_ranked(draft.members, base),
+        members=_ranked(draft.members, base, draft.parts),
         cause=draft.cause,
         failures=state.failures,
     )
@@ -80,13 +81,19 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     return after, Note(_row(state, inputs, plan, base))
 
 
-def _ranked(worker_ids: Sequence[str], base: Plan | None) -> tuple[Member, ...]:
-    """Members in the order given; what the old plan said of one stays with it."""
-    members = []
-    for rank, worker_id in enumerate(worker_ids):
-        old = base.member(worker_id) if base else None
-        members.append(replace(old, rank=rank) if old else Member(worker_id=worker_id, rank=rank))
-    return tuple(members)
+def _ranked(worker_ids: Sequence[str], base: Plan | None, parts: Mapping[str, int] | None) -> tuple[Member, ...]:
+    """Members in the order given, with their parts.
+
+    What the old plan said of one stays with it, and a newcomer, whose speed nobody knows, gets the mean of its peers.
+    """
+    old = {member.worker_id: member.weight for member in base.members} if base else {}
+    weights = old if parts is None else {worker_id: float(part) for worker_id, part in parts.items()}
+    peers = [weights[worker_id] for worker_id in worker_ids if worker_id in weights]
+    mean = sum(peers) / len(peers) if sum(peers) > 0 else 1.0
+    return tuple(
+        Member(worker_id=worker_id, rank=rank, weight=weights.get(worker_id, mean))
+        for rank, worker_id in enumerate(worker_ids)
+    )
 
 
 def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:

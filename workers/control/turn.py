@@ -11,7 +11,19 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.assignment import JobKey
-from workers.control import ending, evacuate, membership, planning, reach, regroup, resize, retune, sizing, starts
+from workers.control import (
+    balance,
+    ending,
+    evacuate,
+    membership,
+    planning,
+    reach,
+    regroup,
+    resize,
+    retune,
+    sizing,
+    starts,
+)
 from workers.control.decisions import (
     Action,
     AskHead,
@@ -47,7 +59,7 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
         return state, ()
     state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
     state, kills = _kill(state, inputs, now_s)
-    state = ending.noted(state, inputs)
+    state = balance.observe(ending.noted(state, inputs), inputs)
     state, notes = _size(state, inputs, now_s)
     actions: tuple[Action, ...] = (*told, *kills, *notes)
     for rule in _RULES:
@@ -148,6 +160,7 @@ _RULES: tuple[Rule, ...] = (
     evacuate.evacuate,
     retune.retune,
     resize.resize,
+    balance.balance,
 )
 
 

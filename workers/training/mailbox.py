@@ -30,6 +30,7 @@ from workers.status import (
 )
 from workers.training import boundary
 from workers.training.boundary import Agreement
+from workers.training.loads import Loads, OwnCost
 from workers.training.records import NAMES_REASON, RECORDS_REASON, NameBound, RecordBuffer
 from workers.training.spans import RoundCost, Spans
 
@@ -91,6 +92,7 @@ class Mailbox:
         self._records = RecordBuffer()
         self._names = NameBound()
         self._spans = Spans(worker_id)
+        self._loads = Loads()
         self._cuts: dict[str, Cut] = {}
         self._micro_changes: tuple[MicroChange, ...] = ()
         self._checkpoints: dict[str, CheckpointInfo] = {}
@@ -168,6 +170,7 @@ class Mailbox:
                 memory_bytes=self._gauges.memory_bytes,
                 gpu_utilisation=self._gauges.gpu_utilisation,
                 spans=self._spans.newest(),
+                loads=self._loads.newest(),
                 cuts=tuple(self._cuts.values()),
                 micro_changes=self._micro_changes,
             )
@@ -322,10 +325,11 @@ class Mailbox:
         )
         self._micro_changes = (*self._micro_changes, change)[-MAX_MICRO_CHANGES:]
 
-    def spent(self, rank: int, unix_s: float, cost: RoundCost) -> None:
-        """Tell what the round that was committed at ``unix_s`` cost this worker."""
+    def spent(self, rank: int, unix_s: float, cost: RoundCost, own: OwnCost) -> None:
+        """Tell what the round that was committed at ``unix_s`` cost this worker, and of that its part by itself."""
         with self._lock:
             self._spans.add(rank, unix_s, cost)
+            self._loads.add(own, cost.step_s)
 
     def publish(self, record: RoundRecord) -> int:
         """Hand a record to the polls; returns how many older ones were given up for lack of room."""

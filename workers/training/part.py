@@ -11,6 +11,7 @@ from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
 from workers.training.back_off import MemoryInExchangeError, back_off, settle
+from workers.training.device_clock import DeviceClock
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.vector import LocalSums
@@ -31,6 +32,7 @@ class Part:
         self.micro = setup.micro.begin(self.end - self.begin)
         self.sums = LocalSums()
         self.times = RoundTimes()
+        self._clock = DeviceClock() if setup.device.type == "cuda" else None
 
     @property
     def share(self) -> float:
@@ -50,11 +52,22 @@ class Part:
                     raise
                 self._back_off(error)
             else:
+                if self._clock is not None:
+                    self._clock.stop()
                 if choice is not None:
                     settle(self._setup, self._mailbox, choice)
                 return
             # Only here, after the exception, are the frames gone that held its activations.
             self._state.buffers.rollback()
+
+    def own_s(self) -> float:
+        """Seconds that the part took by itself, without waits for others; call after the exchange.
+
+        On a CPU those of fetching and computing: buckets that leave meanwhile are sent by threads of gloo's own, whose
+        use of the cores is part of what a sample costs here. A CUDA device is asked, as calls return before it is done.
+        """
+        host_s = self.times.data_s + self.times.compute_s
+        return host_s if self._clock is None else max(host_s, self._clock.elapsed_s())
 
     def fill(self) -> None:
         """Write this rank's part of the exchange's tail: the last of its gradients are about to leave."""

@@ -1,0 +1,148 @@
+"""Shares by speed as the controller's turns carry them out: found, agreed, judged, kept or taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.control.desk import checkpoint
+from tests.control.uneven_job import CostOf, UnevenJob
+from workers.control.sharing import REVIEW_S
+from workers.plan import Plan, Switch, TimelineKind
+from workers.status import Phase, StopCause
+
+
+def line(sample_s: float, fixed_s: float = 0.0) -> CostOf:
+    return lambda part: fixed_s + sample_s * part
+
+
+def weights(plan: Plan) -> list[float]:
+    return [member.weight for member in plan.members]
+
+
+def test_a_slow_worker_gets_less_in_the_same_group_and_the_gain_is_told_as_expected_and_as_found() -> None:
+    job = UnevenJob(line(0.01), line(0.03))
+    first = job.desk.plan
+    job.run(30)
+    [plan] = job.plans[1:]
+    assert job.parts == (96, 32)
+    assert (plan.switch, plan.generation, plan.worker_ids) == (Switch.AGREED, first.generation, first.worker_ids)
+    [row] = job.told(TimelineKind.BATCH)
+    assert (row.actor, row.before, row.after) == (
+        "shares",
+        {"parts": [64, 64]},
+        {"parts": [96, 32], "expected_gain": 2.0},
+    )
+    assert row.reason == (
+        "worker 1.2 takes 3.0 times as long a sample as the fastest; parts 96 and 32 instead of 64 and 64, "
+        "expected 2.00 times as fast"
+    )
+    [judged] = job.told(TimelineKind.PROBATION)
+    assert (judged.after["gain"], judged.after["error"], judged.after["is_kept"]) == (pytest.approx(2.0), 0.0, True)
+    assert judged.reason == "parts 96 and 32 are 2.00 times as fast as 64 and 64 (expected: 2.00)"
+
+
+def test_fixed_times_are_learnt_by_the_first_change_and_made_good_by_a_second() -> None:
+    job = UnevenJob(line(0.01), line(0.01, fixed_s=1.0)).run(80)
+    assert job.parts == pytest.approx((114, 14), abs=4)
+    assert [row.after["is_kept"] for row in job.told(TimelineKind.PROBATION)] == [True, True]
+
+
+def test_what_does_not_pay_is_taken_back_and_tried_again_ever_later() -> None:
+    job = UnevenJob(line(0.0, fixed_s=1.0), line(0.0, fixed_s=3.0))
+    job.run(30)
+    assert job.parts == (64, 64)
+    [judged] = job.told(TimelineKind.PROBATION)
+    assert (judged.after["is_kept"], judged.reason[-12:]) == (False, "; taken back")
+    assert len(job.plans) == 3
+    job.run(int(REVIEW_S / 3) - 30)
+    assert len(job.plans) == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_moves_nothing(seed: int) -> None:
+    job = UnevenJob(*[line(0.01)] * 4, noise=0.10, seed=seed).run(1000)
+    assert len(job.plans) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_unequal_workers_under_noise_are_balanced_once(seed: int) -> None:
+    job = UnevenJob(line(0.01), line(0.0125), line(0.02), line(0.033), noise=0.10, seed=seed).run(1000)
+    kept = [row.after["is_kept"] for row in job.told(TimelineKind.PROBATION)]
+    assert kept == [True]
+    assert job.parts == pytest.approx((49, 39, 25, 15), abs=3)
+
+
+def test_a_worker_that_slows_down_is_relieved_at_once_and_gets_its_part_back_when_it_recovers() -> None:
+    job = UnevenJob(line(0.01), line(0.01), noise=0.03).run(60)
+    job.costs["1.2"] = line(0.02)
+    before_s = job.desk.now
+    job.run(20)
+    assert job.parts == pytest.approx((85, 43), abs=3)
+    assert job.desk.now - before_s < REVIEW_S / 2
+    job.run(20).costs["1.2"] = line(0.01)
+    job.run(30)
+    assert job.parts == pytest.approx((64, 64), abs=3)
+
+
+def test_a_trial_ends_without_a_word_where_a_worker_changes_its_speed_meanwhile() -> None:
+    job = UnevenJob(line(0.01), line(0.012), noise=0.08)
+    while job.desk.state.sharing.trial is None:
+        job.run(1)
+    job.run(12)
+    assert job.desk.state.sharing.trial is not None  # so small a gain takes long to tell from noise
+    on_trial = list(job.parts)
+    job.costs["1.1"] = line(0.04)
+    job.run(60)
+    assert job.parts == pytest.approx((30, 98), abs=4)
+    [judged] = job.told(TimelineKind.PROBATION)
+    assert judged.before["parts"] == on_trial
+
+
+def test_a_worker_alone_and_a_job_about_to_end_are_left_alone() -> None:
+    assert len(UnevenJob(line(0.01)).run(40).plans) == 1
+    job = UnevenJob(line(0.01), line(0.03))
+    job.round = 99_950
+    assert len(job.run(40).plans) == 1
+
+
+def test_survivors_keep_their_shares_and_newcomers_get_the_mean_of_them() -> None:
+    job = UnevenJob(line(0.01), line(0.02), line(0.04)).run(40)
+    desk, before = job.desk, dict(zip(job.ids, weights(job.desk.plan), strict=True))
+    assert sorted(before.values()) == [18, 36, 74]
+    desk.direction = replace(desk.direction, num_workers=4)
+    desk.turn()
+    desk.say("1.4", Phase.READY)
+    desk.turn()
+    assert weights(desk.plan) == [*before.values(), pytest.approx(128 / 3)]
+    ids = [*job.ids, "1.4"]
+    desk.train(*ids, round=50)
+    desk.turn()
+    for i in ids[1:]:
+        desk.stop(i, StopCause.PEER)
+    desk.turn(lost={"1.1": "killed"})
+    desk.turn()
+    assert desk.plan.worker_ids == ("1.2", "1.3", "1.4")
+    assert weights(desk.plan) == [before["1.2"], before["1.3"], pytest.approx(128 / 3)]
+
+
+def test_after_a_restore_all_are_even_again() -> None:
+    job = UnevenJob(line(0.01), line(0.03)).run(30)
+    desk = job.desk
+    desk.latest = checkpoint(20)
+    desk.turn(lost={"1.1": "killed", "1.2": "killed"})
+    desk.turn()
+    for i in ("1.3", "1.4"):
+        desk.say(i, Phase.READY)
+    desk.turn()
+    assert desk.plan.worker_ids == ("1.3", "1.4")
+    assert weights(desk.plan) == [1.0, 1.0]
+
+
+def test_a_straggler_that_no_share_is_small_enough_for_is_named_once() -> None:
+    job = UnevenJob(line(0.001), line(0.001), line(0.001, fixed_s=2.0))
+    job.run(400)
+    [row] = job.told(TimelineKind.LIMIT)
+    assert row.after == {"worker_id": "1.3", "node_id": "n"}
+    assert row.reason.startswith("worker 1.3 cannot be balanced away: a step takes it 1.97 s")

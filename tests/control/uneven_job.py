@@ -1,0 +1,105 @@
+"""A job whose workers differ in speed, in simulated time: the real turn sees what they would tell, and decides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from tests.control.desk import Desk, build_info
+from workers.control.sharing import parts_of
+from workers.plan import Plan, TimelineKind
+from workers.status import Phase, RankLoad, RoundRecord, TimelineRow
+
+BATCH = 128
+RUN = 3
+"""Rounds that a worker tells of at a time."""
+
+CostOf: TypeAlias = Callable[[int], float]
+
+
+class UnevenJob:
+    """``costs`` gives seconds of a part by samples, a worker each; ``noise`` is their relative deviation.
+
+    ``overhead_s`` is what every step takes besides.
+    """
+
+    def __init__(self, *costs: CostOf, noise: float = 0.0, overhead_s: float = 0.0, seed: int = 0) -> None:
+        self.desk = Desk(high=8, batch={"global_size": BATCH}, steps=100_000)
+        self.ids = self.desk.started(len(costs))
+        self.costs = dict(zip(self.ids, costs, strict=True))
+        self.noise, self.overhead_s, self.round = noise, overhead_s, 5
+        self.rows: list[TimelineRow] = []
+        self.plans = [self.desk.plan]
+        self._rng = random.Random(seed)
+        self._own_s: dict[str, list[float]] = {i: [] for i in self.ids}
+        self._in_force = self.desk.plan
+        self._n = 0
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Of the plan in force, by rank."""
+        return tuple(parts_of(self._in_force).values())
+
+    def add(self, worker_id: str, cost: CostOf) -> None:
+        """A newcomer that a plan names."""
+        self.costs[worker_id], self._own_s[worker_id] = cost, []
+
+    def run(self, num_rounds: int) -> UnevenJob:
+        """Train on; a plan that was issued is in force from the next round."""
+        for _ in range(num_rounds):
+            self._step()
+        return self
+
+    def told(self, kind: TimelineKind) -> list[TimelineRow]:
+        """The rows of one kind so far."""
+        return [row for row in self.rows if row.kind is kind]
+
+    def _step(self) -> None:
+        plan, desk = self._in_force, self.desk
+        parts = parts_of(plan)
+        own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
+        step_s = max(own.values()) + self.overhead_s
+        self.round += 1
+        for i in parts:
+            self._say(i, plan, parts[i], own[i])
+        record = RoundRecord(
+            lineage=1,
+            round=self.round,
+            generation=plan.generation,
+            plan_id=plan.id,
+            cursor=self.round * BATCH,
+            samples=BATCH,
+            time=1e9 + desk.now,
+            values={"step_s": step_s, "workers": float(len(parts))},
+        )
+        teller = plan.members[0].worker_id
+        desk.statuses[teller] = replace(desk.statuses[teller], records=(record,))
+        desk.turn(after_s=step_s)
+        self.rows += desk.notes()
+        if desk.plan.id != self.plans[-1].id:
+            self.plans.append(desk.plan)
+        if self._in_force.id != desk.plan.id:
+            self._own_s = {i: [] for i in self._own_s}
+        self._in_force = desk.plan
+
+    def _say(self, worker_id: str, plan: Plan, part: int, own_s: float) -> None:
+        self._own_s[worker_id].append(own_s)
+        more: dict[str, object] = {}
+        if len(self._own_s[worker_id]) == RUN:
+            self._n += 1
+            middle_s = sorted(self._own_s[worker_id])[RUN // 2]
+            load = RankLoad(n=self._n, plan_id=plan.id, samples=part, num_rounds=RUN, seconds=middle_s)
+            more, self._own_s[worker_id] = {"loads": (load,)}, []
+        self.desk.say(
+            worker_id,
+            Phase.COMPUTE,
+            plan=plan,
+            generation=plan.generation,
+            lineage=1,
+            round=self.round,
+            cursor=self.round * BATCH,
+            build=replace(build_info(), total_samples=100_000 * BATCH),
+            **more,
+        )

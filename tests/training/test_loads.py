@@ -1,0 +1,75 @@
+"""What a worker tells of its own cost by part, and that it is its own alone."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from tests.training.group import Group
+from tests.training.tasks import Regression, Script, mlp, mse
+from workers.plan import Member, PlanId
+from workers.status import WorkerStatus
+from workers.task import TrainingTask
+from workers.training.loads import LEAST_ROUNDS, LEAST_S, NUM_TOLD, Loads, OwnCost
+
+SLOW_S = 0.02
+
+
+def cost(seconds: float, samples: int = 8, n: int = 1) -> OwnCost:
+    return OwnCost(plan_id=PlanId(1, n), samples=samples, seconds=seconds)
+
+
+def test_a_run_is_told_by_its_median_once_it_is_long_enough() -> None:
+    loads = Loads()
+    for seconds in (0.1, 5.0, 0.2):
+        assert not loads.newest()
+        loads.add(cost(seconds), step_s=LEAST_S)
+    [told] = loads.newest()
+    assert (told.n, told.samples, told.num_rounds, told.seconds) == (1, 8, LEAST_ROUNDS, 0.2)
+    for _ in range(5):
+        loads.add(cost(0.1), step_s=LEAST_S / 5)
+    assert [load.num_rounds for load in loads.newest()] == [LEAST_ROUNDS, 5]
+
+
+def test_a_run_has_one_plan_and_one_part_and_old_runs_are_told_no_more() -> None:
+    loads = Loads()
+    for changed in (cost(0.1), cost(0.1), cost(0.1, samples=4), cost(0.1, samples=4), cost(0.1, n=2), cost(0.1, n=2)):
+        loads.add(changed, step_s=LEAST_S)
+    assert not loads.newest()
+    for _ in range(LEAST_ROUNDS * (NUM_TOLD + 2)):
+        loads.add(cost(0.1), step_s=LEAST_S)
+    assert [load.n for load in loads.newest()] == list(range(3, NUM_TOLD + 3))
+
+
+def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one() -> None:
+    def loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        if len(batch[0]) == 3:
+            time.sleep(SLOW_S)  # the worker with the part of three; nothing is awaited by it
+        return mse(model, batch)
+
+    def task() -> TrainingTask:
+        return TrainingTask(model=mlp(), train_data=Regression(40, torch.float32), loss=loss)
+
+    def has_told(status: WorkerStatus) -> bool:
+        return bool(status.loads)
+
+    with Group(Script(task=task), steps=10_000, batch={"global_size": 8}) as group:
+        workers = group.start(2)
+        group.train(
+            [Member(worker_id=workers[0], rank=0, weight=3.0), Member(worker_id=workers[1], rank=1, weight=5.0)]
+        )
+        statuses = group.await_all(has_told, workers)
+    slow, fast = (statuses[i].loads[-1] for i in workers)
+    assert (slow.samples, fast.samples) == (3, 5)
+    assert slow.seconds >= SLOW_S
+    assert fast.seconds < SLOW_S / 2 < statuses[workers[1]].spans[-1].exposed_s
+
+
+@pytest.mark.parametrize("samples", [0, 5])
+def test_a_part_without_samples_is_told_like_any_other(samples: int) -> None:
+    loads = Loads()
+    for _ in range(LEAST_ROUNDS):
+        loads.add(cost(0.0, samples=samples), step_s=LEAST_S)
+    assert [load.samples for load in loads.newest()] == [samples]

@@ -1,0 +1,193 @@
+"""How to share a batch among workers of unequal speed, so that all are done at the same time. Pure.
+
+Semi-dynamic load balancing (SoCC'20) and Cannikin: with T_i(b) = a_i + k_i * b the parts that take everybody
+T* = (B + sum a_i / k_i) / sum 1 / k_i are the best ones; whoever would leave its bounds is held there, and the
+others share the rest. Times are in seconds, parts in samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+from statistics import median
+from typing import TypeAlias
+
+from workers.advisors import scaling
+from workers.advisors.cost_line import Cost
+from workers.advisors.scaling import Rate, Verdict
+from workers.errors import BatchSplitError
+
+LEAST_GAIN = 1.05
+"""Other parts must make steps this many times as fast: less is noise."""
+
+LEAST_KEPT = 1.02
+"""What they must turn out to bring; it was expected to be ``LEAST_GAIN`` at least."""
+
+LEAST_PART = 1
+"""Nobody is left without a sample: its speed could never be seen again."""
+
+GROWTH = 4
+"""A part grows to so many times what was measured at most: how a line goes on far from there is anybody's guess."""
+
+DOUBTS = 2.0
+"""Standard errors by which an expected gain must exceed the least one."""
+
+STRAGGLES = 1.25
+"""With one sample it takes this many times as long as all others with the rest: no share is small enough."""
+
+MOST_NAMED = 6
+_HALVINGS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The least and the most samples that a worker may have; ``most`` is None where memory sets none."""
+
+    least: int = 0
+    most: int | None = None
+
+    def within(self, samples: float, size: int) -> float:
+        """The part of a batch of ``size`` that is nearest to ``samples``."""
+        return min(max(samples, self.least), size if self.most is None else min(self.most, size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The workers by rank: who they are, their parts, what these cost them.
+
+    ``overhead_s`` is what a step takes besides the slowest one's own time. ``most`` bounds parts by memory, None: not.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[int, ...]
+    costs: tuple[Cost, ...]
+    overhead_s: float = 0.0
+    most: tuple[int | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Leave the parts as they are; ``reason`` is a sentence for the job's owner."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Share the batch as ``parts`` by rank; ``expected_gain`` is the speed of steps over the present one."""
+
+    parts: tuple[int, ...]
+    reason: str
+    expected_gain: float
+
+
+Advice: TypeAlias = Keep | Change
+
+
+def share(size: int, costs: Sequence[Cost], bounds: Sequence[Bounds]) -> tuple[int, ...]:
+    """Parts of a batch of ``size`` samples that make the slowest as fast as can be; they sum to ``size``.
+
+    Water-filling within the bounds; of what rounding down leaves, each sample goes where it is done soonest (ties to
+    the lower rank), which whole samples ask for in place of the largest remainder. With equal fixed costs and bounds
+    nobody gets less than a slower one.
+
+    Raises BatchSplitError where the bounds leave no such parts.
+    """
+    least, most = sum(one.least for one in bounds), sum(floor(one.within(size, size)) for one in bounds)
+    if not least <= size <= most:
+        raise BatchSplitError(
+            f"a batch of {size} samples cannot be shared within bounds that ask for {least} to {most}; "
+            "use fewer workers, or another batch.global_size"
+        )
+    level_s = _level_s(size, costs, bounds)
+    parts = [floor(part) for part in _filled(level_s, size, costs, bounds)]
+    for _ in range(size - sum(parts)):
+        able = [i for i, one in enumerate(bounds) if parts[i] + 1 <= one.within(size, size)]
+        parts[min(able, key=lambda i: (costs[i].seconds(parts[i] + 1), i))] += 1
+    return tuple(parts)
+
+
+def _level_s(size: int, costs: Sequence[Cost], bounds: Sequence[Bounds]) -> float:
+    """The longest time at which the parts that take so long are no more than ``size`` together."""
+    low_s, high_s = 0.0, max(cost.seconds(size) for cost in costs)
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        if sum(_filled(middle_s, size, costs, bounds)) <= size:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    return low_s
+
+
+def _filled(level_s: float, size: int, costs: Sequence[Cost], bounds: Sequence[Bounds]) -> list[float]:
+    pairs = zip(costs, bounds, strict=True)
+    return [bound.within((level_s - cost.fixed_s) / cost.sample_s, size) for cost, bound in pairs]
+
+
+def advise(standing: Standing) -> Advice:
+    """Other parts, where they are sure to pay."""
+    size, costs = sum(standing.parts), standing.costs
+    if size < len(costs) * LEAST_PART or min(standing.parts) < LEAST_PART:
+        return Keep(reason=f"There is not a sample of each {size} for every one of {len(costs)} workers.")
+    parts = share(size, costs, _bounds(standing))
+    now_s, then_s = slowest_s(costs, standing.parts), slowest_s(costs, parts)
+    gain = (now_s + standing.overhead_s) / (then_s + standing.overhead_s)
+    doubt = DOUBTS * max(cost.error for cost in costs)
+    if gain < LEAST_GAIN + doubt:
+        return Keep(
+            reason=f"The parts stay {in_words(standing.parts)}: the best would make steps {gain:.2f} times as fast, "
+            f"and {LEAST_GAIN + doubt:.2f} is the least that is worth a change."
+        )
+    own_s = [cost.seconds(part) / part for cost, part in zip(costs, standing.parts, strict=True)]
+    slow, times = own_s.index(max(own_s)), max(own_s) / min(own_s)
+    return Change(
+        parts=parts,
+        reason=f"worker {standing.names[slow]} takes {times:.1f} times as long a sample as the fastest; parts "
+        f"{in_words(parts)} instead of {in_words(standing.parts)}, expected {gain:.2f} times as fast",
+        expected_gain=gain,
+    )
+
+
+def _bounds(standing: Standing) -> list[Bounds]:
+    """From one sample to what memory and the reach of a measurement allow; the present part is always allowed."""
+    found = []
+    for rank, part in enumerate(standing.parts):
+        memory = None if standing.most is None else standing.most[rank]
+        reach = GROWTH * part
+        found.append(Bounds(least=LEAST_PART, most=reach if memory is None else max(part, min(reach, memory))))
+    return found
+
+
+def slowest_s(costs: Sequence[Cost], parts: Sequence[int]) -> float:
+    """What a step takes the worker that is done last."""
+    return max(cost.seconds(part) for cost, part in zip(costs, parts, strict=True))
+
+
+def stragglers(standing: Standing) -> dict[str, str]:
+    """Workers that hold the others up whatever their share, each with a sentence that says by how much."""
+    size, found = sum(standing.parts), {}
+    for rank, cost in enumerate(standing.costs):
+        others = [other for i, other in enumerate(standing.costs) if i != rank]
+        if not others or size <= len(others) * LEAST_PART:
+            continue
+        free = [Bounds(least=LEAST_PART)] * len(others)
+        least_s, others_s = cost.seconds(LEAST_PART), slowest_s(others, share(size - LEAST_PART, others, free))
+        if least_s > STRAGGLES * others_s + (STRAGGLES - 1) * standing.overhead_s:
+            found[standing.names[rank]] = (
+                f"worker {standing.names[rank]} cannot be balanced away: a step takes it {least_s:.3g} s with "
+                f"{LEAST_PART} sample, the others {others_s:.3g} s with all the rest"
+            )
+    return found
+
+
+def judge(before: Rate, now: Rate | None) -> Verdict | None:
+    """Whether other parts pay, None while it is too early to tell."""
+    return scaling.judge(before, now, LEAST_KEPT)
+
+
+def in_words(parts: Sequence[int]) -> str:
+    """``96 and 32``; of many workers the range."""
+    if len(parts) > MOST_NAMED:
+        return f"{min(parts)} to {max(parts)} (median {median(parts):g})"
+    return " and ".join(filter(None, [", ".join(str(part) for part in parts[:-1]), str(parts[-1])]))

@@ -1,0 +1,137 @@
+"""Shares of the batch by the workers' speeds: another split when it pays, measured, and taken back if not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.advisors import shares
+from workers.advisors.shares import Change
+from workers.control import membership, planning, sharing
+from workers.control.decisions import Action, ControllerState, Inputs, Note
+from workers.control.sharing import Trial
+from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.status import TimelineRow
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+
+LEAST_STEPS = 100
+"""Steps still to come, for a change to be worth measuring."""
+
+
+def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
+    """Take in what workers told of their speeds."""
+    known = sharing.observe(state.sharing, inputs.statuses.values())
+    known = sharing.without(known, [i for i in known.known if i not in state.workers])
+    return state if known is state.sharing else replace(state, sharing=known)
+
+
+def balance(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Judge the split on trial, or look at the parts where it is time; the last rule, so all else is at rest."""
+    plan = state.plan
+    if plan is None or plan.goal is not Goal.TRAIN or plan.num_members < 2 or not membership.is_settled(state, plan):
+        return None
+    if any(s.is_finished for s in membership.statuses(state)) or planning.member_source(state) is None:
+        return None
+    trial = state.sharing.trial
+    if trial is not None:
+        return _tried(state, inputs, plan, trial, now_s)
+    return _reviewed(state, inputs, plan, now_s)
+
+
+def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) -> Turned | None:
+    known, left = state.sharing, membership.num_left(state)
+    is_long = left is not None and left >= LEAST_STEPS * plan.global_batch
+    if not is_long or not sharing.is_due(known, plan, now_s):
+        return None
+    standing, rate = sharing.standing(known, plan), sharing.rate(known, plan.id, sharing.NUM_BEFORE)
+    if standing is None or rate is None:
+        return None
+    state, notes = _named(state, inputs, standing)
+    state = replace(state, sharing=sharing.reviewed(state.sharing, plan, now_s))
+    advice = shares.advise(standing)
+    if not isinstance(advice, Change):
+        return state, notes
+    before = sharing.parts_of(plan)
+    after = dict(zip(before, advice.parts, strict=True))
+    expected = {"expected_gain": round(advice.expected_gain, 3)}
+    state, note = _issue(state, inputs, plan, {"parts": list(after.values()), **expected}, after, advice.reason)
+    assert state.plan is not None
+    trial = Trial(plan_id=state.plan.id, before=before, after=after, rate=rate, expected_gain=advice.expected_gain)
+    return replace(state, sharing=replace(state.sharing, trial=trial)), (*notes, note)
+
+
+def _issue(
+    state: ControllerState,
+    inputs: Inputs,
+    plan: Plan,
+    told: Mapping[str, object],
+    parts: Mapping[str, int],
+    reason: str,
+) -> tuple[ControllerState, Note]:
+    """The same group with other parts."""
+    source = planning.member_source(state)
+    assert source is not None
+    draft = planning.Draft(
+        switch=Switch.AGREED,
+        members=plan.worker_ids,
+        source=source,
+        cause=Cause(kind=TimelineKind.BATCH, actor=sharing.ACTOR, reason=reason),
+        is_new_group=False,
+        parts=parts,
+    )
+    state, note = planning.issue(state, inputs, draft, plan)
+    before = {"parts": list(sharing.parts_of(plan).values())}
+    return state, Note(replace(note.row, before=before, after=dict(told)))
+
+
+def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now_s: float) -> Turned | None:
+    """What a split on trial came to; another plan, or a worker of another speed, ends the trial without a word."""
+    known = state.sharing
+    if plan.id != trial.plan_id or sharing.num_shifts(known, plan) != known.num_shifts:
+        return replace(state, sharing=replace(known, trial=None)), ()
+    now = sharing.rate(known, plan.id)
+    verdict = shares.judge(trial.rate, now)
+    if verdict is None or now is None or sharing.standing(known, plan) is None:
+        return None
+    known = replace(known, num_judged=known.num_judged + 1, trial=None)
+    row = replace(
+        sharing.row_of(trial, now, verdict),
+        key=f"{sharing.ACTOR}/{state.term}/{known.num_judged}",
+        time=inputs.unix_s,
+        step=planning.progress_step(state),
+    )
+    if verdict.is_kept:
+        # With two sizes seen of every part the fixed times are known: the next look, at once, may find still better.
+        known = replace(known, num_failed=0, reviewed_s=float("-inf"))
+        return replace(state, sharing=known), (Note(row),)
+    known = replace(sharing.reviewed(known, plan, now_s), num_failed=known.num_failed + 1)
+    state = replace(state, sharing=known)
+    state, note = _issue(state, inputs, plan, {"parts": list(trial.before.values())}, trial.before, row.reason)
+    return state, (Note(row), note)
+
+
+def _named(
+    state: ControllerState, inputs: Inputs, standing: shares.Standing
+) -> tuple[ControllerState, tuple[Action, ...]]:
+    """Name each worker that no share is small enough for, once."""
+    news = {i: why for i, why in shares.stragglers(standing).items() if i not in state.sharing.told}
+    if not news:
+        return state, ()
+    state = replace(state, sharing=replace(state.sharing, told=state.sharing.told | set(news)))
+    rows = [
+        TimelineRow(
+            key=f"straggler/{state.term}/{worker_id}",
+            kind=TimelineKind.LIMIT,
+            time=inputs.unix_s,
+            step=planning.progress_step(state),
+            actor=sharing.ACTOR,
+            reason=why,
+            after={"worker_id": worker_id, "node_id": state.nodes.get(worker_id, "")},
+            cost_s=0.0,
+            steps_lost=0,
+        )
+        for worker_id, why in news.items()
+    ]
+    return state, tuple(Note(row) for row in rows)

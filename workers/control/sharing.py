@@ -1,0 +1,189 @@
+"""What a controller knows of its workers' speeds and of the steps under each split, and when to look at it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from workers.advisors import scaling, shares
+from workers.advisors.scaling import Rate, Verdict
+from workers.advisors.speed import Speed
+from workers.plan import Plan, PlanId, TimelineKind, split_batch
+from workers.status import RoundRecord, TimelineRow, WorkerStatus
+
+ACTOR = "shares"
+
+REVIEW_S = 300.0
+"""How often parts are looked at again; half as often with every change that did not pay."""
+
+MIN_LOADS = 3
+"""Runs of rounds under the plan in force that every worker must have told before its parts are looked at."""
+
+NUM_BEFORE = 16
+"""Steps before a change that it is measured by: what is older may come from before a worker changed its speed."""
+
+MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """One worker's speed, the last of its runs that was counted, and how many of them under which plan."""
+
+    speed: Speed = field(default_factory=Speed)
+    n: int = 0
+    plan_id: PlanId = PlanId(0, 0)
+    num_loads: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A split that is being measured under the plan ``plan_id``, and what it shall bring.
+
+    ``before`` and ``after`` are parts by worker id, in the order of the ranks; ``rate`` is the speed before.
+    """
+
+    plan_id: PlanId
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    rate: Rate
+    expected_gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """Speeds by worker id; steps as (samples a second, seconds) under the plan ``plan_id``; when parts were reviewed.
+
+    ``reviewed_s`` is the controller's monotonic clock, ``reviewed_generation`` and ``num_shifts`` what they were
+    then: another group, or a worker whose speed has changed, is looked at without delay. ``told`` are the workers
+    that were named as stragglers.
+    """
+
+    known: Mapping[str, Known] = field(default_factory=dict)
+    last: tuple[int, int] = (0, 0)
+    plan_id: PlanId = PlanId(0, 0)
+    steps: tuple[tuple[float, float], ...] = ()
+    reviewed_s: float = float("-inf")
+    reviewed_generation: int = 0
+    num_shifts: int = 0
+    num_failed: int = 0
+    num_judged: int = 0
+    trial: Trial | None = None
+    told: frozenset[str] = frozenset()
+
+
+def observe(sharing: Sharing, statuses: Iterable[WorkerStatus]) -> Sharing:
+    """Fold in what workers tell: each run of rounds and each record once."""
+    known, found = dict(sharing.known), list[RoundRecord]()
+    for status in statuses:
+        found += [record for record in status.records if record.key > sharing.last]
+        if status.loads:
+            known[status.worker_id] = _heard(known.get(status.worker_id, Known()), status)
+    if known != sharing.known:
+        sharing = replace(sharing, known=known)
+    for record in sorted(found, key=lambda record: record.key):
+        if record.key > sharing.last:
+            sharing = _stepped(sharing, record)
+    return sharing
+
+
+def _heard(known: Known, status: WorkerStatus) -> Known:
+    for load in status.loads:
+        if load.n <= known.n:
+            continue
+        num_loads = known.num_loads + 1 if load.plan_id == known.plan_id else 1
+        known = replace(known, n=load.n, plan_id=load.plan_id, num_loads=num_loads)
+        if load.samples > 0 and load.seconds > 0:
+            known = replace(known, speed=known.speed.seen(load.samples, load.seconds))
+    return known
+
+
+def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
+    sharing, step_s = replace(sharing, last=record.key), record.values.get("step_s", 0.0)
+    if record.plan_id != sharing.plan_id:
+        return replace(sharing, plan_id=record.plan_id, steps=())  # the first step of a plan pays for warming up
+    if record.is_skipped or step_s <= 0.0:
+        return sharing
+    return replace(sharing, steps=(*sharing.steps, (record.samples / step_s, step_s))[-MAX_STEPS:])
+
+
+def without(sharing: Sharing, worker_ids: Iterable[str]) -> Sharing:
+    """Forget workers that are gone."""
+    gone = set(worker_ids)
+    return (
+        replace(sharing, known={i: known for i, known in sharing.known.items() if i not in gone}) if gone else sharing
+    )
+
+
+def rate(sharing: Sharing, plan_id: PlanId, num_newest: int = MAX_STEPS) -> Rate | None:
+    """Speed of the newest steps under a plan, None before there are any."""
+    newest = sharing.steps[-num_newest:] if sharing.plan_id == plan_id else ()
+    return scaling.rate_of(tuple(samples_per_s for samples_per_s, _ in newest))
+
+
+def standing(sharing: Sharing, plan: Plan) -> shares.Standing | None:
+    """The members as an advisor sees them, None while one is not measured under this plan, or its speed is changing."""
+    parts = parts_of(plan)
+    known = [sharing.known.get(worker_id, Known()) for worker_id in parts]
+    is_measured = all(one.plan_id == plan.id and one.num_loads >= MIN_LOADS and one.speed.is_steady for one in known)
+    if not is_measured or sharing.plan_id != plan.id or len(sharing.steps) < scaling.MIN_STEPS:
+        return None
+    costs = tuple(one.speed.line.fitted() for one in known)
+    split = tuple(parts.values())
+    step_s = median(step_s for _, step_s in sharing.steps[-NUM_BEFORE:])
+    overhead_s = max(0.0, step_s - shares.slowest_s(costs, split))
+    return shares.Standing(names=tuple(parts), parts=split, costs=costs, overhead_s=overhead_s)
+
+
+def num_shifts(sharing: Sharing, plan: Plan) -> int:
+    """How often members have changed their speed by now."""
+    return sum(sharing.known[i].speed.num_shifts for i in plan.worker_ids if i in sharing.known)
+
+
+def is_due(sharing: Sharing, plan: Plan, now_s: float) -> bool:
+    """Whether to look at the parts: in time, or where what was known of this group holds no longer."""
+    is_new = plan.generation != sharing.reviewed_generation or num_shifts(sharing, plan) != sharing.num_shifts
+    return is_new or now_s - sharing.reviewed_s >= REVIEW_S * 2**sharing.num_failed
+
+
+def reviewed(sharing: Sharing, plan: Plan, now_s: float) -> Sharing:
+    """Looked at just now."""
+    return replace(
+        sharing,
+        reviewed_s=now_s,
+        reviewed_generation=plan.generation,
+        num_shifts=num_shifts(sharing, plan),
+    )
+
+
+def row_of(trial: Trial, now: Rate, verdict: Verdict) -> TimelineRow:
+    """What other parts were found to bring; ``error`` is the standard error of the gain. Key and time are open."""
+    before, after = tuple(trial.before.values()), tuple(trial.after.values())
+    gain = f"{verdict.gain:.2f} times as fast as {shares.in_words(before)} (expected: {trial.expected_gain:.2f})"
+    told = f"parts {shares.in_words(after)} are {'' if verdict.is_kept else 'only '}{gain}"
+    return TimelineRow(
+        key="",
+        kind=TimelineKind.PROBATION,
+        time=0.0,
+        step=0,
+        actor=ACTOR,
+        reason=told if verdict.is_kept else f"{told}; taken back",
+        before={"parts": list(before), "samples_per_s": round(trial.rate.samples_per_s, 3)},
+        after={
+            "parts": list(after),
+            "samples_per_s": round(now.samples_per_s, 3),
+            "expected_gain": round(trial.expected_gain, 3),
+            "gain": round(verdict.gain, 3),
+            "error": round(verdict.gain * (trial.rate.error**2 + now.error**2) ** 0.5, 3),
+            "is_kept": verdict.is_kept,
+        },
+        cost_s=0.0,
+        steps_lost=0,
+    )
+
+
+def parts_of(plan: Plan) -> dict[str, int]:
+    """Samples of a whole batch by worker id, in the order of the ranks."""
+    by_rank = sorted(plan.members, key=lambda member: member.rank)
+    parts = split_batch(plan.global_batch, [member.weight for member in by_rank])
+    return {member.worker_id: part for member, part in zip(by_rank, parts, strict=True)}

@@ -1,0 +1,61 @@
+"""What parts of the batch cost this worker by itself, in runs of equal rounds: shares by speed are found from it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+
+from workers.plan import PlanId
+from workers.status import RankLoad
+
+LEAST_ROUNDS = 3
+"""The median of so many passes over one that was slow by accident."""
+
+LEAST_S = 0.5
+MOST_ROUNDS = 1_000
+NUM_TOLD = 6
+"""Runs told with every poll: the last three seconds at least, so that a poll or two may be lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCost:
+    """One committed round: this worker's part in samples, and the seconds that it took without waits for others."""
+
+    plan_id: PlanId
+    samples: int
+    seconds: float
+
+
+class Loads:
+    """The newest runs of one worker; not safe for threads by itself."""
+
+    def __init__(self) -> None:
+        self._told: deque[RankLoad] = deque(maxlen=NUM_TOLD)
+        self._n = 0
+        self._run: list[OwnCost] = []
+        self._run_s = 0.0
+
+    def add(self, cost: OwnCost, step_s: float) -> None:
+        """Count a round; ``step_s`` is what it took from commit to commit. A run that others cut short is not told."""
+        if self._run and (self._run[0].plan_id, self._run[0].samples) != (cost.plan_id, cost.samples):
+            self._run, self._run_s = [], 0.0
+        self._run.append(cost)
+        self._run_s += step_s
+        num_rounds = len(self._run)
+        if (num_rounds < LEAST_ROUNDS or self._run_s < LEAST_S) and num_rounds < MOST_ROUNDS:
+            return
+        self._n += 1
+        load = RankLoad(
+            n=self._n,
+            plan_id=cost.plan_id,
+            samples=cost.samples,
+            num_rounds=num_rounds,
+            seconds=median(one.seconds for one in self._run),
+        )
+        self._told.append(load)
+        self._run, self._run_s = [], 0.0
+
+    def newest(self) -> tuple[RankLoad, ...]:
+        """The runs that are kept, oldest first."""
+        return tuple(self._told)
