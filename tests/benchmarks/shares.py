@@ -1,0 +1,168 @@
+"""What shares by speed bring: two workers, one of which computes each micro-batch several times.
+
+    python -m tests.benchmarks.shares [--times 3] [--blocks 8] [--steps 12] [--output FILE]
+
+Real ranks in processes of their own train one job over gloo. After a stretch with even parts, our advisor finds the
+shares from what the workers told of themselves; then even parts and these take turns, a block of steps each, agreed
+as plans while it trains. The rate of a block is the batch over its median step. The ideal of a block is the sum of
+both workers' own speeds in it (their samples over their own seconds): nobody waits, exchanging and updating cost
+nothing. Gradients that the optimizer saw are compared with those of one process over the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tests.benchmarks import shares_task
+from tests.benchmarks.command import parser_of, tell_result
+from tests.benchmarks.figures import spread_document
+from tests.training.group import TERM, ProcessGroup
+from workers.advisors import shares
+from workers.control import sharing
+from workers.control.sharing import Sharing
+from workers.plan import Member, Plan, PlanId
+from workers.status import Acknowledged, RankLoad, RoundRecord
+from workers.training.data import SampleOrder
+
+BATCH = 128
+WARM_UP_STEPS = 5
+STEPS = 100_000
+LOADS, MOST_LOADS = 4, 40
+"""Runs of rounds, of every worker, that the advisor is asked with first and last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Steps under one plan: samples a second as trained, and of the workers' own speeds together."""
+
+    parts: tuple[int, ...]
+    rate: float
+    ideal: float
+
+
+class Job:
+    """The ranks, what they told, and the controller's part as far as shares go."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self.workers = group.start(2)
+        self.sharing = Sharing()
+        self.records: dict[tuple[int, int], RoundRecord] = {}
+        self.loads: dict[str, dict[int, RankLoad]] = {i: {} for i in self.workers}
+        self._first: Plan | None = None
+
+    def share(self, parts: tuple[int, ...]) -> Plan:
+        """Train with these parts from the next boundary on."""
+        members = [Member(worker_id=i, rank=n, weight=float(parts[n])) for n, i in enumerate(self.workers)]
+        if self._first is None:
+            self._first = self._group.train(members)
+            return self._first
+        return self._group.agree(members, generation=self._first.generation)
+
+    def await_steps(self, plan: Plan, num_steps: int, num_loads: int) -> None:
+        """Poll, as a controller does, until so much was told of this plan."""
+        stored = Acknowledged(rounds=max(self.records, default=(0, 0)))
+        while len(self._of(plan.id)) < num_steps or min(len(self._runs(i, plan.id)) for i in self.workers) < num_loads:
+            self._group._tick.wait(0.1)  # a controller's pace; nothing is measured by it
+            statuses = [s.poll(TERM, None, stored, True) for s in self._group.sessions.values()]
+            self.sharing = sharing.observe(self.sharing, statuses)
+            for status in statuses:
+                assert status.stop is None, status.stop
+                self.records |= {record.key: record for record in status.records}
+                self.loads[status.worker_id] |= {load.n: load for load in status.loads}
+            stored = Acknowledged(rounds=max(self.records, default=(0, 0)))
+
+    def advice(self, plan: Plan, num_steps: int) -> shares.Change:
+        """The first change that is advised; a machine that is busy otherwise may take the advisor some time."""
+        for num_loads in range(LOADS, MOST_LOADS):
+            self.await_steps(plan, num_steps, num_loads)
+            standing = sharing.standing(self.sharing, plan)
+            advice = None if standing is None else shares.advise(standing)
+            if isinstance(advice, shares.Change):
+                return advice
+        raise RuntimeError(f"no other parts after {MOST_LOADS} runs of rounds: {advice}; use a quieter machine")
+
+    def block(self, plan: Plan) -> Block:
+        """What the steps under a plan came to."""
+        steps_s = [record.values["step_s"] for record in self._of(plan.id)[1:]]
+        runs = {i: self._runs(i, plan.id) for i in self.workers}
+        own = [statistics.median(run.samples / run.seconds for run in runs[i]) for i in self.workers]
+        parts = tuple(runs[i][0].samples for i in self.workers)
+        return Block(parts=parts, rate=BATCH / statistics.median(steps_s), ideal=sum(own))
+
+    def _of(self, plan_id: PlanId) -> list[RoundRecord]:
+        return [record for _, record in sorted(self.records.items()) if record.plan_id == plan_id]
+
+    def _runs(self, worker_id: str, plan_id: PlanId) -> list[RankLoad]:
+        return [load for _, load in sorted(self.loads[worker_id].items()) if load.plan_id == plan_id]
+
+
+def gradient_errors(folder: Path) -> list[float]:
+    """Relative distance of each gradient that was written down to that of one process over the whole batch."""
+    model, data = shares_task.make_model(), shares_task.Sequences()
+    order, errors = SampleOrder(len(data), 0), []
+    for file in sorted(folder.glob("step-*.pt")):
+        noted, step = torch.load(file), int(file.stem.split("-")[1])
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), noted["parameters"], strict=True):
+                parameter.copy_(value)
+        drawn = torch.from_numpy(order.indexes(step * BATCH, (step + 1) * BATCH))
+        loss = shares_task.plain_loss(model, (data.features_STF[drawn], data.labels_S[drawn]))
+        plain = torch.autograd.grad(loss, list(model.parameters()))
+        off = math.hypot(*[float((g - p).norm()) for g, p in zip(noted["gradients"], plain, strict=True)])
+        errors.append(off / math.hypot(*[float(p.norm()) for p in plain]))
+    return errors
+
+
+def measured(times: int, num_blocks: int, num_steps: int) -> tuple[list[tuple[Block, Block]], str, list[float]]:
+    """Pairs of blocks, even parts first; why the shares are what they are; errors of gradients."""
+    even, pairs = (BATCH // 2, BATCH // 2), list[tuple[Block, Block]]()
+    spec = {"entrypoint": "tests.benchmarks.shares_task:build", "steps": STEPS, "batch": {"global_size": BATCH}}
+    with ProcessGroup(**spec, optimizer={"lr": shares_task.LR}, checkpoint={"every_steps": STEPS}) as group:
+        group.spec = group.spec.model_copy(update={"config": {**group.spec.config, "slow": "1.1", "times": times}})
+        job = Job(group)
+        plan = job.share(even)
+        advice = job.advice(plan, WARM_UP_STEPS + num_steps)
+        for _ in range(num_blocks):
+            blocks = []
+            for parts in (even, advice.parts):
+                job.await_steps(plan := job.share(parts), num_steps, 1)
+                blocks.append(job.block(plan))
+            pairs.append((blocks[0], blocks[1]))
+            gain, reached = blocks[1].rate / blocks[0].rate, blocks[1].rate / blocks[1].ideal
+            print(f"{blocks[1].parts}: {gain:.2f} times even parts, {reached:.3f} of ideal", flush=True)
+        return pairs, advice.reason, gradient_errors(group.root / "1.0")
+
+
+def main() -> None:
+    """Measure, and print figures beside goals."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--times", type=int, default=3, help="as often the slow worker computes")
+    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=12, help="of a block")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    pairs, reason, errors = measured(given.times, given.blocks, given.steps)
+    gains = [by_speed.rate / even.rate for even, by_speed in pairs]
+    reached = [by_speed.rate / by_speed.ideal for _, by_speed in pairs]
+    print(reason)
+    for what, values, wanted in (
+        ("times even parts", gains, "1.9"),
+        ("of the ideal", reached, "0.95"),
+        ("of the ideal by even parts", [even.rate / even.ideal for even, _ in pairs], "no goal"),
+    ):
+        low, high = min(values), max(values)
+        print(f"{what}: median {statistics.median(values):.3f} ({low:.3f} to {high:.3f}, {len(values)}; {wanted})")
+    print(f"gradient error: at most {max(errors):.1e} over {len(errors)} steps (1e-6)")
+    figures = {"times": given.times, "parts": pairs[0][1].parts, "gradient_error": max(errors)}
+    spreads = {"times_even": spread_document(gains), "of_ideal": spread_document(reached)}
+    tell_result(given.output, "shares", ("torch",), {**figures, **spreads})
+
+
+if __name__ == "__main__":
+    main()
