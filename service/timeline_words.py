@@ -190,13 +190,19 @@ _CHANGES: Mapping[str, str] = {
 def _batch(row: Mapping[str, Any]) -> str:
     if _num(row, "after", "global_batch") is not None:
         return _retuned(row)
+    if _detail(row, "parts"):
+        return _sentence(row)
     tried, kept = _num(row, "before", "micro_size"), _num(row, "after", "micro_size")
     sizes = f" {tried} → {kept}" if tried else f" {kept}" if kept else ""
     return f"Micro-batch{sizes}{_because(row)}"
 
 
 def _limit(row: Mapping[str, Any]) -> str:
-    return _sentence(row) if row.get("actor") == "sweep" else f"A limit was reached{_because(row)}"
+    return _sentence(row) if row.get("actor") in ("sweep", "shares") else f"A limit was reached{_because(row)}"
+
+
+def _probation(row: Mapping[str, Any]) -> str:
+    return _plain_change(row) if _detail(row, "is_kept") is None else _sentence(row)
 
 
 _BEGINNINGS = {
@@ -212,5 +218,6 @@ _BEGINNINGS = {
     "checkpoint": _checkpoint,
     "failure": _failure,
     "pause": _pause,
+    "probation": _probation,
     "end": _end,
 }

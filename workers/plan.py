@@ -182,6 +182,13 @@ class Plan:
         return len(self.members)
 
     @property
+    def parts(self) -> dict[str, int]:
+        """Samples of a whole batch by worker id, in the order of the ranks. Raises BatchSplitError."""
+        by_rank = sorted(self.members, key=lambda member: member.rank)
+        sizes = split_batch(self.global_batch, [member.weight for member in by_rank])
+        return {member.worker_id: size for member, size in zip(by_rank, sizes, strict=True)}
+
+    @property
     def worker_ids(self) -> tuple[str, ...]:
         return tuple(m.worker_id for m in self.members)
 

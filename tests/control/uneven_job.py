@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tests.control.desk import Desk, build_info
-from workers.control.sharing import parts_of
 from workers.plan import Plan, TimelineKind
 from workers.status import Phase, RankLoad, RoundRecord, TimelineRow
 
@@ -40,7 +39,7 @@ class UnevenJob:
     @property
     def parts(self) -> tuple[int, ...]:
         """Of the plan in force, by rank."""
-        return tuple(parts_of(self._in_force).values())
+        return tuple(self._in_force.parts.values())
 
     def add(self, worker_id: str, cost: CostOf) -> None:
         """A newcomer that a plan names."""
@@ -58,7 +57,7 @@ class UnevenJob:
 
     def _step(self) -> None:
         plan, desk = self._in_force, self.desk
-        parts = parts_of(plan)
+        parts = plan.parts
         own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
         step_s = max(own.values()) + self.overhead_s
         self.round += 1

@@ -155,6 +155,29 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
             row(TimelineKind.BATCH, reason="in mid-exchange", before={"workers": 2}, after={"workers": 2}),
             "Micro-batch: in mid-exchange",
         ),
+        (
+            row(
+                TimelineKind.BATCH,
+                actor="shares",
+                reason="worker 1.2 takes twice as long",
+                before={"parts": [64, 64]},
+                after={"parts": [85, 43], "expected_gain": 1.5},
+            ),
+            "Worker 1.2 takes twice as long",
+        ),
+        (
+            row(
+                TimelineKind.PROBATION,
+                actor="shares",
+                reason="parts 85 and 43 are 1.40 times as fast as 64 and 64",
+                after={"parts": [85, 43], "gain": 1.4, "is_kept": False},
+            ),
+            "Parts 85 and 43 are 1.40 times as fast as 64 and 64",
+        ),
+        (
+            row(TimelineKind.LIMIT, actor="shares", reason="worker 1.2 cannot be balanced away"),
+            "Worker 1.2 cannot be balanced away",
+        ),
     ],
 )
 def test_a_timeline_row_is_a_sentence(values: dict[str, Any], sentence: str) -> None:

@@ -53,7 +53,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     advice = shares.advise(standing)
     if not isinstance(advice, Change):
         return state, notes
-    before = sharing.parts_of(plan)
+    before = plan.parts
     after = dict(zip(before, advice.parts, strict=True))
     expected = {"expected_gain": round(advice.expected_gain, 3)}
     state, note = _issue(state, inputs, plan, {"parts": list(after.values()), **expected}, after, advice.reason)
@@ -82,7 +82,7 @@ def _issue(
         parts=parts,
     )
     state, note = planning.issue(state, inputs, draft, plan)
-    before = {"parts": list(sharing.parts_of(plan).values())}
+    before = {"parts": list(plan.parts.values())}
     return state, Note(replace(note.row, before=before, after=dict(told)))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
+from workers.control import sharing
 from workers.plan import Plan, PlanId, TimelineKind
 from workers.run_settings import Donor
 from workers.status import Acknowledged, RoundRecord, TimelineRow
@@ -130,6 +131,9 @@ def row_of(plan: Plan, unix_s: float) -> TimelineRow:
     """A plan's row as far as the plan itself tells it, for one whose controller took the row with it."""
     group = {"workers": plan.num_members, "generation": plan.generation, "lineage": plan.lineage, **donor_of(plan)}
     is_retuned = plan.cause.kind in (TimelineKind.LR, TimelineKind.BATCH) or isinstance(plan.source, Donor)
+    after = {**group, **(tuning_of(plan) if is_retuned else {})}
+    if plan.cause.actor == sharing.ACTOR:
+        after = {"parts": list(plan.parts.values())}
     return TimelineRow(
         key=f"{_PLAN_ROW}/{plan.id.term}/{plan.id.n}",
         kind=plan.cause.kind,
@@ -137,7 +141,7 @@ def row_of(plan: Plan, unix_s: float) -> TimelineRow:
         step=0,
         actor=plan.cause.actor,
         reason=plan.cause.reason,
-        after={**group, **(tuning_of(plan) if is_retuned else {})},
+        after=after,
     )
 
 

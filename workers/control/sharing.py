@@ -9,7 +9,7 @@ from statistics import median
 from workers.advisors import scaling, shares
 from workers.advisors.scaling import Rate, Verdict
 from workers.advisors.speed import Speed
-from workers.plan import Plan, PlanId, TimelineKind, split_batch
+from workers.plan import Plan, PlanId, TimelineKind
 from workers.status import RoundRecord, TimelineRow, WorkerStatus
 
 ACTOR = "shares"
@@ -123,7 +123,7 @@ def rate(sharing: Sharing, plan_id: PlanId, num_newest: int = MAX_STEPS) -> Rate
 
 def standing(sharing: Sharing, plan: Plan) -> shares.Standing | None:
     """The members as an advisor sees them, None while one is not measured under this plan, or its speed is changing."""
-    parts = parts_of(plan)
+    parts = plan.parts
     known = [sharing.known.get(worker_id, Known()) for worker_id in parts]
     is_measured = all(one.plan_id == plan.id and one.num_loads >= MIN_LOADS and one.speed.is_steady for one in known)
     if not is_measured or sharing.plan_id != plan.id or len(sharing.steps) < scaling.MIN_STEPS:
@@ -180,10 +180,3 @@ def row_of(trial: Trial, now: Rate, verdict: Verdict) -> TimelineRow:
         cost_s=0.0,
         steps_lost=0,
     )
-
-
-def parts_of(plan: Plan) -> dict[str, int]:
-    """Samples of a whole batch by worker id, in the order of the ranks."""
-    by_rank = sorted(plan.members, key=lambda member: member.rank)
-    parts = split_batch(plan.global_batch, [member.weight for member in by_rank])
-    return {member.worker_id: part for member, part in zip(by_rank, parts, strict=True)}
