@@ -63,7 +63,7 @@ def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(ser
     rows = first.timeline()
     resizes = [(r["actor"], r["before"]["workers"], r["after"]["workers"]) for r in rows if r["kind"] == "resize"]
     assert resizes == [("service", 2, 1), ("scaling", 1, 2)]
-    (verdict,) = [r["after"] for r in rows if r["kind"] == "probation"]
+    (verdict,) = [r["after"] for r in rows if (r["kind"], r["actor"]) == ("probation", "scaling")]
     assert verdict["is_kept"]
     assert verdict["gain"] > 1.2
     assert_home_at_rest(served.home)

@@ -1,0 +1,86 @@
+"""Shares by speed on a real Ray: a slow worker is found, relieved and told of while the job trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.packing import pack
+from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.serving import Serving
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+LIMIT_S = 120.0
+BATCH = 64
+UNEVEN_TASK = """
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, sample_s):
+        self.sample_s = sample_s
+
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        time.sleep(self.sample_s)
+        return torch.ones(2), torch.ones(1)
+
+
+def build(config):
+    try:
+        (Path(config["folder"]) / "slow").touch(exist_ok=False)
+        sample_s = 0.004
+    except FileExistsError:
+        sample_s = 0.001
+    return TrainingTask(
+        model=nn.Linear(2, 1),
+        train_data=Samples(sample_s),
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+    )
+"""
+
+
+def test_a_slow_worker_gets_less_of_the_batch_and_the_timeline_tells_what_that_brought(
+    served: Serving, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(UNEVEN_TASK)
+    with served.client() as client:
+        job_id = client.submit(
+            {
+                "name": "uneven",
+                "entrypoint": "train:build",
+                "bundle": client.upload(pack(tmp_path).data)["id"],
+                "config": {"folder": str(tmp_path)},
+                "steps": 100_000,
+                "workers": 2,
+                "batch": {"global_size": BATCH},
+            }
+        )["id"]
+
+        def told(kind: str) -> list[dict[str, Any]]:
+            return [row for row in client.timeline(job_id) if (row["kind"], row["actor"]) == (kind, "shares")]
+
+        try:
+            wait_for("the verdict", lambda: bool(told("probation")), LIMIT_S)
+        finally:
+            client.command(job_id, "cancel")
+            wait_for("the end", lambda: client.job(job_id)["state"] == "CANCELLED", LIMIT_S)
+        change, verdict = told("batch")[0], told("probation")[0]["after"]
+    assert change["before"] == {"parts": [BATCH // 2, BATCH // 2]}
+    assert sum(change["after"]["parts"]) == BATCH
+    assert min(change["after"]["parts"]) < BATCH / 3
+    assert verdict["is_kept"]
+    assert verdict["gain"] > 1.2
+    assert_home_at_rest(served.home)
