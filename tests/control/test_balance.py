@@ -127,6 +127,24 @@ def test_survivors_keep_their_shares_and_newcomers_get_the_mean_of_them() -> Non
     assert weights(desk.plan) == [before["1.2"], before["1.3"], pytest.approx(128 / 3)]
 
 
+def test_a_size_is_judged_by_its_best_parts_and_not_before_they_are_found() -> None:
+    job = UnevenJob(line(0.01), line(0.01)).run(40)
+    desk = job.desk
+    desk.direction = replace(desk.direction, num_offered=3)
+    while desk.state.sizing.ask is None:
+        job.run(1)
+    desk.direction = replace(desk.direction, num_workers=3)
+    desk.turn()
+    desk.say("1.3", Phase.READY)
+    desk.turn()
+    job.join("1.3", line(0.04))
+    job.run(80)
+    assert job.parts == pytest.approx((57, 57, 14), abs=2)
+    [shared, sized] = job.told(TimelineKind.PROBATION)
+    assert (shared.actor, sized.actor, sized.after["is_kept"]) == ("shares", "scaling", True)
+    assert sized.after["gain"] == pytest.approx(64 / 57, abs=0.03)  # with even parts it would be slower than before
+
+
 def test_after_a_restore_all_are_even_again() -> None:
     job = UnevenJob(line(0.01), line(0.03)).run(30)
     desk = job.desk

@@ -41,9 +41,11 @@ class UnevenJob:
         """Of the plan in force, by rank."""
         return tuple(self._in_force.parts.values())
 
-    def add(self, worker_id: str, cost: CostOf) -> None:
-        """A newcomer that a plan names."""
+    def join(self, worker_id: str, cost: CostOf) -> None:
+        """A newcomer that the latest plan names; the plan is in force from now on."""
         self.costs[worker_id], self._own_s[worker_id] = cost, []
+        self._in_force = self.desk.plan
+        self.plans.append(self._in_force)
 
     def run(self, num_rounds: int) -> UnevenJob:
         """Train on; a plan that was issued is in force from the next round."""

@@ -19,12 +19,35 @@ Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 LEAST_STEPS = 100
 """Steps still to come, for a change to be worth measuring."""
 
+MOST_LOADS = 2 * sharing.MIN_LOADS
+"""Runs of rounds within which parts should be found; a job that is too unsteady for it must not wait on."""
+
 
 def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
     """Take in what workers told of their speeds."""
     known = sharing.observe(state.sharing, inputs.statuses.values())
     known = sharing.without(known, [i for i in known.known if i not in state.workers])
     return state if known is state.sharing else replace(state, sharing=known)
+
+
+def is_weighing(state: ControllerState, plan: Plan) -> bool:
+    """Whether the parts of this group are still to be found: how fast it is as it stands tells little of it.
+
+    Only for as long as what is missing may still be told.
+    """
+    known = state.sharing
+    if plan.num_members < 2 or not _is_long(state, plan):
+        return False
+    if known.trial is not None or known.reviewed_generation == plan.generation:
+        return known.trial is not None
+    heard = [known.known[i] for i in plan.worker_ids if i in known.known]
+    runs = [one.num_loads if one.plan_id == plan.id else 0 for one in heard]
+    return len(heard) < plan.num_members or min(runs) < MOST_LOADS
+
+
+def _is_long(state: ControllerState, plan: Plan) -> bool:
+    left = membership.num_left(state)
+    return left is not None and left >= LEAST_STEPS * plan.global_batch
 
 
 def balance(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
@@ -41,9 +64,8 @@ def balance(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | No
 
 
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) -> Turned | None:
-    known, left = state.sharing, membership.num_left(state)
-    is_long = left is not None and left >= LEAST_STEPS * plan.global_batch
-    if not is_long or not sharing.is_due(known, plan, now_s):
+    known = state.sharing
+    if not _is_long(state, plan) or not sharing.is_due(known, plan, now_s):
         return None
     standing, rate = sharing.standing(known, plan), sharing.rate(known, plan.id, sharing.NUM_BEFORE)
     if standing is None or rate is None:

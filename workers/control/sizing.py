@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from workers.advisors import scaling
 from workers.advisors.scaling import Change, Rate, Situation, Verdict
+from workers.control import sharing
 from workers.plan import Cause, Goal, Plan, TimelineKind
 from workers.status import Direction, RoundRecord, TimelineRow
 
@@ -91,8 +92,8 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
         return sizing
     last, known = sizing.last, sizing.memory.get(size, Memory())
     sizing = replace(sizing, last=record)
-    if last is None or last.values["workers"] != size:
-        # The first step of a size pays for warming up.
+    if last is None or last.values["workers"] != size or _is_shared_anew(last, record, plan):
+        # The first step of a size pays for warming up; with other parts it has another speed.
         fresh = replace(known, samples_per_s=(), heard_s=now_s)
         sizing = replace(sizing, memory={**sizing.memory, size: fresh}, changed_s=now_s)
         is_planned = plan is not None and plan.id == record.plan_id and plan.cause.kind is TimelineKind.RESIZE
@@ -101,6 +102,11 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
         return sizing
     steps = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
     return replace(sizing, memory={**sizing.memory, size: replace(known, samples_per_s=steps, heard_s=now_s)})
+
+
+def _is_shared_anew(last: RoundRecord, record: RoundRecord, plan: Plan | None) -> bool:
+    is_first = plan is not None and last.plan_id != record.plan_id == plan.id
+    return is_first and plan is not None and plan.cause.actor == sharing.ACTOR
 
 
 def _cost(sizing: Sizing, last: RoundRecord, record: RoundRecord) -> Sizing:

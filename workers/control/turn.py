@@ -99,7 +99,7 @@ def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     known = sizing.observe(state.sizing, found, state.plan, now_s)
     plan, standing = state.plan, None
     is_calm = state.has_trained and state.ending is None and not state.is_broken and not state.is_adopting
-    if plan is not None and is_calm and membership.is_settled(state, plan):
+    if plan is not None and is_calm and membership.is_settled(state, plan) and not balance.is_weighing(state, plan):
         standing = sizing.Standing(term=state.term, plan=plan, num_left=membership.num_left(state))
     known, row = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
     state = state if known is state.sizing else replace(state, sizing=known)
