@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tests.control.desk import build_info
 from workers.errors import Failure, Reason, StaleTermError
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
 from workers.run_settings import Donor
 from workers.status import (
     Phase,
+    RankLoad,
+    RoundRecord,
     StopCause,
     StopReport,
     WorkerStatus,
@@ -71,6 +75,8 @@ class SimWorker:
     slow_until: float = 0.0
     user_error_next: bool = False
     to_build: int = 3
+    loads: tuple[RankLoad, ...] = ()
+    records: tuple[RoundRecord, ...] = ()
 
     def __post_init__(self) -> None:
         self.mailbox = Mailbox(self.id)
@@ -113,6 +119,9 @@ class SimWorker:
             is_finished=self.is_finished,
             stop=self.stop,
             checkpoints=tuple(c for c, _ in self.world.storage if c.path.startswith(self.id + "/")),
+            build=replace(build_info(), total_samples=self.world.num_rounds * 8) if self.world.is_uneven else None,
+            loads=self.loads,
+            records=self.records,
         )
 
     def halt(self, term: int, plan_id: PlanId) -> None:
@@ -229,6 +238,8 @@ class SimWorker:
             self.round += 1
             token = self.world.token(self, group, self.held.plan)
             self.history += (token,)
+            if self.world.is_uneven:
+                self._tell(self.held.plan)
             until = self.held.plan.until
             self.stands_at = until if until is not None and self.round * 8 - 8 < until <= self.round * 8 else None
         self.held = settle(self.held, num_counted)
@@ -244,6 +255,24 @@ class SimWorker:
             if self.round % 5 == 0 and plan.members[0].worker_id == self.id:
                 self.world.save(self, is_final=False)
             self.to(self._onward(plan))
+
+    def _tell(self, plan: Plan) -> None:
+        """What the round cost this worker, and what it took all of them: one is four times as slow as another."""
+        assert self.round is not None
+        slowness = 1 + zlib.crc32(f"{self.id} {self.round // 9}".encode()) % 4
+        part, n = plan.parts[self.id], self.loads[-1].n + 1 if self.loads else 1
+        load = RankLoad(n=n, plan_id=plan.id, samples=part, num_rounds=3, seconds=part * slowness / 1000)
+        record = RoundRecord(
+            lineage=self.lineage or 0,
+            round=self.round,
+            generation=plan.generation,
+            plan_id=plan.id,
+            cursor=self.round * 8,
+            samples=8,
+            time=self.world.now,
+            values={"step_s": max(plan.parts.values()) * slowness / 1000, "workers": float(plan.num_members)},
+        )
+        self.loads, self.records = (*self.loads, load)[-6:], (record,)
 
     def _onward(self, plan: Plan) -> Phase:
         return Phase.HELD if plan.until is not None and plan.until == self.stands_at else Phase.EXCHANGE

@@ -4,6 +4,7 @@ Workers step through phases as the trainer does; a collective completes when eve
 group has contributed, but each member learns of it in a step of its own, so a loss in between
 leaves some with the commit and some without. Messages are delayed, reordered and lost. State is
 reduced to its history: one token a committed round, the same for all who committed it together.
+Where workers are ``is_uneven``, they tell of speeds that change now and then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.control.simulated_controller import SimController
 from tests.control.simulated_faults import Fault, is_moment, strike
 from tests.control.simulated_worker import Group, SimWorker
 from workers.assignment import JobKey
+from workers.control import sharing
 from workers.control.decisions import ControllerState, ControlSettings
 from workers.control.turn import begin
 from workers.plan import Plan
@@ -75,6 +77,8 @@ class World:
     lineages: set[int] = field(default_factory=set)
     out_of_reach: set[str] = field(default_factory=set)
     cut_until: float = 0.0
+    is_uneven: bool = False
+    shared: set[object] = field(default_factory=set)
 
     # --- records of what must hold -------------------------------------------------------------
 
@@ -83,6 +87,8 @@ class World:
         assert worker.round is not None
         if self.controller is not None and worker.id in self.controller.state.workers:
             assert self.controller.knows(plan), f"{worker.id} trained under {plan.id} in term {self.term}"
+        if plan.cause.actor == sharing.ACTOR:
+            self.shared.add(plan.id)
         key = (group.plan.id, worker.round)
         seen = self.plans.setdefault(key, plan.id)
         assert seen == plan.id, f"two plans {seen} and {plan.id} in round {worker.round}"

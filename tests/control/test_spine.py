@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from tests.control.simulated_faults import TARGETED, Fault
 from tests.control.simulation import World
+from workers.advisors import scaling
+from workers.control import balance, sharing
 from workers.control.regroup import MAX_LAUNCHES
 from workers.status import Outcome
 
@@ -69,6 +71,31 @@ def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: 
         assert world.was_empty or len(world.tokens) <= NUM_ROUNDS + world.num_deaths
         struck += world.struck.count(fault)
     assert struck > 0
+
+
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_ALL_BUT_ONE, Fault.KILL_CONTROLLER, Fault.USER_ERROR])
+def test_parts_that_change_again_and_again_cost_no_step(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "LEAST_STEPS", 1)
+    monkeypatch.setattr(sharing, "MIN_LOADS", 1)
+    monkeypatch.setattr(sharing, "REVIEW_S", 1.0)
+    monkeypatch.setattr(scaling, "MIN_STEPS", 1)
+    monkeypatch.setattr(scaling, "JUDGE_STEPS", 2)
+    num_shared = 0
+    for seed in range(12):
+        world = World(
+            rng=random.Random(seed),
+            num_rounds=NUM_ROUNDS,
+            workers_range=(1, 4),
+            want=1 + seed % 4,
+            faults=[Fault.SCALE, fault] * 3,
+            is_uneven=True,
+        )
+        world.run(max_ticks=20_000)
+        assert world.outcome is Outcome.SUCCEEDED
+        assert_whole(world)
+        assert world.was_empty or len(world.tokens) <= NUM_ROUNDS + world.num_deaths
+        num_shared += len(world.shared)
+    assert num_shared >= 5
 
 
 @pytest.mark.parametrize("fault", [Fault.SCALE, Fault.CUT_RENDEZVOUS, Fault.CUT_OFF, Fault.KILL_ALL])
