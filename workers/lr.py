@@ -62,9 +62,16 @@ class LrPlan:
         ramp = 1.0 if self.ramp is None else self.ramp.at(cursor + global_batch)
         return self.lr * self._scale(global_batch) * self._shape(progress, global_batch / total_samples) * ramp
 
-    def eased(self, last: float, cursor: int, total_samples: int, global_batch: int) -> LrPlan:
-        """With a warm-up from ``cursor`` on, as long as the first, where the rate would rise above ``last`` at once."""
+    def eased(
+        self, last: float, cursor: int, total_samples: int, global_batch: int, most_samples: int | None = None
+    ) -> LrPlan:
+        """With a warm-up from ``cursor`` on where the rate would rise above ``last`` at once.
+
+        It is as long as the first, but of ``most_samples`` at most.
+        """
         plain, samples = replace(self, ramp=None), round(self.warmup_fraction * total_samples)
+        if most_samples is not None:
+            samples = min(samples, most_samples)
         rate = plain.at(cursor, total_samples, global_batch)
         if samples == 0 or rate <= last:
             return plain

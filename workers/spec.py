@@ -200,6 +200,12 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
 def _batch_rows(batch: BatchSpec, least: int) -> list[tuple[bool, str, str]]:
     return [
         (
+            batch.max_global_size is not None and batch.adapt == "fixed",
+            "/batch/max_global_size",
+            f"{batch.max_global_size} bounds a batch that adapts, and batch.adapt is fixed; leave it out, or set "
+            "batch.adapt to goodput",
+        ),
+        (
             batch.global_size < least,
             "/batch/global_size",
             f"{batch.global_size} samples cannot be shared by workers.min={least}; "
@@ -243,8 +249,6 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
     scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
     rows: list[tuple[bool, str, object, str]] = [
         (batch.max_tokens is not None, "/batch/max_tokens", batch.max_tokens, "micro_size"),
-        (batch.adapt != "fixed", "/batch/adapt", batch.adapt, "fixed"),
-        (batch.max_global_size is not None, "/batch/max_global_size", batch.max_global_size, "null"),
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
         (scheme not in ("auto", "none"), "/communication", scheme, "auto or none"),

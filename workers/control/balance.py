@@ -60,7 +60,7 @@ def balance(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | No
     trial = state.sharing.trial
     if trial is not None:
         return _tried(state, inputs, plan, trial, now_s)
-    return _reviewed(state, inputs, plan, now_s)
+    return None if state.adapting.trial is not None else _reviewed(state, inputs, plan, now_s)
 
 
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) -> Turned | None:

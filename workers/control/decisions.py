@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from workers.assignment import JobKey
+from workers.control.adapting import Adapting
 from workers.control.sharing import Sharing
 from workers.control.sizing import Sizing
 from workers.errors import Failure, Reason
@@ -130,8 +131,8 @@ class ControllerState:
     empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the highest
     (lineage, round) reported, ``restored`` the (lineage, cursor) at which the last restore began, ``settled_at`` what
     it was when the latest plan was first seen in force everywhere; ``reached`` is the wanted size that it last met,
-    ``sizing`` what is known of sizes, ``sharing`` of the workers' speeds. ``failures`` are those of user code that
-    count; ``counted_generation`` is the generation of the last one that was counted.
+    ``sizing`` what is known of sizes, ``sharing`` of the workers' speeds, ``adapting`` of batches.
+    ``failures`` are those of user code that count; ``counted_generation`` is the generation of the last counted one.
     ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
     since samples were trained on for the first time: ``best_cursor`` is how many that were. ``num_start_failures``
     counts workers in a row that never became ready (``starts``) at the size ``filled_to``. ``spurned`` is the
@@ -173,6 +174,7 @@ class ControllerState:
     reached: int = 0
     sizing: Sizing = field(default_factory=Sizing)
     sharing: Sharing = field(default_factory=Sharing)
+    adapting: Adapting = field(default_factory=Adapting)
     ready_since_s: float | None = None
     short_since_s: float | None = None
     saving_since_s: float | None = None

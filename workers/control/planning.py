@@ -27,10 +27,16 @@ from workers.plan import (
 from workers.run_settings import Donor, RunSettings
 from workers.status import Phase, TimelineRow
 
+REWARM_STEPS = 10
+"""Steps within which a rate rises to what a larger batch asks for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What differs from the plan in force; everything else stays. ``parts`` are samples by worker id."""
+    """What differs from the plan in force; everything else stays.
+
+    ``parts`` are samples by worker id, ``global_batch`` those of all.
+    """
 
     switch: Switch
     members: Sequence[str]
@@ -42,6 +48,7 @@ class Draft:
     settings: RunSettings | None = None
     saves: int = 0
     parts: Mapping[str, int] | None = None
+    global_batch: int | None = None
 
 
 def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
@@ -51,6 +58,8 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     if draft.is_new_lineage:
         lineage = max(state.furthest[0], state.plan.lineage if state.plan else 0) + 1
     wish = inputs.direction.settings if base is None else draft.settings
+    if base is not None and draft.global_batch is not None:
+        base = _rebatched(state, base, draft.global_batch)
     sections = _tuned(state, base, wish) if base else _ordered(_first_sections(state, draft.members), wish)
     saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(
@@ -137,6 +146,18 @@ def _tuned(state: ControllerState, plan: Plan, wish: RunSettings | None) -> Plan
     cursor = max(s.cursor or 0 for s in membership.statuses(state))
     last = plan.lr.at(cursor, cursor + left, plan.global_batch)
     return replace(ordered, lr=ordered.lr.eased(last, cursor, cursor + left, ordered.global_batch))
+
+
+def _rebatched(state: ControllerState, plan: Plan, global_batch: int) -> Plan:
+    """With another batch, and a rate that is warmed up again for a few steps where its rule raises it."""
+    left = membership.num_left(state)
+    cursor = max((s.cursor or 0 for s in membership.statuses(state)), default=0)
+    changed = replace(plan, global_batch=global_batch)
+    if left is None:
+        return changed
+    last = plan.lr.at(cursor, cursor + left, plan.global_batch)
+    ramp = REWARM_STEPS * global_batch
+    return replace(changed, lr=plan.lr.eased(last, cursor, cursor + left, global_batch, most_samples=ramp))
 
 
 def _ordered(plan: Plan, wish: RunSettings | None) -> Plan:

@@ -90,6 +90,8 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
     size, step_s = int(record.values.get("workers", 0)), record.values.get("step_s", 0.0)
     if size < 1 or step_s <= 0.0:
         return sizing
+    if sizing.last is not None and sizing.last.values.get("global_batch") != record.values.get("global_batch"):
+        sizing = replace(sizing, memory={})  # speeds at another batch tell nothing of this one
     last, known = sizing.last, sizing.memory.get(size, Memory())
     sizing = replace(sizing, last=record)
     if last is None or last.values["workers"] != size or _is_shared_anew(last, record, plan):

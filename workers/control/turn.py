@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from workers.assignment import JobKey
 from workers.control import (
+    adapt,
     balance,
     ending,
     evacuate,
@@ -59,7 +60,7 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
         return state, ()
     state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
     state, kills = _kill(state, inputs, now_s)
-    state = balance.observe(ending.noted(state, inputs), inputs)
+    state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
     state, notes = _size(state, inputs, now_s)
     actions: tuple[Action, ...] = (*told, *kills, *notes)
     for rule in _RULES:
@@ -160,6 +161,7 @@ _RULES: tuple[Rule, ...] = (
     evacuate.evacuate,
     retune.retune,
     resize.resize,
+    adapt.adapt,
     balance.balance,
 )
 

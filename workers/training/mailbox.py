@@ -325,11 +325,12 @@ class Mailbox:
         )
         self._micro_changes = (*self._micro_changes, change)[-MAX_MICRO_CHANGES:]
 
-    def spent(self, rank: int, unix_s: float, cost: RoundCost, own: OwnCost) -> None:
+    def spent(self, rank: int, unix_s: float, cost: RoundCost, own: OwnCost | None) -> None:
         """Tell what the round that was committed at ``unix_s`` cost this worker, and of that its part by itself."""
         with self._lock:
             self._spans.add(rank, unix_s, cost)
-            self._loads.add(own, cost.step_s)
+            if own is not None:
+                self._loads.add(own, cost.step_s)
 
     def publish(self, record: RoundRecord) -> int:
         """Hand a record to the polls; returns how many older ones were given up for lack of room."""

@@ -25,6 +25,11 @@ class MicroBatch:
         self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
         self.expected_bytes = sizes.expected_bytes
 
+    @property
+    def is_trying(self) -> bool:
+        """Whether sizes are being tried, so that rounds tell little of what others will take."""
+        return self._sizes.is_trying
+
     def begin(self, num_samples: int) -> int:
         """The size for the coming round's part; call it once a round."""
         return self._sizes.begin(num_samples, lambda: footprint.held(self._device))

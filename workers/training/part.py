@@ -15,6 +15,7 @@ from workers.training.device_clock import DeviceClock
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.vector import LocalSums
+from workers.training.loads import OwnCost
 from workers.training.mailbox import Mailbox
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.setup import Setup
@@ -30,6 +31,7 @@ class Part:
         self.size = min(plan.global_batch, setup.total_samples - setup.state.cursor)
         self.begin, self.end = batching.own_part(plan, rank, self.size)
         self.micro = setup.micro.begin(self.end - self.begin)
+        self._is_on_trial = setup.micro.is_trying
         self.sums = LocalSums()
         self.times = RoundTimes()
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
@@ -60,8 +62,14 @@ class Part:
             # Only here, after the exception, are the frames gone that held its activations.
             self._state.buffers.rollback()
 
-    def own_s(self) -> float:
-        """Seconds that the part took by itself, without waits for others; call after the exchange.
+    def own_cost(self) -> OwnCost | None:
+        """What the part took this rank by itself; None where its micro-batch was on trial. Call after the exchange."""
+        if self._is_on_trial:
+            return None
+        return OwnCost(plan_id=self.plan.id, samples=self.end - self.begin, seconds=self._own_s())
+
+    def _own_s(self) -> float:
+        """Seconds without waits for others.
 
         On a CPU those of fetching and computing: buckets that leave meanwhile are sent by threads of gloo's own, whose
         use of the cores is part of what a sample costs here. A CUDA device is asked, as calls return before it is done.

@@ -17,7 +17,6 @@ from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.schemes import Scheme, scheme_named
 from workers.training.exchange.vector import GlobalSums
-from workers.training.loads import OwnCost
 from workers.training.mailbox import Mailbox, Position
 from workers.training.part import Part
 from workers.training.setup import Setup
@@ -261,6 +260,5 @@ class Rounds:
             memory_bytes=gauges.memory_bytes,
             gpu_utilisation=gauges.gpu_utilisation,
         )
-        own = OwnCost(plan_id=part.plan.id, samples=part.end - part.begin, seconds=part.own_s())
-        self._mailbox.spent(self._world.rank, time.time(), cost, own)
+        self._mailbox.spent(self._world.rank, time.time(), cost, part.own_cost())
         return step_s

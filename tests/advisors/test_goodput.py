@@ -1,0 +1,104 @@
+"""The batch that makes the most progress a second: its bounds, its reasons, and what it leaves alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.advisors.test_throughput import Machine, layout
+from workers.advisors.goodput import Change, Keep, Situation, advise, efficiency, judge
+from workers.advisors.scaling import rate_of
+from workers.advisors.throughput import fit
+
+OVERHEAD = Machine(5e-3, 1e-5, 2e-3)
+"""A step costs nearly the same however many samples it has."""
+
+BUSY = Machine(1e-6, 1e-3, 1e-5)
+"""A step costs in proportion to its samples."""
+
+
+def situation(machine: Machine = OVERHEAD, batch: int = 32, noise: float = 1000.0, **changes: object) -> Situation:
+    seen = sorted({max(8, batch // 2), batch})
+    plain = Situation(
+        layout=layout(2, batch),
+        initial=32,
+        most=512,
+        largest_measured=batch,
+        noise_scale=noise,
+        model=fit([machine.seen(layout(2, each)) for each in seen]),
+        num_left=10**6,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def test_where_a_step_costs_the_same_and_gradients_are_noisy_the_batch_doubles() -> None:
+    advice = advise(situation())
+    assert isinstance(advice, Change)
+    assert advice.global_batch == 64
+    assert advice.expected_gain == pytest.approx(2 * efficiency(64, 32, 1000.0), rel=0.1)
+    assert "64 samples a step are expected to make progress 1.8" in advice.reason
+    assert "noise scale 1000 samples" in advice.reason
+
+
+def test_where_gradients_agree_already_it_stays() -> None:
+    assert isinstance(advise(situation(noise=1.0)), Keep)
+
+
+def test_where_time_goes_with_the_samples_it_stays() -> None:
+    advice = advise(situation(BUSY))
+    assert isinstance(advice, Keep)
+    assert "the least that is worth a change" in advice.reason
+
+
+def test_a_batch_that_grew_beyond_what_pays_shrinks_again_but_not_below_what_was_asked_for() -> None:
+    advice = advise(situation(BUSY, batch=512, noise=20.0))
+    assert isinstance(advice, Change)
+    assert advice.global_batch == 32
+
+
+def test_a_refused_batch_is_weighed_again_only_when_noise_has_grown() -> None:
+    refused = {46: 1000.0, 64: 1000.0}
+    assert isinstance(advise(situation(refused=refused)), Keep)
+    assert isinstance(advise(situation(noise=1600.0, refused=refused)), Change)
+
+
+def test_the_end_of_a_job_is_left_alone() -> None:
+    assert isinstance(advise(situation(num_left=32 * 50)), Keep)
+
+
+@given(
+    workers=st.integers(1, 7),
+    batch=st.integers(32, 512),
+    noise=st.floats(0.1, 1e6),
+    most=st.integers(32, 600),
+    fixed=st.floats(1e-5, 1e-1),
+    sample=st.floats(1e-7, 1e-2),
+)
+@settings(max_examples=100, deadline=None)
+def test_advice_never_leaves_the_bounds(
+    workers: int, batch: int, noise: float, most: int, fixed: float, sample: float
+) -> None:
+    here, model = layout(workers, batch), fit([Machine(fixed, sample, 1e-3).seen(layout(workers, batch))])
+    changed = {"layout": here, "largest_measured": batch, "model": model, "most": max(most, 32), "noise_scale": noise}
+    advice = advise(situation(**changed))
+    if isinstance(advice, Change):
+        assert 32 <= advice.global_batch <= max(most, 32)
+        assert advice.global_batch >= workers
+        assert advice.global_batch <= 2 * batch
+        assert advice.global_batch != batch
+        assert advice.expected_gain >= 1.05
+
+
+def test_a_batch_is_judged_by_progress_and_not_by_throughput() -> None:
+    before, now = rate_of((100.0,) * 20), rate_of((150.0,) * 20)
+    assert before is not None
+    kept = judge(before, now, 0.9, least_steps=15, most_steps=80)
+    lost = judge(before, now, 0.5, least_steps=15, most_steps=80)
+    assert kept is not None
+    assert lost is not None
+    assert (kept.is_kept, kept.gain) == (True, pytest.approx(1.35))
+    assert (lost.is_kept, lost.gain) == (False, pytest.approx(0.75))
+    assert judge(before, rate_of((150.0,) * 10), 0.9, least_steps=15, most_steps=80) is None

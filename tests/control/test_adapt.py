@@ -1,0 +1,158 @@
+"""The global batch by goodput as the controller's turns carry it out: grown, judged, kept or taken back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.control.desk import Desk, build_info
+from workers.control.adapting import REST_EPOCHS
+from workers.lr import Decay
+from workers.plan import Plan, Switch, TimelineKind
+from workers.status import Phase, RoundRecord, TimelineRow
+
+EPOCH = 2000
+STEPS = 20_000
+
+
+class NoisyJob:
+    """Two workers whose steps take ``step_s`` of the batch; the noise scale is ``noise_scale`` of the progress."""
+
+    def __init__(
+        self,
+        step_s: Callable[[int], float],
+        noise_scale: Callable[[float], float],
+        jitter: float = 0.02,
+        **batch: object,
+    ) -> None:
+        spec = {"global_size": 32, "adapt": "goodput", "max_global_size": 512, **batch}
+        self.desk = Desk(high=2, batch=spec, steps=STEPS, lr_schedule={"decay": "constant", "warmup_fraction": 0.05})
+        self.ids = self.desk.started(2)
+        self.step_s, self.noise_scale, self.jitter = step_s, noise_scale, jitter
+        self.round, self.cursor = 5, 160
+        self.rows: list[TimelineRow] = []
+        self.plans = [self.desk.plan]
+        self._rng = random.Random(1)
+
+    @property
+    def batches(self) -> list[int]:
+        return [plan.global_batch for plan in self.plans]
+
+    def run(self, num_rounds: int) -> NoisyJob:
+        for _ in range(num_rounds):
+            self._step()
+        return self
+
+    def told(self, kind: TimelineKind) -> list[TimelineRow]:
+        return [row for row in self.rows if row.kind is kind]
+
+    def _step(self) -> None:
+        plan, desk = self.plans[-1], self.desk
+        batch = plan.global_batch
+        step_s = self.step_s(batch) * max(0.5, self._rng.gauss(1.0, self.jitter))
+        self.round, self.cursor = self.round + 1, self.cursor + batch
+        values = {
+            "step_s": step_s,
+            "compute_s": 0.8 * step_s,
+            "data_s": 0.0,
+            "workers": 2.0,
+            "global_batch": float(batch),
+            "micro_batch": batch / 2,
+            "noise_scale": self.noise_scale(self.cursor / (32 * STEPS)),
+        }
+        for worker_id in self.ids:
+            self._say(worker_id, plan, (self._record(plan, values),) if worker_id == self.ids[0] else ())
+        desk.turn(after_s=step_s)
+        self.rows += desk.notes()
+        if desk.plan.id != plan.id:
+            self.plans.append(desk.plan)
+
+    def _record(self, plan: Plan, values: dict[str, float]) -> RoundRecord:
+        return RoundRecord(
+            lineage=1, round=self.round, generation=plan.generation, plan_id=plan.id, cursor=self.cursor,
+            samples=plan.global_batch, time=1e9 + self.desk.now, values=values,
+        )  # fmt: skip
+
+    def _say(self, worker_id: str, plan: Plan, records: tuple[RoundRecord, ...]) -> None:
+        built = replace(build_info(), total_samples=32 * STEPS, num_train=EPOCH)
+        self.desk.say(
+            worker_id, Phase.COMPUTE, plan=plan, generation=plan.generation, lineage=1, round=self.round,
+            cursor=self.cursor, build=built, records=records,
+        )  # fmt: skip
+
+
+def flat(batch: int) -> float:
+    return 0.01 + 1e-6 * batch
+
+
+def test_a_noisy_job_grows_step_by_step_and_tells_what_it_expected_and_what_it_found() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0).run(400)
+    assert job.batches == [32, 64, 128, 256, 512]
+    first, *_ = job.told(TimelineKind.BATCH)
+    assert (first.actor, first.before) == ("goodput", {"global_batch": 32})
+    assert first.after["global_batch"] == 64
+    assert 1.3 < first.after["expected_gain"] < 2.0  # with one batch seen nobody knows what a sample costs
+    assert first.after["error"] > 0.2
+    _, second, *_ = job.told(TimelineKind.BATCH)
+    assert second.after["expected_gain"] == pytest.approx(2 * 2064 / 2128, rel=0.1)
+    assert second.after["error"] < first.after["error"]
+    judged = job.told(TimelineKind.PROBATION)
+    assert [row.after["is_kept"] for row in judged] == [True] * 4
+    assert judged[0].after["gain"] == pytest.approx(2 * 2032 / 2064, rel=0.05)
+    plan = job.plans[1]
+    assert (plan.switch, plan.generation) == (Switch.AGREED, job.plans[0].generation)
+
+
+def test_the_rate_follows_its_rule_and_rises_to_it_within_a_few_steps() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0).run(100)
+    before, after = job.plans[0].lr, job.plans[1].lr
+    ramp = after.ramp
+    assert ramp is not None
+    assert ramp.samples == 10 * 64
+    total, begin = 32 * STEPS, ramp.begin
+    assert after.decay is Decay.CONSTANT
+    at_last = after.at(begin + 20 * 64, total, 64)
+    assert at_last == pytest.approx(before.at(begin + 20 * 64, total, 32) * 2**0.5, rel=0.05)
+    assert after.at(begin, total, 64) < at_last
+
+
+def test_changes_rest_for_part_of_an_epoch() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0).run(400)
+    begins = [plan.lr.ramp.begin for plan in job.plans[1:] if plan.lr.ramp is not None]
+    assert len(begins) == 4
+    assert min(b - a for a, b in pairwise(begins)) >= REST_EPOCHS * EPOCH
+
+
+def test_a_batch_that_turns_out_slower_is_taken_back_and_not_tried_again() -> None:
+    job = NoisyJob(lambda batch: 0.01 if batch <= 32 else 0.05, lambda _: 2000.0).run(600)
+    assert job.batches[:3] == [32, 64, 32]
+    judged = job.told(TimelineKind.PROBATION)
+    assert not judged[0].after["is_kept"]
+    assert judged[0].reason.endswith("; going back")
+    assert len(job.batches) <= 7
+    assert job.batches[-1] == 32
+
+
+def test_noise_that_fades_makes_it_smaller_again() -> None:
+    def fading(share: float) -> float:
+        return 2000.0 if share < 0.3 else 5.0
+
+    job = NoisyJob(lambda batch: 0.004 + 1e-4 * batch, fading).run(3000)
+    assert max(job.batches) >= 128
+    assert job.batches[-1] <= 64
+
+
+def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> None:
+    assert NoisyJob(flat, lambda _: 0.5).run(300).batches == [32]
+    fixed = NoisyJob(flat, lambda _: 2000.0, adapt="fixed", max_global_size=None).run(300)
+    assert fixed.batches == [32]
+
+
+@pytest.mark.parametrize("jitter", [0.1, 0.3])
+def test_it_does_not_flap_on_noise(jitter: float) -> None:
+    job = NoisyJob(lambda batch: 0.004 + 1e-4 * batch, lambda _: 300.0, jitter=jitter).run(2000)
+    assert len(job.batches) <= 8

@@ -1,0 +1,145 @@
+"""Which global batch makes the most progress a second: throughput times statistical efficiency. Pure.
+
+Qiao et al. 2021 (OSDI), arXiv 2008.12260, section 3.1: a sample of a batch of M is worth (phi + M0) / (phi + M) of one
+of the batch M0 that was asked for, where phi is the gradient noise scale (McCandlish et al. 2018, arXiv 1812.06162).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from workers.advisors.scaling import Rate
+from workers.advisors.throughput import Estimate, Layout, Model
+
+LEAST_GAIN = 1.05
+"""A batch must make progress this many times as fast: less is noise and not worth its change."""
+
+LEAST_STEPS_LEFT = 100
+RATIO = 2**0.5
+"""Batches are weighed in steps of this factor, up to twice the largest that was measured: the next leap comes after."""
+
+UNBOUNDED = 32
+"""Without ``batch.max_global_size`` a batch grows to so many times ``batch.global_size`` at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """A job that trains under ``layout``; batches, ``noise_scale`` and ``num_left`` are in samples.
+
+    ``initial`` is the batch that was asked for and the least, ``most`` the largest allowed, ``largest_measured`` the
+    largest that was. ``most_a_pass`` is what a forward pass may have, None where a whole part fits. ``refused`` maps
+    batches that did not pay to the noise scale at which they did not. ``num_left`` is None while unknown.
+    """
+
+    layout: Layout
+    initial: int
+    most: int
+    largest_measured: int
+    noise_scale: float
+    model: Model
+    most_a_pass: int | None = None
+    refused: Mapping[int, float] | None = None
+    num_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Stay at this batch; ``reason`` is a sentence for the job's owner."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Go to another batch; ``expected_gain`` is progress a second over the present, ``error`` of its logarithm."""
+
+    global_batch: int
+    reason: str
+    expected_gain: float
+    error: float
+
+
+Advice: TypeAlias = Keep | Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a batch turned out to be worth: progress a second over that at the one before."""
+
+    gain: float
+    is_kept: bool
+
+
+def efficiency(global_batch: float, initial: float, noise_scale: float) -> float:
+    """What a sample of a batch is worth, in samples of the initial one."""
+    return (noise_scale + initial) / (noise_scale + global_batch)
+
+
+def advise(situation: Situation) -> Advice:
+    """The batch to go to."""
+    s = situation
+    now = s.layout.global_batch
+    if s.num_left is not None and s.num_left < LEAST_STEPS_LEFT * now:
+        return Keep(reason=f"{now} samples a step stay: too few steps are left for a change to pay.")
+    gains = {batch: _gain(s, batch) for batch in _candidates(s)}
+    if not gains:
+        return Keep(reason=f"{now} samples a step stay: no other batch lies within its bounds.")
+    best = max(gains, key=lambda batch: gains[batch].seconds)
+    gain = gains[best]
+    told = (
+        f"{best} samples a step are expected to make progress {gain.seconds:.2f} times as fast as {now}: "
+        f"{_throughput_gain(s, best):.2f} times the samples a second, each worth "
+        f"{_worth(s, best):.2f} times as much (noise scale {s.noise_scale:.0f} samples)"
+    )
+    if gain.seconds < LEAST_GAIN:
+        return Keep(reason=f"{told}; {LEAST_GAIN} is the least that is worth a change.")
+    return Change(global_batch=best, reason=told, expected_gain=gain.seconds, error=gain.error)
+
+
+def judge(before: Rate, now: Rate | None, worth: float, *, least_steps: int, most_steps: int) -> Verdict | None:
+    """Whether a batch pays, by throughput before and now and what a sample is ``worth``; None while it is open."""
+    if now is None or now.num_steps < least_steps:
+        return None
+    gain = now.samples_per_s / before.samples_per_s * worth
+    doubt = 2 * (before.error**2 + now.error**2) ** 0.5
+    is_open = gain * (1 - doubt) < 1.0 <= gain * (1 + doubt)
+    if is_open and now.num_steps < most_steps:
+        return None
+    return Verdict(gain=gain, is_kept=gain >= 1.0)
+
+
+def _candidates(s: Situation) -> list[int]:
+    now, workers = s.layout.global_batch, s.layout.num_workers
+    least = max(s.initial, workers)
+    most = min(s.most, 2 * max(s.largest_measured, now))
+    found, batch = set(), float(least)
+    while batch <= most * 1.001:
+        # A whole number of samples a worker, so that none computes more than another.
+        found.add(min(most, max(least, round(batch / workers) * workers)))
+        batch *= RATIO
+    found.add(most)
+    refused = s.refused or {}
+    # The more noise there is, the more a large batch is worth: what did not pay may pay then.
+    return sorted(b for b in found if b != now and s.noise_scale > 1.5 * refused.get(b, 0.0))
+
+
+def _gain(s: Situation, batch: int) -> Estimate:
+    here, there = s.model.step_s(s.layout), s.model.step_s(_layout(s, batch))
+    gain = batch / there.seconds / (s.layout.global_batch / here.seconds) * _worth(s, batch)
+    return Estimate(gain, max(here.error, there.error))
+
+
+def _throughput_gain(s: Situation, batch: int) -> float:
+    return _gain(s, batch).seconds / _worth(s, batch)
+
+
+def _worth(s: Situation, batch: int) -> float:
+    return (s.noise_scale + s.layout.global_batch) / (s.noise_scale + batch)
+
+
+def _layout(s: Situation, batch: int) -> Layout:
+    part = batch / s.layout.num_workers
+    passes = 1 if s.most_a_pass is None else max(1, round(part / s.most_a_pass))
+    return replace(s.layout, global_batch=batch, num_passes=passes)

@@ -1,0 +1,147 @@
+"""The global batch by goodput: another one when it pays, measured, and taken back if it does not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.advisors import goodput
+from workers.advisors.goodput import UNBOUNDED, Change, Situation
+from workers.control import adapting, membership, planning
+from workers.control.adapting import ACTOR, Adapting, Trial
+from workers.control.decisions import Action, ControllerState, Inputs, Note
+from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+
+
+def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
+    """Take in what steps took; nothing where the batch is fixed."""
+    if state.spec.batch.adapt != "goodput":
+        return state
+    found = [record for status in inputs.statuses.values() for record in status.records]
+    members = state.plan.worker_ids if state.plan else ()
+    num_nodes = len({state.nodes[i] for i in members if i in state.nodes}) or 1
+    known = adapting.observe(state.adapting, found, num_nodes)
+    return state if known is state.adapting else replace(state, adapting=known)
+
+
+def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Judge the batch on trial, or weigh another one where it is time."""
+    plan, known = state.plan, state.adapting
+    if state.spec.batch.adapt != "goodput" or plan is None or plan.goal is not Goal.TRAIN:
+        return None
+    is_measured = state.sharing.trial is not None or state.sizing.ask is not None  # by others, at this batch
+    is_done = any(s.is_finished for s in membership.statuses(state))
+    is_calm = membership.is_settled(state, plan) and not is_done and not is_measured
+    if not is_calm or known.plan_id != plan.id or planning.member_source(state) is None:
+        return None
+    if known.trial is not None:
+        return _tried(state, inputs, plan, known.trial)
+    return _reviewed(state, inputs, plan)
+
+
+def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | None:
+    known = state.adapting
+    rate = adapting.rate(known, adapting.NUM_BEFORE)
+    if known.noise_scale is None or rate is None or rate.num_steps < adapting.MIN_STEPS or not _has_rested(state):
+        return None
+    if known.num_seen - known.reviewed < adapting.MIN_STEPS and known.reviewed <= known.num_seen:
+        return None
+    situation = _situation(state, plan, known)
+    if situation is None:
+        return None
+    advice = goodput.advise(situation)
+    known = replace(known, reviewed=known.num_seen, why=advice.reason)
+    if not isinstance(advice, Change):
+        return replace(state, adapting=known), ()
+    told: dict[str, object] = {
+        "global_batch": advice.global_batch,
+        "expected_gain": round(advice.expected_gain, 3),
+        "error": round(advice.error, 3),
+        "noise_scale": round(situation.noise_scale, 1),
+    }
+    state, note = _issue(replace(state, adapting=known), inputs, plan, told, advice.reason)
+    assert state.plan is not None
+    trial = Trial(
+        plan_id=state.plan.id,
+        before=plan.global_batch,
+        after=advice.global_batch,
+        rate=rate,
+        expected_gain=advice.expected_gain,
+        error=advice.error,
+    )
+    return replace(state, adapting=replace(known, trial=trial, changed_at=_cursor(state))), (note,)
+
+
+def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned | None:
+    """What the batch on trial came to; another plan than the one on trial ends it without a word."""
+    known = state.adapting
+    if plan.id != trial.plan_id:
+        return replace(state, adapting=replace(known, trial=None)), ()
+    verdict, now = adapting.judge(known, trial), adapting.rate(known)
+    if verdict is None or now is None:
+        return None
+    noise = known.noise_scale or 0.0
+    known = replace(known, trial=None, num_judged=known.num_judged + 1, reviewed=known.num_seen)
+    row = replace(
+        adapting.row_of(trial, now, verdict, noise),
+        key=f"{ACTOR}/{state.term}/{known.num_judged}",
+        time=inputs.unix_s,
+        step=planning.progress_step(state),
+    )
+    known = replace(known, why=row.reason)
+    if verdict.is_kept:
+        return replace(state, adapting=known), (Note(row),)
+    known = replace(known, refused={**known.refused, trial.after: noise}, changed_at=_cursor(state))
+    state, note = _issue(replace(state, adapting=known), inputs, plan, {"global_batch": trial.before}, row.reason)
+    return state, (Note(row), note)
+
+
+def _issue(
+    state: ControllerState, inputs: Inputs, plan: Plan, told: dict[str, object], reason: str
+) -> tuple[ControllerState, Note]:
+    """The same group with another batch."""
+    source = planning.member_source(state)
+    assert source is not None
+    draft = planning.Draft(
+        switch=Switch.AGREED,
+        members=plan.worker_ids,
+        source=source,
+        cause=Cause(kind=TimelineKind.BATCH, actor=ACTOR, reason=reason),
+        is_new_group=False,
+        global_batch=int(str(told["global_batch"])),
+    )
+    state, note = planning.issue(state, inputs, draft, plan)
+    return state, Note(replace(note.row, before={"global_batch": plan.global_batch}, after=told))
+
+
+def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation | None:
+    """None while the steps under this plan tell no layout."""
+    batch, layout = state.spec.batch, known.layout
+    if layout is None or layout not in known.memory or known.noise_scale is None:
+        return None
+    micro = [s.micro_size for s in membership.statuses(state) if s.micro_size]
+    is_whole = layout.num_passes == 1 and not isinstance(batch.micro_size, int)
+    return Situation(
+        layout=layout,
+        initial=batch.global_size,
+        most=batch.max_global_size or UNBOUNDED * batch.global_size,
+        largest_measured=max(each.global_batch for each in known.memory),
+        noise_scale=known.noise_scale,
+        model=adapting.model(known),
+        most_a_pass=None if is_whole or not micro else min(micro),
+        refused=known.refused,
+        num_left=membership.num_left(state),
+    )
+
+
+def _has_rested(state: ControllerState) -> bool:
+    """Whether enough of an epoch was drawn since the last change, so that there are few in each."""
+    epochs = [s.build.num_train for s in membership.statuses(state) if s.build is not None]
+    since = _cursor(state) - state.adapting.changed_at
+    return state.adapting.changed_at == 0 or since >= adapting.REST_EPOCHS * min(epochs, default=0)
+
+
+def _cursor(state: ControllerState) -> int:
+    return max((s.cursor or 0 for s in membership.statuses(state)), default=0)

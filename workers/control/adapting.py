@@ -1,0 +1,162 @@
+"""What a controller knows of its job's batches: what steps took under which, and the gradient noise scale. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from workers.advisors import goodput, scaling, throughput
+from workers.advisors.goodput import Verdict
+from workers.advisors.scaling import Rate
+from workers.advisors.throughput import Layout, Observation
+from workers.plan import PlanId, TimelineKind
+from workers.status import RoundRecord, TimelineRow
+
+ACTOR = "goodput"
+MAX_STEPS = 64
+NUM_BEFORE = 32
+"""Steps before a change that it is measured by."""
+
+MIN_STEPS = 20
+"""Steps under a plan before its batch is looked at."""
+
+JUDGE_STEPS = 15
+MAX_JUDGE_STEPS = 80
+NUM_SETTLING = 3
+"""Steps after a change that are not measured: memory is taken and micro-batches are tried."""
+
+REST_EPOCHS = 0.25
+"""Least share of an epoch between two changes, so that there are few of them in each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The newest steps of one layout: seconds of a pass, seconds of a step."""
+
+    times_s: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A batch that is being measured under the plan ``plan_id``; ``rate`` is the throughput at ``before``."""
+
+    plan_id: PlanId
+    before: int
+    after: int
+    rate: Rate
+    expected_gain: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapting:
+    """Steps by layout; those under the plan ``plan_id`` in samples a second; noise scale; the change on trial.
+
+    ``num_seen`` counts steps under the plan, ``changed_at`` is the cursor of the last change, ``refused`` maps batches
+    that did not pay to the noise scale at which they did not.
+    """
+
+    memory: Mapping[Layout, Steps] = field(default_factory=dict)
+    last: tuple[int, int] = (0, 0)
+    plan_id: PlanId = PlanId(0, 0)
+    layout: Layout | None = None
+    samples_per_s: tuple[float, ...] = ()
+    num_seen: int = 0
+    noise_scale: float | None = None
+    trial: Trial | None = None
+    num_judged: int = 0
+    reviewed: int = 0
+    changed_at: int = 0
+    refused: Mapping[int, float] = field(default_factory=dict)
+    why: str = ""
+
+
+def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> Adapting:
+    """Fold records in, each once; the job's workers are on ``num_nodes`` nodes."""
+    for record in sorted(records, key=lambda r: r.key):
+        if record.key > known.last:
+            known = _observe(replace(known, last=record.key), record, num_nodes)
+    return known
+
+
+def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
+    values = record.values
+    noise = values.get("noise_scale")
+    if noise is not None and noise > 0:
+        known = replace(known, noise_scale=noise)
+    layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0)
+    if record.plan_id != known.plan_id:
+        known = replace(known, plan_id=record.plan_id, samples_per_s=(), num_seen=0)
+    known = replace(known, layout=layout, num_seen=known.num_seen + 1)
+    if layout is None or step_s <= 0.0 or record.is_skipped or known.num_seen <= NUM_SETTLING:
+        return known
+    pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes
+    times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]
+    speeds = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
+    return replace(known, memory={**known.memory, layout: Steps(times_s=times_s)}, samples_per_s=speeds)
+
+
+def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
+    """None for a batch that came short."""
+    values = record.values
+    workers, batch, micro = (int(values.get(key, 0)) for key in ("workers", "global_batch", "micro_batch"))
+    if workers < 1 or batch < workers or micro < 1:
+        return None
+    passes = max(1, round(batch / workers / micro))
+    return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
+
+
+def rate(known: Adapting, num_steps: int = MAX_STEPS) -> Rate | None:
+    """Throughput of the newest steps under the plan in force."""
+    return scaling.rate_of(known.samples_per_s[-num_steps:])
+
+
+def model(known: Adapting) -> throughput.Model:
+    """Fitted to all layouts that were measured; there must be one."""
+    return throughput.fit(
+        [
+            Observation(
+                layout=layout,
+                pass_s=median(pass_s for pass_s, _ in steps.times_s),
+                step_s=median(step_s for _, step_s in steps.times_s),
+                num_steps=len(steps.times_s),
+            )
+            for layout, steps in known.memory.items()
+        ]
+    )
+
+
+def judge(known: Adapting, trial: Trial) -> Verdict | None:
+    """What the batch on trial came to, None while it is open."""
+    noise = known.noise_scale or 0.0
+    worth = (noise + trial.before) / (noise + trial.after)
+    return goodput.judge(trial.rate, rate(known), worth, least_steps=JUDGE_STEPS, most_steps=MAX_JUDGE_STEPS)
+
+
+def row_of(trial: Trial, now: Rate, verdict: Verdict, noise_scale: float) -> TimelineRow:
+    """What a change of the batch was found to bring; key, time and step are the caller's."""
+    told = (
+        f"{trial.after} samples a step make progress {verdict.gain:.2f} times as fast as {trial.before} "
+        f"(expected: {trial.expected_gain:.2f}; noise scale {noise_scale:.0f} samples)"
+    )
+    return TimelineRow(
+        key="",
+        kind=TimelineKind.PROBATION,
+        time=0.0,
+        step=0,
+        actor=ACTOR,
+        reason=told if verdict.is_kept else f"{told}; going back",
+        before={"global_batch": trial.before, "samples_per_s": round(trial.rate.samples_per_s, 3)},
+        after={
+            "global_batch": trial.after,
+            "samples_per_s": round(now.samples_per_s, 3),
+            "expected_gain": round(trial.expected_gain, 3),
+            "error": round(trial.error, 3),
+            "gain": round(verdict.gain, 3),
+            "noise_scale": round(noise_scale, 1),
+            "is_kept": verdict.is_kept,
+        },
+        cost_s=0.0,
+        steps_lost=0,
+    )
