@@ -55,12 +55,14 @@ METRIC_WORDS: Mapping[str, str] = {
     "wire_bytes": "Bytes sent a step",
     "memory_bytes": "Memory",
     "gpu_utilisation": "GPU utilisation",
+    "noise_scale": "Gradient noise scale",
 }
 
 _UNITS: Mapping[str, str] = {
     "samples_per_s": "samples/s",
     "global_batch": "samples",
     "micro_batch": "samples",
+    "noise_scale": "samples",
 }
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

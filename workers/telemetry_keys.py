@@ -8,12 +8,12 @@ TELEMETRY_KEYS = frozenset(
     (
         *("loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "loss_scale"),
         *("data_s", "compute_s", "exchange_s", "exposed_s", "optimizer_s", "step_s", "wire_bytes", "memory_bytes"),
-        "gpu_utilisation",
+        *("gpu_utilisation", "noise_scale"),
     )
 )
 """What rounds measure; besides there is what the user's code names, ``eval.NAME`` and ``user.NAME``."""
 
-NOT_MEASURED = {"noise_scale": "grad_norm", "useful_tokens": "samples_per_s"}
+NOT_MEASURED = {"useful_tokens": "samples_per_s"}
 """Keys of the contract that nothing measures yet, with what comes nearest."""
 
 

@@ -56,7 +56,12 @@ def trained(kind: type[torch.optim.Optimizer] = torch.optim.AdamW) -> tuple[nn.M
 def snapshot(round: int = 1, model: nn.Module | None = None, optimizer: Any = None) -> StateSnapshot:
     model = model or nn.Linear(2, 2)
     return StateSnapshot(
-        model=model.state_dict(), optimizer=optimizer or {}, scaler={"scale": 2.0}, round=round, cursor=round * 8
+        model=model.state_dict(),
+        optimizer=optimizer or {},
+        scaler={"scale": 2.0},
+        noise={"variance": 3.0},
+        round=round,
+        cursor=round * 8,
     )
 
 
@@ -126,7 +131,7 @@ def test_a_restored_training_goes_on_bit_for_bit(kind: type[torch.optim.Optimize
     writer = writer_in(tmp_path)
     save(writer, 2, snapshot(2, model, optimizer.state_dict()))
     loaded = load_checkpoint(f"{tmp_path}/{writer.finished()[0].path}")
-    assert (loaded.round, loaded.cursor, loaded.scaler) == (2, 16, {"scale": 2.0})
+    assert (loaded.round, loaded.cursor, loaded.scaler, loaded.noise) == (2, 16, {"scale": 2.0}, {"variance": 3.0})
 
     other, twin = trained(kind)
     for p in other.parameters():

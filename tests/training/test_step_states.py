@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from workers.training.buffers import BufferState
+from workers.training.noise import Estimate, NoiseScale
 from workers.training.precision.scaler import GROWTH_INTERVAL, LossScaler
 from workers.training.state import StepState
 
@@ -32,6 +33,12 @@ def _scaler_growing() -> Subject:
     scaler = LossScaler()
     scaler.load({"scale": 8.0, "num_finite": GROWTH_INTERVAL - 1})
     return Subject(scaler, lambda: scaler.stage(True), scaler.state)
+
+
+def _noise() -> Subject:
+    scale = NoiseScale()
+    found = Estimate(variance=3.0, signal=2.0)
+    return Subject(scale, lambda: scale.stage(2, found, is_preconditioned=True, cost=0.1), scale.state)
 
 
 def _batch_norm() -> Subject:
@@ -73,7 +80,7 @@ def _rebound_buffer() -> Subject:
     return Subject(state, stage, lambda: model.mean.tolist())
 
 
-SUBJECTS = [_scaler_backing_off, _scaler_growing, _batch_norm, _rebound_buffer]
+SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _batch_norm, _rebound_buffer]
 
 
 @pytest.mark.parametrize("make", SUBJECTS)

@@ -260,10 +260,10 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
         ),
         ({"queue": "fast"}, {"/queue": "fast is not built yet; use default"}),
         (
-            {"checkpoint": {"metric": "noise_scale"}},
+            {"checkpoint": {"metric": "useful_tokens"}},
             {
-                "/checkpoint/metric": "noise_scale is not built yet; use grad_norm, or 'eval.NAME' for what `evaluate` "
-                "returns"
+                "/checkpoint/metric": "useful_tokens is not built yet; use samples_per_s, or 'eval.NAME' for what "
+                "`evaluate` returns"
             },
         ),
         ({"priority": 3}, {"/priority": "3 is not built yet; use 0"}),

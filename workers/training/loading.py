@@ -31,6 +31,7 @@ def load_checkpoint(place: str) -> LoadedState:
         model={name: held.tensor(entry) for name, entry in manifest.weights.items()},
         optimizer=with_tensors(skeleton["optimizer"], (), state),
         scaler=skeleton["scaler"],
+        noise=skeleton.get("noise"),  # older checkpoints have none
         round=skeleton["round"],
         cursor=skeleton["cursor"],
     )

@@ -14,9 +14,11 @@ from workers.training.back_off import MemoryInExchangeError, back_off, settle
 from workers.training.device_clock import DeviceClock
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.vector import LocalSums
+from workers.training.exchange.vector import LocalSums, NoiseSums
+from workers.training.gradient_squares import PieceSquares
 from workers.training.loads import OwnCost
 from workers.training.mailbox import Mailbox
+from workers.training.micro import Choice
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.setup import Setup
 from workers.training.signals import RoundTimes
@@ -35,6 +37,8 @@ class Part:
         self.sums = LocalSums()
         self.times = RoundTimes()
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
+        self.squares: PieceSquares | None = None  # where this round's gradient noise is measured
+        self.is_split = False  # two passes where one would do
 
     @property
     def share(self) -> float:
@@ -48,7 +52,7 @@ class Part:
         """
         while True:
             try:
-                choice = self._setup.micro.run(self._accumulate, self.end - self.begin, self.micro)
+                choice = self._computed()
             except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
@@ -62,9 +66,17 @@ class Part:
             # Only here, after the exception, are the frames gone that held its activations.
             self._state.buffers.rollback()
 
+    def _computed(self) -> Choice | None:
+        """A choice where a size was on trial and is settled now; rounds that measure gradients tell little of sizes."""
+        if self.squares is None:
+            return self._setup.micro.run(self._accumulate, self.end - self.begin, self.micro)
+        with self.squares:
+            self._accumulate()
+        return None
+
     def own_cost(self) -> OwnCost | None:
-        """What the part took this rank by itself; None where its micro-batch was on trial. Call after the exchange."""
-        if self._is_on_trial:
+        """What the part took this rank by itself, None where that was not the usual. Call after the exchange."""
+        if self._is_on_trial or self.squares is not None:
             return None
         return OwnCost(plan_id=self.plan.id, samples=self.end - self.begin, seconds=self._own_s())
 
@@ -84,13 +96,15 @@ class Part:
         is_last = self._state.cursor + self.size >= self._setup.total_samples  # a pending plan lapses there
         num_holding = 0 if is_last else self._mailbox.count()
         counted = num_unused if self.sums.weight > 0 else 0
-        exchange.tail.write_head(vector.encode(self.sums, num_holding, counted, len(tracked.changed())))
+        noise = NoiseSums() if self.squares is None else self.squares.sums()
+        exchange.tail.write_head(vector.encode(self.sums, noise, num_holding, counted, len(tracked.changed())))
         tracked.encode(self.share, exchange.tail.extra)
 
     def _accumulate(self) -> None:
         self._exchange.clear()
         self.sums = LocalSums()
-        for begin, end in batching.pieces(self.begin, self.end, self.micro):
+        size = min(self.micro, -(-self.size // 2)) if self.is_split else self.micro
+        for begin, end in batching.pieces(self.begin, self.end, size):
             self._micro_batch(begin, end)
         if self.sums.is_cut:
             self._mailbox.cut("values", vector.VALUES_REASON)
@@ -119,6 +133,8 @@ class Part:
                 self._exchange.arm(self.fill)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
             factor = weight / (self.size * state.units_per_sample) * scale
+            if self.squares is not None:
+                self.squares.begin(weight / factor**2)
             torch.autograd.backward(loss, torch.full_like(loss, factor))
         times.compute_s += time.perf_counter() - drawn_s
 

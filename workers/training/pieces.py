@@ -132,6 +132,7 @@ def _items(snapshot: StateSnapshot, is_wanted: Callable[[], bool]) -> Iterator[t
     skeleton = {
         "optimizer": _without_tensors(plain_state(snapshot.optimizer), (), tensors),
         "scaler": plain_state(snapshot.scaler, "scaler"),
+        "noise": snapshot.noise,
         "round": snapshot.round,
         "cursor": snapshot.cursor,
     }

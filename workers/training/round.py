@@ -18,6 +18,7 @@ from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.schemes import Scheme, scheme_named
 from workers.training.exchange.vector import GlobalSums
 from workers.training.mailbox import Mailbox, Position
+from workers.training.noise_meter import NoiseMeter
 from workers.training.part import Part
 from workers.training.setup import Setup
 from workers.training.signals import GaugeReader
@@ -51,6 +52,7 @@ class Rounds:
         self._state = setup.state
         self._mailbox = mailbox
         self._gauges = GaugeReader(setup.device)
+        self._noise = NoiseMeter(setup.state)
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._exchange: GradientExchange | None = None
@@ -90,6 +92,7 @@ class Rounds:
         assert self._world is not None
         exchange = self._ready_exchange()
         part = Part(self._setup, self._mailbox, exchange, plan, self._world.rank)
+        self._noise.begin(part, exchange)
         part.compute()
         self._mailbox.set_phase(Phase.EXCHANGE)
         part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
@@ -142,6 +145,8 @@ class Rounds:
         is_finite = math.isfinite(grad_norm) and math.isfinite(sums.loss)
         if scaler is not None:
             scaler.stage(is_finite)
+        if is_finite:
+            self._noise.stage(exchange, sums, part.plan, factor, grad_norm)
         clip = self._setup.spec.optimizer.clip_norm
         if clip is not None and is_finite:
             factor *= min(1.0, clip / (grad_norm + _CLIP_EPSILON))
@@ -220,6 +225,7 @@ class Rounds:
     def _values(self, exchange: GradientExchange, part: Part, sums: GlobalSums, outcome: _Outcome) -> dict[str, float]:
         """The round's telemetry."""
         step_s, gauges = self._lap(part), self._gauges
+        self._noise.spent(part, step_s)
         values = {
             "lr": outcome.lr,
             "global_batch": float(sums.samples),  # as drawn, so that a step that came short shows
@@ -233,6 +239,8 @@ class Rounds:
         }
         if outcome.is_finite:
             values["loss"], values["grad_norm"] = sums.mean_loss, outcome.grad_norm
+            if sums.noise_pieces > 1 and (noise_scale := self._state.noise.value(sums.samples)) is not None:
+                values["noise_scale"] = noise_scale
         if gauges.gpu_utilisation is not None:
             values["gpu_utilisation"] = gauges.gpu_utilisation
         if outcome.loss_scale is not None:

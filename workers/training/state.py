@@ -12,6 +12,7 @@ from torch import nn
 from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError
 from workers.training.buffers import BufferState
+from workers.training.noise import NoiseScale
 from workers.training.precision.scaler import LossScaler
 from workers.training.staging import Form, Place, Staging, forms
 
@@ -21,8 +22,9 @@ class StateSnapshot:
     """A copy of everything that one commit left, on the CPU, in the memory of a ``Staging``.
 
     ``model`` is the model's ``state_dict`` (tensors only; tied parameters may share a copy), ``optimizer``
-    the optimizer's ``state_dict``, ``scaler`` the loss scaler's or None. ``round`` counts commits,
-    ``cursor`` the samples drawn. ``frozen`` are names in ``model`` that training is not expected to change.
+    the optimizer's ``state_dict``, ``scaler`` the loss scaler's or None, ``noise`` the gradient noise's or None.
+    ``round`` counts commits, ``cursor`` the samples drawn. ``frozen`` are names in ``model`` that training
+    is not expected to change.
     """
 
     model: dict[str, torch.Tensor]
@@ -31,6 +33,7 @@ class StateSnapshot:
     round: int
     cursor: int
     frozen: frozenset[str] = frozenset()
+    noise: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ class LoadedState:
     scaler: dict[str, float] | None
     round: int
     cursor: int
+    noise: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,7 @@ class TrainingState:
         self.optimizer = optimizer
         self.scaler: LossScaler | None = None
         self.buffers = BufferState(model)
+        self.noise = NoiseScale()
         self.lineage: int | None = None
         self.generation = 0
         self.round = 0
@@ -120,7 +125,7 @@ class TrainingState:
 
     def staged(self) -> list[StepState]:
         """All that stages: commit or roll back all of it."""
-        return [self.buffers] if self.scaler is None else [self.buffers, self.scaler]
+        return [self.buffers, self.noise, *([] if self.scaler is None else [self.scaler])]
 
     def set_lr(self, lr: float) -> None:
         """Set every group's learning rate, in the ratio to the base that the user's optimizer gave it."""
@@ -140,6 +145,7 @@ class TrainingState:
             round=self.round,
             cursor=self.cursor,
             frozen=frozenset(name for name, p in self.model.named_parameters() if not p.requires_grad),
+            noise=self.noise.state(),
         )
 
     def forms(self) -> dict[Place, Form]:
@@ -157,6 +163,7 @@ class TrainingState:
         self._load_optimizer(loaded.optimizer)
         self.load_weights(loaded.model)
         self._load_scaler(loaded.scaler)
+        self.noise.load(loaded.noise)
         self.round, self.cursor = loaded.round, loaded.cursor
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -171,6 +178,7 @@ class TrainingState:
             "buffers": dict(self.model.named_buffers()),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state() if self.scaler else None,
+            "noise": self.noise.state(),
             "tracked": self.buffers.tracked,
             "position": {name: getattr(self, name) for name in _POSITION},
         }
@@ -183,6 +191,7 @@ class TrainingState:
                 mine[name].copy_(value)
         self._load_optimizer(exported["optimizer"])
         self._load_scaler(exported["scaler"])
+        self.noise.load(exported["noise"])
         self.buffers.track(exported["tracked"])
         self.buffers.anchor()
         for name, value in exported["position"].items():

@@ -62,6 +62,16 @@ class GradientExchange:
         self.wire_bytes = sum(scheme.wire_bytes(flat, numel, world.size) for flat, numel in buckets)
 
     @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters whose gradients travel."""
+        return self._parameters
+
+    @property
+    def gradients(self) -> Sequence[torch.Tensor]:
+        """Their gradients as they are now, after ``finish`` the sums over all ranks."""
+        return self._layout.views
+
+    @property
     def has_launched(self) -> bool:
         """Whether a part of this round's gradients has left, so that they cannot be made again."""
         return bool(self._in_flight)

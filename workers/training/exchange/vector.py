@@ -31,6 +31,9 @@ class Slot(IntEnum):
     CHANGED_BUFFERS = 5
     NAMES = 6
     NUM_NAMED = 7
+    NOISE_SQUARES = 8
+    NOISE_PIECES = 9
+    NOISE_COST = 10
 
 
 NUM_SLOTS = len(Slot) + MAX_USER_VALUES
@@ -71,6 +74,18 @@ class LocalSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSums:
+    """What ``num_pieces`` micro-batches tell of the gradient's noise: the sum of weight times |mean gradient|^2.
+
+    ``cost`` is what the last measurement took of its round, summed over ranks; 0 from one that does not know.
+    """
+
+    squares: float | torch.Tensor = 0.0
+    num_pieces: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalSums:
     """The vector after the exchange. ``user`` is empty on a rank that knows no names."""
 
@@ -80,6 +95,9 @@ class GlobalSums:
     num_holding: int
     has_unused: bool
     has_changed_buffers: bool
+    noise_squares: float
+    noise_pieces: int
+    noise_cost: float
     user: Mapping[str, float]
 
     @property
@@ -87,10 +105,13 @@ class GlobalSums:
         return self.loss / self.weight if self.weight > 0 else float("nan")
 
 
-def encode(sums: LocalSums, num_holding: int, num_unused: int, num_changed: int) -> Sequence[float | torch.Tensor]:
+def encode(
+    sums: LocalSums, noise: NoiseSums, num_holding: int, num_unused: int, num_changed: int
+) -> Sequence[float | torch.Tensor]:
     """The vector's values, ``NUM_SLOTS`` at most; the rest is 0."""
-    named = () if sums.names is None else (checksum(sums.names), 1.0)
-    return (sums.loss, sums.weight, sums.samples, num_holding, num_unused, num_changed, *(named or (0, 0)), *sums.user)
+    named = (0.0, 0.0) if sums.names is None else (checksum(sums.names), 1.0)
+    told = (noise.squares, noise.num_pieces, noise.cost)
+    return (sums.loss, sums.weight, sums.samples, num_holding, num_unused, num_changed, *named, *told, *sums.user)
 
 
 def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums:
@@ -113,6 +134,9 @@ def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums
         num_holding=round(values[Slot.HOLDS_PENDING]),
         has_unused=values[Slot.UNUSED_PARAMETERS] > 0,
         has_changed_buffers=values[Slot.CHANGED_BUFFERS] > 0,
+        noise_squares=values[Slot.NOISE_SQUARES],
+        noise_pieces=round(values[Slot.NOISE_PIECES]),
+        noise_cost=values[Slot.NOISE_COST],
         user=user,
     )
 

@@ -1,0 +1,341 @@
+"""The gradient noise scale: the estimate against its definition, and what measuring it leaves as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.training import reference
+from tests.training.group import Group
+from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
+from workers.plan import Format, Member, Precision
+from workers.task import TrainingTask
+from workers.training import noise
+from workers.training.gradient_squares import MIN_STEPS, Measure, PieceSquares
+from workers.training.noise import Estimate, NoiseScale, estimate
+
+SAMPLES, BATCH, MICRO = 400, 14, 4
+STILL = 1e-12
+"""A learning rate at which nothing moves, so that every round is of the same gradient."""
+
+
+def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=lr)
+
+
+def tokens(batch: list[torch.Tensor]) -> torch.Tensor:
+    return 1.0 + 4.0 * (batch[0][:, 0] > 0)
+
+
+def token_loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    losses = (model(batch[0]) - batch[1]).square().mean(1)
+    return (losses * tokens(batch)).sum() / tokens(batch).sum()
+
+
+def token_weight(batch: list[torch.Tensor]) -> float:
+    return float(tokens(batch).sum())
+
+
+def regression(dtype: torch.dtype = torch.float64, **changed: Any) -> Callable[[], TrainingTask]:
+    given = {"loss": mse, "optimizer": sgd, **changed}
+    return lambda: TrainingTask(model=mlp(dtype), train_data=Regression(SAMPLES, dtype), **given)
+
+
+def told_by(
+    task: Callable[[], TrainingTask],
+    members: Sequence[float] = (1.0,),
+    steps: int = 2,
+    micro: int | None = MICRO,
+    format: Format = Format.FP32,
+    **spec: Any,
+) -> dict[int, float]:
+    """The noise scale by round, of a job whose members have these weights; the same from every member."""
+    batch = {"global_size": BATCH, **({} if micro is None else {"micro_size": micro})}
+    with Group(Script(task=task), **{"steps": steps, "batch": batch, "optimizer": {"lr": STILL}, **spec}) as group:
+        workers = [
+            Member(worker_id=worker_id, rank=rank, weight=members[rank])
+            for rank, worker_id in enumerate(group.start(len(members)))
+        ]
+        group.train(workers, precision=Precision(format=format))
+        statuses = group.await_done([member.worker_id for member in workers])
+    told = [
+        {r.round: r.values["noise_scale"] for r in s.records if "noise_scale" in r.values} for s in statuses.values()
+    ]
+    assert all(one == told[0] for one in told)
+    return told[0]
+
+
+def of_model(models: list[nn.Module], **changed: Any) -> Callable[[], TrainingTask]:
+    """A task whose model is put among ``models``."""
+
+    def build() -> TrainingTask:
+        task = regression(torch.float32, **changed)()
+        models.append(task.model)
+        return task
+
+    return build
+
+
+def plain(steps: int) -> nn.Module:
+    model, batches = mlp(), reference.batches(Regression(SAMPLES, torch.float32), BATCH, 0, steps)
+    return reference.train(model, sgd(model.parameters(), 0.05), batches, mse).model
+
+
+def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MIN_INTERVAL", "MAX_INTERVAL", "_EARLY_INTERVAL"):
+        monkeypatch.setattr(noise, name, 1)
+
+
+def gradient(model: nn.Module, loss: torch.Tensor) -> torch.Tensor:
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+def by_definition(weights: Sequence[float], gradients: Sequence[torch.Tensor]) -> Estimate:
+    """The variance within pooled groups, and what it leaves of the mean's square."""
+    total = sum(weights)
+    mean = sum((w / total * g for w, g in zip(weights, gradients, strict=True)), torch.zeros(()))
+    variance = sum(w * float((g - mean).square().sum()) for w, g in zip(weights, gradients, strict=True))
+    variance /= len(weights) - 1
+    return Estimate(variance=variance, signal=float(mean.square().sum()) - variance / total)
+
+
+def brute_force(model: nn.Module, divided_by: torch.Tensor | None = None) -> float:
+    """From every single sample's gradient; what batches drawn without replacement estimate."""
+    data = Regression(SAMPLES, torch.float64)
+    each_ND = torch.stack([gradient(model, mse(model, [data.x[i], data.y[i]])) for i in range(SAMPLES)])
+    if divided_by is not None:
+        each_ND = each_ND / divided_by
+    found = by_definition([1.0] * SAMPLES, list(each_ND))
+    return found.variance / found.signal
+
+
+@pytest.mark.parametrize("split", [(64, 64), (96, 32), (112, 16), (100, 20, 4, 4)])
+def test_the_estimate_has_no_bias_however_unequal_the_parts_are(split: tuple[int, ...]) -> None:
+    trials, dimension, variance, signal = 4000, 200, 64.0, 1.0
+    draw = np.random.default_rng(5)
+    mean_D = np.full(dimension, math.sqrt(signal / dimension))
+    parts_NTD = [mean_D + draw.normal(0, math.sqrt(variance / dimension / size), (trials, dimension)) for size in split]
+    whole_TD = sum(size / sum(split) * part for size, part in zip(split, parts_NTD, strict=True))
+    squares_T = sum(size * (part**2).sum(1) for size, part in zip(split, parts_NTD, strict=True))
+    found = estimate(float(np.mean(squares_T)), float(np.mean((whole_TD**2).sum(1))), sum(split), len(split))
+    assert found.variance == pytest.approx(variance, rel=0.02)
+    assert found.signal == pytest.approx(signal, rel=0.02)
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+def test_a_job_tells_what_the_gradients_of_single_samples_come_to(
+    optimizer: Callable[..., torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_round(monkeypatch)
+    made: list[torch.optim.Optimizer] = []
+
+    def build(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        made.append(optimizer(parameters, lr))
+        return made[-1]
+
+    told = told_by(regression(optimizer=build), (3.0, 1.0), steps=200, batch={"global_size": 32, "micro_size": 5})
+    state, divided_by = made[0].state, None
+    if optimizer is adam:
+        roots = [s["exp_avg_sq"].sqrt() / math.sqrt(1 - 0.999 ** float(s["step"])) for s in state.values()]
+        divided_by = torch.cat([root.flatten() for root in roots]) + 1e-8
+    assert told[200] == pytest.approx(brute_force(mlp(torch.float64), divided_by), rel=0.1)
+
+
+EXACT = {"rel": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("changed", "tolerance"),
+    [
+        ({"members": (1.0,)}, EXACT),
+        ({"members": (8.0, 6.0)}, EXACT),  # the same passes, 4 + 4 and 4 + 2 samples
+        ({"members": (8.0, 0.0, 6.0)}, EXACT),
+        ({"members": (8.0, 6.0), "optimizer": {"lr": STILL, "clip_norm": 1e-3}}, EXACT),
+        ({"members": (8.0, 6.0), "format": Format.FP16}, {"rel": 0.02}),
+    ],
+)
+def test_one_round_tells_the_definition_whatever_the_shares_the_clipping_and_the_loss_scale(
+    changed: dict[str, Any], tolerance: dict[str, float]
+) -> None:
+    dtype = torch.float32 if "format" in changed else torch.float64
+    told = told_by(regression(dtype, loss=token_loss, weight=token_weight), **changed)
+    model, data = mlp(torch.float64), Regression(SAMPLES, torch.float64)
+    _, second = reference.batches(data, BATCH, 0, 2)
+    pieces = [[column[begin : begin + MICRO] for column in second] for begin in range(0, BATCH, MICRO)]
+    expected = by_definition(
+        [token_weight(piece) for piece in pieces], [gradient(model, token_loss(model, piece)) for piece in pieces]
+    )
+    per_sample = BATCH / token_weight(second)
+    assert list(told) == [2]
+    assert told[2] == pytest.approx(expected.variance * per_sample / expected.signal, **tolerance)
+
+
+def test_an_adam_like_optimizer_is_measured_by_what_it_divides_by() -> None:
+    model = mlp(torch.float64)
+    idle = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = torch.optim.Adam([*model.parameters(), idle], lr=1e-3)
+    batches = list(reference.batches(Regression(SAMPLES, torch.float64), BATCH, 0, MIN_STEPS + 1))
+    reference.train(model, optimizer, iter(batches[: MIN_STEPS - 1]), mse)
+    parameters = [*model.parameters(), idle]
+    assert not Measure(parameters, optimizer).is_preconditioned  # too young
+    reference.train(model, optimizer, iter(batches[MIN_STEPS - 1 : MIN_STEPS]), mse)
+    optimizer.zero_grad()
+
+    measure = Measure(parameters, optimizer)
+    squares = PieceSquares(parameters, measure, 0.0)
+    with squares:
+        for weight, batch in ((2.0, batches[0]), (3.0, batches[-1])):
+            squares.begin(weight)
+            mse(model, batch).backward()
+    states = [optimizer.state[p] for p in model.parameters()]
+    divided_by = torch.cat([(s["exp_avg_sq"] / (1 - 0.999**MIN_STEPS)).sqrt().flatten() for s in states]) + 1e-8
+    first, last = (gradient(model, mse(model, batch)) / divided_by for batch in (batches[0], batches[-1]))
+    expected = 2.0 * first.square().sum() + 3.0 * last.square().sum()
+    assert measure.is_preconditioned
+    assert squares.sums().squares == pytest.approx(expected.item(), rel=1e-9)
+    assert squares.sums().num_pieces == 2
+    both = measure.square_of_all([p.grad if p.grad is not None else torch.ones_like(p) for p in parameters])
+    assert both == pytest.approx((first + last).square().sum().item(), rel=1e-9)
+
+
+def test_only_measured_rounds_have_hooks_and_all_train_as_in_a_plain_loop() -> None:
+    num_hooks: list[int] = []
+    models: list[nn.Module] = []
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        num_hooks.append(sum(len(p._backward_hooks or ()) for p in model.parameters()))
+        return mse(model, batch)
+
+    told = told_by(of_model(models, loss=loss), steps=20, optimizer={"lr": 0.05})
+    num_passes = math.ceil(BATCH / MICRO)
+    assert num_hooks == [6 if round in told else 0 for round in range(1, 21) for _ in range(num_passes)]
+    assert 2 <= len(told) < 20
+    assert reference.distance(models[0], plain(20)) < 1e-6
+
+
+def test_a_pass_that_fails_leaves_no_hooks() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    squares = PieceSquares([parameter], Measure([parameter], sgd([parameter], 0.1)), 0.0)
+
+    def fail() -> None:
+        with squares:
+            squares.begin(1.0)
+            parameter.sum().backward()
+            raise MemoryError
+
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            fail()
+        assert not parameter._backward_hooks
+    with squares:
+        squares.begin(3.0)
+        parameter.sum().backward()
+    assert squares.sums().squares == pytest.approx(6.0)  # of the last try alone
+    assert squares.sums().num_pieces == 1
+
+
+def test_a_whole_batch_in_one_pass_is_split_in_fixed_rounds_and_trains_as_if_it_were_not() -> None:
+    models: list[nn.Module] = []
+    told = told_by(of_model(models), steps=40, micro=None, optimizer={"lr": 0.05})
+    assert list(told) == [16, 32]
+    assert reference.distance(models[0], plain(40)) < 1e-6
+
+
+def test_a_pass_that_batch_normalisation_makes_one_is_not_split() -> None:
+    def build() -> TrainingTask:
+        model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, 2))
+        reset(model, 3)
+        return TrainingTask(model=model, train_data=Regression(SAMPLES, torch.float32), loss=mse, optimizer=sgd)
+
+    assert told_by(build, steps=20, micro=None) == {}
+    assert told_by(build, steps=4)
+
+
+def test_a_round_that_is_not_finite_leaves_the_average_and_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_round(monkeypatch)
+    calls = [0]
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        calls[0] += 1
+        return mse(model, batch) * (math.inf if calls[0] == 4 * 2 + 3 else 1.0)  # in the third round
+
+    told = told_by(regression(loss=loss), steps=5)
+    assert list(told) == [2, 4, 5]
+    assert all(math.isfinite(value) for value in told.values())
+
+
+def test_a_newcomer_holds_the_same_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    every_round(monkeypatch)
+    gate, script = Gate(), Script()
+    script.gate = gate
+    script.task = lambda: TrainingTask(
+        model=mlp(), train_data=Regression(SAMPLES, torch.float32, script), loss=mse, optimizer=sgd
+    )
+    batch = {"global_size": BATCH, "micro_size": MICRO}
+    with Group(script, steps=20, batch=batch, optimizer={"lr": STILL}) as group:
+        (first,) = group.start(1)
+        gate.close_at(10 * BATCH)
+        group.train([first])
+        gate.await_waiting(1)
+        gate.open()
+        (second,) = group.start(1)
+        group.agree([first, second])
+        statuses = group.await_done([first, second])
+    mine, its = (
+        {r.round: r.values["noise_scale"] for r in statuses[i].records if r.round > 1} for i in (first, second)
+    )
+    assert mine[20] == its[20]
+    assert len(mine) == 19
+
+
+def test_what_cannot_be_measured_is_told_as_a_bound_or_not_at_all() -> None:
+    def of(variance: float, signal: float) -> float | None:
+        scale = NoiseScale()
+        scale.stage(2, Estimate(variance=variance, signal=signal), is_preconditioned=False, cost=None)
+        scale.commit()
+        return scale.value(8)
+
+    assert NoiseScale().value(8) is None
+    assert of(6.0, 2.0) == 3.0
+    assert of(6.0, -2.0) == of(6.0, 0.0) == 8 * noise.MAX_BATCHES
+    assert of(-1e-9, 2.0) == 0.0
+    assert of(0.0, 0.0) is None
+    assert of(math.nan, 2.0) is None
+    assert of(1.0, math.inf) is None
+
+
+@pytest.mark.parametrize(("cost", "interval"), [(0.001, 8), (0.08, 10), (1.0, 125), (50.0, 512)])
+def test_measuring_takes_less_than_a_hundredth_of_the_time(cost: float, interval: int) -> None:
+    scale, measured = NoiseScale(), []
+    for round in range(1, 10_000):
+        if scale.is_due(round):
+            scale.stage(round, None, is_preconditioned=False, cost=cost)
+            scale.commit()
+            measured.append(round)
+    assert measured[-1] - measured[-2] == interval
+    if cost < 0.1:
+        assert len([round for round in measured if round <= 30]) >= 7  # so that a short job learns something too
+    assert len(measured) * cost / 10_000 <= 0.01 or interval == noise.MAX_INTERVAL
+
+
+def test_measures_of_two_kinds_are_not_averaged() -> None:
+    scale = NoiseScale()
+    for round, is_preconditioned in ((2, False), (4, False), (6, True)):
+        found = Estimate(variance=2.0 * round, signal=1.0)
+        scale.stage(round, found, is_preconditioned=is_preconditioned, cost=None)
+        scale.commit()
+    assert scale.average == Estimate(variance=12.0, signal=1.0)
+    other = NoiseScale()
+    other.load(deepcopy(scale.state()))
+    assert other.average == scale.average
