@@ -147,7 +147,7 @@ class Turns:
         return in_turns
 
 
-def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int) -> None:
+def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int, num_ranks: int = NUM_RANKS) -> None:
     """A whole job by a session, polled as a controller polls."""
     with tempfile.TemporaryDirectory() as folder:
         spec = JobSpec.model_validate(
@@ -162,7 +162,7 @@ def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int
         )
         session = Session(_assignment(spec, rank, Path(folder)), TcpCalls(store), None)
         session.start()
-        status = session.poll(1, _plan(spec), Acknowledged(), True)
+        status = session.poll(1, _plan(spec, num_ranks), Acknowledged(), True)
         while status.phase not in (Phase.DONE, Phase.FAILED):
             if status.stop is not None:
                 sys.exit(f"rank {rank} stopped: {status.stop}")
@@ -186,14 +186,14 @@ def _assignment(spec: JobSpec, rank: int, folder: Path) -> Assignment:
     )
 
 
-def _plan(spec: JobSpec) -> Plan:
+def _plan(spec: JobSpec, num_ranks: int) -> Plan:
     return Plan(
         id=PlanId(1, 1),
         switch=Switch.NOW,
         generation=1,
         lineage=1,
         source=FreshSource(),
-        members=tuple(Member(worker_id=f"1.{rank}", rank=rank) for rank in range(NUM_RANKS)),
+        members=tuple(Member(worker_id=f"1.{rank}", rank=rank) for rank in range(num_ranks)),
         global_batch=spec.batch.global_size,
         lr=LrPlan(lr=1e-3, base_batch=spec.base_batch, rule=LrRule.NONE, warmup_fraction=0.0, decay=Decay.CONSTANT),
         cause=Cause(kind=TimelineKind.START, actor="benchmark", reason=""),

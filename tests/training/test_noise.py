@@ -188,11 +188,11 @@ def test_an_adam_like_optimizer_is_measured_by_what_it_divides_by() -> None:
     batches = list(reference.batches(Regression(SAMPLES, torch.float64), BATCH, 0, MIN_STEPS + 1))
     reference.train(model, optimizer, iter(batches[: MIN_STEPS - 1]), mse)
     parameters = [*model.parameters(), idle]
-    assert not Measure(parameters, optimizer).is_preconditioned  # too young
+    assert not Measure(parameters, optimizer, {}).is_preconditioned  # too young
     reference.train(model, optimizer, iter(batches[MIN_STEPS - 1 : MIN_STEPS]), mse)
     optimizer.zero_grad()
 
-    measure = Measure(parameters, optimizer)
+    measure = Measure(parameters, optimizer, {})
     squares = PieceSquares(parameters, measure, 0.0)
     with squares:
         for weight, batch in ((2.0, batches[0]), (3.0, batches[-1])):
@@ -226,7 +226,7 @@ def test_only_measured_rounds_have_hooks_and_all_train_as_in_a_plain_loop() -> N
 
 def test_a_pass_that_fails_leaves_no_hooks() -> None:
     parameter = nn.Parameter(torch.ones(2))
-    squares = PieceSquares([parameter], Measure([parameter], sgd([parameter], 0.1)), 0.0)
+    squares = PieceSquares([parameter], Measure([parameter], sgd([parameter], 0.1), {}), 0.0)
 
     def fail() -> None:
         with squares:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,17 +18,19 @@ from workers.training.exchange.vector import NoiseSums
 MIN_STEPS = 5
 """Before this many steps an optimizer's second moments are too rough to measure by."""
 
-_HELD_NUMEL = 2**18
-"""Gradients are measured this many numbers at a time: few calls for small ones, and still in the cache."""
+_HOST_NUMEL, _DEVICE_NUMEL = 1, 2**22
+"""So many numbers are measured at a time: on a CPU each gradient while it is in the cache, else many in few kernels."""
+
+_MAX_KEPT_NUMEL = 2**24
+"""For models up to this size what to multiply by is computed once a round, in memory that stays: 64 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Moment:
-    """An Adam-like optimizer's running mean of a parameter's squared gradients, after ``step`` steps."""
+    """By what an Adam-like optimizer divides a gradient: (sqrt(square) + epsilon) / unbiased."""
 
     square: torch.Tensor
-    step: float
-    beta: float
+    unbiased: float
     epsilon: float
 
 
@@ -39,31 +41,55 @@ class Measure:
     noise that counts is that of the steps); the parameters that it holds no v of yet are left out. Else plain.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        memory: dict[int, torch.Tensor],
+    ) -> None:
+        """``memory`` is to be that of the measure before, since fresh memory costs more than the arithmetic in it."""
         moments = _moments(parameters, optimizer)
         self.is_preconditioned = moments is not None
         self._moments = moments or [None] * len(parameters)
         self.indexes = [i for i, m in enumerate(self._moments) if m is not None or moments is None]
+        self._is_small = sum(p.numel() for p in parameters) <= _MAX_KEPT_NUMEL
+        self._memory = memory
+        self._known: set[int] = set()
+        self._is_host = parameters[0].device.type == "cpu"
+        self.portion_numel = _HOST_NUMEL if self._is_host else _DEVICE_NUMEL
 
-    def square(self, indexes: Sequence[int], gradients: list[torch.Tensor]) -> torch.Tensor:
-        """The squared length of the gradients of these parameters, a double; takes as much memory as they do."""
-        if not self.is_preconditioned:
-            return _square(torch._foreach_norm(gradients))
+    def square(self, indexes: Sequence[int], gradients: list[torch.Tensor]) -> float | torch.Tensor:
+        """The squared length of the gradients of these parameters; takes as much memory as they do."""
+        if self._is_host:
+            return sum(self._square_on_host(i, gradient) for i, gradient in zip(indexes, gradients, strict=True))
         moments = [m for i in indexes if (m := self._moments[i]) is not None]
-        # g / (sqrt(v) / u + eps) = u g / (sqrt(v) + u eps), with u = sqrt(1 - beta2^t): one pass less over all numbers.
-        unbiased = [math.sqrt(1.0 - m.beta**m.step) for m in moments]
-        divided = torch._foreach_sqrt([m.square for m in moments])
-        torch._foreach_add_(divided, [u * m.epsilon for u, m in zip(unbiased, moments, strict=True)])
-        torch._foreach_reciprocal_(divided)
-        torch._foreach_mul_(divided, gradients)
-        return _square(torch._foreach_mul(torch._foreach_norm(divided), unbiased))
+        if moments:
+            roots = torch._foreach_sqrt([m.square for m in moments])
+            torch._foreach_add_(roots, [m.epsilon for m in moments])
+            gradients = list(torch._foreach_div(gradients, roots))
+        norms = torch._foreach_norm(gradients)
+        if moments:
+            norms = torch._foreach_mul(norms, [m.unbiased for m in moments])
+        return torch.stack(tuple(norms)).double().square_().sum()
 
     def square_of_all(self, gradients: Sequence[torch.Tensor]) -> float:
         """The same of all parameters' gradients, measured in portions; it waits for the device."""
         return sum(
             float(self.square(portion, [gradients[i] for i in portion]))
-            for portion in _portions(self.indexes, gradients)
+            for portion in _portions(self.indexes, gradients, self.portion_numel)
         )
+
+    def _square_on_host(self, index: int, gradient: torch.Tensor) -> float:
+        moment = self._moments[index]
+        if moment is None:
+            return float(torch.linalg.vector_norm(gradient)) ** 2
+        inverse = self._memory.get(index) if self._is_small else None
+        if index not in self._known or inverse is None:
+            inverse = torch.sqrt(moment.square, out=inverse).add_(moment.epsilon).reciprocal_()
+            if self._is_small:
+                self._memory[index] = inverse
+                self._known.add(index)
+        return (float(torch.linalg.vector_norm(gradient * inverse)) * moment.unbiased) ** 2
 
 
 class PieceSquares:
@@ -116,7 +142,7 @@ class PieceSquares:
             self._indexes.append(index)
             self._gradients.append(gradient if gradient.layout is torch.strided else gradient.to_dense())
             self._held_numel += gradient.numel()
-            if self._held_numel >= _HELD_NUMEL:
+            if self._held_numel >= self._measure.portion_numel:
                 self._measure_held()
 
         return self._parameters[index].register_hook(on_gradient)  # type: ignore[no-untyped-call,no-any-return]  # torch's
@@ -126,8 +152,7 @@ class PieceSquares:
             return
         started_s = time.perf_counter()
         with torch.no_grad():
-            square = self._measure.square(self._indexes, self._gradients)
-        self._total = self._total + self._factor * (square.item() if square.device.type == "cpu" else square)
+            self._total = self._total + self._factor * self._measure.square(self._indexes, self._gradients)
         self._forget()
         self.seconds += time.perf_counter() - started_s
 
@@ -135,17 +160,13 @@ class PieceSquares:
         self._indexes, self._gradients, self._held_numel = [], [], 0
 
 
-def _square(norms: Iterable[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(tuple(norms)).double().square_().sum()
-
-
-def _portions(indexes: Sequence[int], gradients: Sequence[torch.Tensor]) -> list[list[int]]:
+def _portions(indexes: Sequence[int], gradients: Sequence[torch.Tensor], numel: int) -> list[list[int]]:
     portions: list[list[int]] = []
     room = 0
     for i in indexes:
         if room <= 0:
             portions.append([])
-            room = _HELD_NUMEL
+            room = numel
         portions[-1].append(i)
         room -= gradients[i].numel()
     return portions
@@ -157,32 +178,25 @@ def _moments(parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimize
     Told by what the state holds and not by the class, since users bring optimizers of their own.
     """
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    states = [optimizer.state.get(p) or None for p in parameters]
-    found = [s for s in states if s is not None]
-    if not found or not all(_is_like_adam(p, s, groups.get(p, {})) for p, s in zip(parameters, states, strict=True)):
+    found = {i: (state, groups.get(p, {})) for i, p in enumerate(parameters) if (state := optimizer.state.get(p))}
+    if not found or not all(_is_like_adam(parameters[i], *held) for i, held in found.items()):
         return None
-    steps = _read([state["step"] for state in found])
+    steps = _read([state["step"] for state, _ in found.values()])
     if max(steps) < MIN_STEPS:
         return None
-    step_of = {id(state): step for state, step in zip(found, steps, strict=True)}
-    return [
-        None
-        if s is None
-        else _Moment(
-            square=s["exp_avg_sq"],
-            step=step_of[id(s)],
-            beta=float(groups[p]["betas"][1]),
-            epsilon=float(groups[p]["eps"]),
-        )
-        for p, s in zip(parameters, states, strict=True)
-    ]
+    moments: list[_Moment | None] = [None] * len(parameters)
+    for (i, (state, group)), step in zip(found.items(), steps, strict=True):
+        if step < 1:
+            continue
+        unbiased = math.sqrt(1.0 - float(group["betas"][1]) ** step)
+        moments[i] = _Moment(square=state["exp_avg_sq"], unbiased=unbiased, epsilon=unbiased * float(group["eps"]))
+    return moments
 
 
-def _is_like_adam(parameter: nn.Parameter, state: Mapping[str, Any] | None, group: Mapping[str, Any]) -> bool:
-    if state is None:
-        return True
+def _is_like_adam(parameter: nn.Parameter, state: Mapping[str, Any], group: Mapping[str, Any]) -> bool:
     square = state.get("exp_avg_sq")
-    is_same = isinstance(square, torch.Tensor) and square.shape == parameter.shape and square.is_floating_point()
+    is_real = isinstance(square, torch.Tensor) and square.is_floating_point()
+    is_same = is_real and square is not None and (square.shape, square.device) == (parameter.shape, parameter.device)
     return is_same and "step" in state and len(group.get("betas", ())) == 2 and "eps" in group
 
 

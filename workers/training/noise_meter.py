@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from workers.plan import Plan
@@ -22,6 +23,7 @@ class NoiseMeter:
     def __init__(self, state: TrainingState) -> None:
         self._state = state
         self._measure: Measure | None = None
+        self._memory: dict[int, torch.Tensor] = {}
         self._cost = 0.0
         self._seconds = 0.0
 
@@ -40,7 +42,7 @@ class NoiseMeter:
         elif not state.noise.is_due(state.round + 1):
             return
         started_s = time.perf_counter()
-        self._measure = Measure(exchange.parameters, state.optimizer)
+        self._measure = Measure(exchange.parameters, state.optimizer, self._memory)
         part.squares = PieceSquares(exchange.parameters, self._measure, self._cost)
         self._seconds = time.perf_counter() - started_s
 
@@ -52,7 +54,7 @@ class NoiseMeter:
         if sums.noise_pieces == 0:
             return
         started_s = time.perf_counter()
-        measure = self._measure or Measure(exchange.parameters, self._state.optimizer)
+        measure = self._measure or Measure(exchange.parameters, self._state.optimizer, self._memory)
         found = None
         if sums.noise_pieces > 1:
             is_plain = not measure.is_preconditioned
