@@ -370,7 +370,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """One worker as a page shows it."""
+    """One worker as a page shows it, with its present load.
+
+    ``part`` is its samples of a whole batch. Shares of a step's time: ``busy_share`` goes into fetching, computing and
+    updating, ``waiting_share`` into waiting for others and for gradients. ``memory_share`` is that of the bytes that a
+    worker may use (None: no bound is set), ``wire_bytes_per_s`` what it sends. None where nothing was measured yet.
+    """
 
     worker_id: str
     rank: int | None
@@ -382,6 +387,11 @@ class WorkerView:
     device: str = ""
     micro_size: int | None = None
     gpu_utilisation: float | None = None
+    part: int | None = None
+    busy_share: float | None = None
+    waiting_share: float | None = None
+    memory_share: float | None = None
+    wire_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

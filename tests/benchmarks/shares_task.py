@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from workers.task import TrainingTask
 NUM_SAMPLES = 1024
 NUM_TOKENS, NUM_FEATURES, WIDTH, NUM_CLASSES = 256, 24, 128, 10
 LR = 0.01
+NUM_TOKENS_PACED = 4
 NOTED_EVERY = 25
 """Steps between two whose parameters and mean gradient are written down."""
 
@@ -22,9 +24,9 @@ NOTED_EVERY = 25
 class Sequences(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Random sequences (samples S, tokens T, features F) with random labels: the same for everybody."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_tokens: int = NUM_TOKENS) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.features_STF = torch.randn(NUM_SAMPLES, NUM_TOKENS, NUM_FEATURES, generator=generator)
+        self.features_STF = torch.randn(NUM_SAMPLES, num_tokens, NUM_FEATURES, generator=generator)
         self.labels_S = torch.randint(NUM_CLASSES, (NUM_SAMPLES,), generator=generator)
 
     def __len__(self) -> int:
@@ -80,15 +82,25 @@ def repeated(times: int) -> Callable[[nn.Module, Any], torch.Tensor]:
     return loss
 
 
+def paced(times: int, sample_s: float) -> Callable[[nn.Module, Any], torch.Tensor]:
+    """The same loss, before which so much time is let go by for each sample: it asks for no core."""
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        time.sleep(times * sample_s * len(batch[1]))
+        return plain_loss(model, batch)
+
+    return loss
+
+
 def build(config: dict[str, Any]) -> TrainingTask:
-    """The entrypoint; the worker ``slow`` computes ``times`` as much."""
-    is_slow = config["worker"] == config["slow"]
+    """The entrypoint; the worker ``slow`` computes ``times`` as much, or waits so where ``sample_s`` is not 0."""
+    times = config["times"] if config["worker"] == config["slow"] else 1
     folder = Path(config["folder"]) / config["worker"]
     folder.mkdir()
     torch.set_num_threads(1)
     return TrainingTask(
         model=make_model(),
-        train_data=Sequences(),
-        loss=repeated(config["times"] if is_slow else 1),
+        train_data=Sequences(config["num_tokens"]),
+        loss=paced(times, config["sample_s"]) if config["sample_s"] else repeated(times),
         optimizer=lambda parameters, lr: NotedSGD(parameters, lr, folder),
     )

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from tests.control.test_controller import KEY
 from workers.control.decisions import ControllerState, ControlSettings, WorkerFacts
+from workers.control.sharing import Sharing
 from workers.control.snapshot import Progress, fold
 from workers.control.telemetry import Pending
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.spec import parse_job_spec
-from workers.status import Direction, JobSnapshot, Outcome, Phase, RunGoal, RunPhase, WorkerStatus
+from workers.status import Direction, JobSnapshot, Outcome, Phase, RankSpan, RunGoal, RunPhase, WorkerStatus
 
 RUN = Direction(goal=RunGoal.RUN, num_workers=9)
 SPEC = parse_job_spec(
@@ -64,6 +65,35 @@ def test_a_group_that_is_being_formed_counts() -> None:
 def test_a_worker_without_a_place_is_pending_and_asked_for_within_the_range() -> None:
     told = snapshot(state(status("1.1", Phase.BUILD, None), num_unplaced=2))
     assert (told.num_current, told.num_pending, told.num_asked) == (0, 2, 4)
+
+
+def test_a_worker_is_shown_with_its_load_under_its_own_rank() -> None:
+    of_plan = replace(
+        plan(1, "1.1", "1.2"),
+        members=(Member(worker_id="1.1", rank=0, weight=3.0), Member(worker_id="1.2", rank=1, weight=1.0)),
+    )
+    spent = RankSpan(
+        worker_id="1.2",
+        rank=1,
+        begin=10,
+        width_s=5,
+        num_rounds=4,
+        step_s=4.0,
+        data_s=0.5,
+        compute_s=1.0,
+        exposed_s=2.0,
+        optimizer_s=0.5,
+        memory_bytes=10,
+    )
+    spans = (replace(spent, rank=0, begin=5, compute_s=4.0), spent)
+    trained = state(
+        status("1.1", Phase.COMPUTE, of_plan), status("1.2", Phase.COMPUTE, of_plan, spans=spans, memory_bytes=2**26)
+    )
+    limited = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"memory_bytes": 2**27})})
+    told = snapshot(replace(trained, spec=limited, sharing=Sharing(wire_bytes_per_s=7.0))).workers
+    assert [view.part for view in told] == [6, 2]
+    assert [(v.busy_share, v.waiting_share, v.memory_share) for v in told] == [(None, None, 0.0), (0.5, 0.5, 0.5)]
+    assert [view.wire_bytes_per_s for view in told] == [7.0, 7.0]
 
 
 def test_progress_is_remembered_when_nobody_is_left_to_tell_it() -> None:

@@ -54,15 +54,16 @@ class Trial:
 class Sharing:
     """Speeds by worker id; steps as (samples a second, seconds) under the plan ``plan_id``; when parts were reviewed.
 
-    ``reviewed_s`` is the controller's monotonic clock, ``reviewed_generation`` and ``num_shifts`` what they were
-    then: another group, or a worker whose speed has changed, is looked at without delay. ``told`` are the workers
-    that were named as stragglers.
+    ``wire_bytes_per_s`` is what each member sends, by the newest step. ``reviewed_s`` is the controller's monotonic
+    clock, ``reviewed_generation`` and ``num_shifts`` what they were then: another group, or a worker whose speed has
+    changed, is looked at without delay. ``told`` are the workers that were named as stragglers.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
     last: tuple[int, int] = (0, 0)
     plan_id: PlanId = PlanId(0, 0)
     steps: tuple[tuple[float, float], ...] = ()
+    wire_bytes_per_s: float | None = None
     reviewed_s: float = float("-inf")
     reviewed_generation: int = 0
     num_shifts: int = 0
@@ -99,7 +100,9 @@ def _heard(known: Known, status: WorkerStatus) -> Known:
 
 
 def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
-    sharing, step_s = replace(sharing, last=record.key), record.values.get("step_s", 0.0)
+    step_s, wire_bytes = record.values.get("step_s", 0.0), record.values.get("wire_bytes")
+    wire_bytes_per_s = None if wire_bytes is None or step_s <= 0.0 else wire_bytes / step_s
+    sharing = replace(sharing, last=record.key, wire_bytes_per_s=wire_bytes_per_s)
     if record.plan_id != sharing.plan_id:
         return replace(sharing, plan_id=record.plan_id, steps=())  # the first step of a plan pays for warming up
     if record.is_skipped or step_s <= 0.0:

@@ -81,7 +81,7 @@ def fold(
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
-        workers=tuple(_view(s, plan) for s in statuses),
+        workers=tuple(_view(state, s, plan) for s in statuses),
         records=pending.records,
         logs=pending.logs,
         timeline=pending.timeline,
@@ -115,9 +115,12 @@ def _num_training(plan: Plan | None, statuses: list[WorkerStatus]) -> int:
     return sum(s.plan is None or s.plan.id <= plan.id for s in members)
 
 
-def _view(status: WorkerStatus, plan: Plan | None) -> WorkerView:
+def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None) -> WorkerView:
     member = plan.member(status.worker_id) if plan else None
-    build = status.build
+    build, most_bytes = status.build, state.spec.resources.memory_bytes
+    # The newest span may have just begun; with the one before it there are some seconds of steps.
+    spans = [s for s in status.spans[-2:] if member is not None and s.rank == member.rank]
+    step_s = sum(s.step_s for s in spans)
     return WorkerView(
         worker_id=status.worker_id,
         rank=member.rank if member else None,
@@ -129,4 +132,9 @@ def _view(status: WorkerStatus, plan: Plan | None) -> WorkerView:
         device=build.device if build else "",
         micro_size=status.micro_size,
         gpu_utilisation=status.gpu_utilisation,
+        part=plan.parts[status.worker_id] if plan and member else None,
+        busy_share=sum(s.data_s + s.compute_s + s.optimizer_s for s in spans) / step_s if step_s else None,
+        waiting_share=sum(s.exposed_s for s in spans) / step_s if step_s else None,
+        memory_share=status.memory_bytes / most_bytes if most_bytes else None,
+        wire_bytes_per_s=state.sharing.wire_bytes_per_s if member else None,
     )
