@@ -36,7 +36,7 @@ def test_parts_sum_to_the_batch_within_their_bounds_or_are_refused(
     assert all(b.least <= part <= (b.most or size) for part, b in zip(parts, bounds, strict=True))
 
 
-@given(st.integers(1, 14), st.lists(COSTS, min_size=1, max_size=3))
+@given(st.integers(1, 10), st.lists(COSTS, min_size=1, max_size=3))
 def test_no_other_parts_are_faster(size: int, lines: list[Cost]) -> None:
     best = min(slowest_s(lines, parts) for parts in product(range(size + 1), repeat=len(lines)) if sum(parts) == size)
     assert slowest_s(lines, share(size, lines, [FREE] * len(lines))) <= best * (1 + 1e-9)

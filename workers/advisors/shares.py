@@ -37,7 +37,8 @@ STRAGGLES = 1.25
 """With one sample it takes this many times as long as all others with the rest: no share is small enough."""
 
 MOST_NAMED = 6
-_HALVINGS = 100
+_HALVINGS = 60
+_ROUNDING = 1e-9  # a part that is whole but for the last bits is whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +89,9 @@ Advice: TypeAlias = Keep | Change
 def share(size: int, costs: Sequence[Cost], bounds: Sequence[Bounds]) -> tuple[int, ...]:
     """Parts of a batch of ``size`` samples that make the slowest as fast as can be; they sum to ``size``.
 
-    Water-filling within the bounds; of what rounding down leaves, each sample goes where it is done soonest (ties to
-    the lower rank), which whole samples ask for in place of the largest remainder. With equal fixed costs and bounds
-    nobody gets less than a slower one.
+    Water-filling within the bounds. Of what rounding down leaves, each sample goes where it is done soonest, which is
+    as fast as whole samples can be, where the largest remainder is not always; ties go to the faster one, then to the
+    lower rank. With equal fixed costs and bounds nobody gets less than a slower one.
 
     Raises BatchSplitError where the bounds leave no such parts.
     """
@@ -101,10 +102,10 @@ def share(size: int, costs: Sequence[Cost], bounds: Sequence[Bounds]) -> tuple[i
             "use fewer workers, or another batch.global_size"
         )
     level_s = _level_s(size, costs, bounds)
-    parts = [floor(part) for part in _filled(level_s, size, costs, bounds)]
+    parts = [floor(part + _ROUNDING) for part in _filled(level_s, size, costs, bounds)]
     for _ in range(size - sum(parts)):
         able = [i for i, one in enumerate(bounds) if parts[i] + 1 <= one.within(size, size)]
-        parts[min(able, key=lambda i: (costs[i].seconds(parts[i] + 1), i))] += 1
+        parts[min(able, key=lambda i: (costs[i].seconds(parts[i] + 1), costs[i].sample_s, costs[i].fixed_s, i))] += 1
     return tuple(parts)
 
 
