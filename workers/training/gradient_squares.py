@@ -55,7 +55,7 @@ class Measure:
         self._is_small = sum(p.numel() for p in parameters) <= _MAX_KEPT_NUMEL
         self._memory = memory
         self._known: set[int] = set()
-        self._is_host = parameters[0].device.type == "cpu"
+        self._is_host = _is_on_host(parameters)
         self.portion_numel = _HOST_NUMEL if self._is_host else _DEVICE_NUMEL
 
     def square(self, indexes: Sequence[int], gradients: list[torch.Tensor]) -> float | torch.Tensor:
@@ -103,6 +103,7 @@ class PieceSquares:
         """``cost`` is told with the sums: what the measurement before took of its round on this rank."""
         self._parameters, self._measure, self._cost = parameters, measure, cost
         self._hooks: list[RemovableHandle] = []
+        self._arrived: set[int] = set()
         self._indexes: list[int] = []
         self._gradients: list[torch.Tensor] = []
         self._held_numel = 0
@@ -129,6 +130,7 @@ class PieceSquares:
     def begin(self, factor: float) -> None:
         """The coming backward pass is a micro-batch's, whose squared norm counts ``factor`` times."""
         self._measure_held()
+        self._arrived.clear()
         self._factor = factor
         self._num_pieces += 1
 
@@ -139,6 +141,9 @@ class PieceSquares:
 
     def _hooked(self, index: int) -> RemovableHandle:
         def on_gradient(gradient: torch.Tensor) -> None:
+            if index in self._arrived:  # in parts, as of reentrant checkpoints: their squares do not add up
+                self._total = math.inf
+            self._arrived.add(index)
             self._indexes.append(index)
             self._gradients.append(gradient if gradient.layout is torch.strided else gradient.to_dense())
             self._held_numel += gradient.numel()
@@ -158,6 +163,10 @@ class PieceSquares:
 
     def _forget(self) -> None:
         self._indexes, self._gradients, self._held_numel = [], [], 0
+
+
+def _is_on_host(parameters: Sequence[nn.Parameter]) -> bool:
+    return parameters[0].device.type == "cpu"
 
 
 def _portions(indexes: Sequence[int], gradients: Sequence[torch.Tensor], numel: int) -> list[list[int]]:

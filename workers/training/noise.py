@@ -24,7 +24,9 @@ MAX_BATCHES = 1000.0
 """A noise scale above this many global batches cannot be told from one without a signal, and is told as this."""
 
 COST_SHARE = 0.008
-MIN_INTERVAL, MAX_INTERVAL = 8, 512
+"""Of the time; the rest of a hundredth is for what the clock does not see, such as caches that are cold after."""
+
+MIN_INTERVAL, MAX_INTERVAL = 16, 512
 _COST_RATE = 0.2
 _EARLY_INTERVAL, _EARLY_GROWTH = 2, 4
 

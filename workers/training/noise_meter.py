@@ -8,26 +8,51 @@ from dataclasses import replace
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from workers.errors import described
 from workers.plan import Plan
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.vector import GlobalSums
 from workers.training.gradient_squares import Measure, PieceSquares
+from workers.training.mailbox import GroupLeftError
 from workers.training.noise import estimate, splits
 from workers.training.part import Part
 from workers.training.state import TrainingState
 
 
 class NoiseMeter:
-    """One a worker. In a measured round all ranks call ``begin``, ``stage`` (if it is finite) and ``spent``."""
+    """One a worker. In each round all ranks call ``compute``, ``stage`` (if it is finite) and ``spent``."""
 
     def __init__(self, state: TrainingState) -> None:
         self._state = state
         self._measure: Measure | None = None
         self._memory: dict[int, torch.Tensor] = {}
+        self._can_split = True
         self._cost = 0.0
         self._seconds = 0.0
 
-    def begin(self, part: Part, exchange: GradientExchange) -> None:
+    def compute(self, part: Part, exchange: GradientExchange) -> None:
+        """Compute a part, measured where its round is one for it. Raises what ``Part.compute`` raises.
+
+        A batch that cannot be computed in two passes is computed in one, now and from then on.
+        """
+        self._begin(part, exchange)
+        try:
+            part.compute()
+        except GroupLeftError:
+            raise
+        except Exception as error:  # the user's code may raise anything
+            if not part.is_split or exchange.has_launched:
+                raise
+            print(f"noise_scale is not told: half of a batch cannot be computed ({described(error)})", flush=True)
+            self._can_split = part.is_split = False
+            part.squares = None
+        else:
+            return
+        # Only here, after the exception, are the frames gone that held its activations.
+        self._state.buffers.rollback()
+        part.compute()
+
+    def _begin(self, part: Part, exchange: GradientExchange) -> None:
         """Have this part's micro-batches measured where its round is one for it.
 
         Where one rank computes the whole batch in one pass there is nothing to compare, so now and then it computes
@@ -36,7 +61,7 @@ class NoiseMeter:
         """
         state, self._measure, self._seconds = self._state, None, 0.0
         if part.begin == 0 and part.end == part.size <= part.micro:
-            if part.size < 2 or not splits(state.round + 1) or _mixes_samples(state):
+            if part.size < 2 or not self._can_split or not splits(state.round + 1) or _mixes_samples(state):
                 return
             part.is_split = True
         elif not state.noise.is_due(state.round + 1):

@@ -92,8 +92,7 @@ class Rounds:
         assert self._world is not None
         exchange = self._ready_exchange()
         part = Part(self._setup, self._mailbox, exchange, plan, self._world.rank)
-        self._noise.begin(part, exchange)
-        part.compute()
+        self._noise.compute(part, exchange)
         self._mailbox.set_phase(Phase.EXCHANGE)
         part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
         summed = exchange.tail.read_head()
