@@ -217,6 +217,12 @@ def _batch_rows(batch: BatchSpec, least: int) -> list[tuple[bool, str, str]]:
             f"{batch.micro_size} is above batch.global_size={batch.global_size}; lower it, or use auto",
         ),
         (
+            isinstance(batch.micro_size, int) and batch.max_tokens is not None,
+            "/batch/max_tokens",
+            f"{batch.max_tokens} padded tokens and micro_size={batch.micro_size} samples both bound a forward pass; "
+            "leave one of them out (max_tokens is for tasks with `length`)",
+        ),
+        (
             batch.max_global_size is not None and batch.max_global_size < batch.global_size,
             "/batch/max_global_size",
             f"{batch.max_global_size} is below global_size={batch.global_size}; raise it or leave it out",
@@ -248,7 +254,6 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
     measured = NOT_MEASURED.get(metric or "", "")
     scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
     rows: list[tuple[bool, str, object, str]] = [
-        (batch.max_tokens is not None, "/batch/max_tokens", batch.max_tokens, "micro_size"),
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
         (scheme not in ("auto", "none"), "/communication", scheme, "auto or none"),

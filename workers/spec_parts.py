@@ -102,7 +102,10 @@ class Resources(SpecPart):
 
 
 class BatchSpec(SpecPart):
-    """The global batch, in samples an optimizer step whatever the number of workers."""
+    """The global batch, in samples an optimizer step whatever the number of workers.
+
+    A forward pass has ``micro_size`` samples, or samples that take up ``max_tokens`` tokens when padded to the longest.
+    """
 
     global_size: Positive = 128
     micro_size: Literal["auto"] | Positive = "auto"

@@ -32,8 +32,9 @@ class TrainingTask:
     mapping of further values to record. ``weight(batch)`` is the number of units that the loss is
     a mean over (tokens, say); None means samples. ``evaluate(model, batch)`` gives means over the
     batch's samples. ``optimizer(params, lr)`` builds the optimizer; None means AdamW.
-    ``collate(samples)`` makes a batch; None means torch's default. ``length(sample)`` is for
-    length-aware batching, which is not built yet: a task that has it is refused.
+    ``collate(samples)`` makes a batch; None means torch's default. ``length(sample)`` is its
+    number of tokens, an int above 0: samples of about one length then go together, padded by ``collate`` to the
+    longest of the micro-batch, so that little of what is computed is padding. Which samples a step has stays the same.
     """
 
     model: nn.Module

@@ -166,9 +166,9 @@ def test_other_bytes_than_were_uploaded_are_refused(tmp_path: Path) -> None:
     [
         ("def build(config): raise MemoryError", "OUT_OF_MEMORY", "resources.memory_bytes=None"),
         (
-            f"{TRAIN}\nold = build\ndef build(config): t = old(config); t.length = len; return t",
+            f"{TRAIN}\nold = build\ndef build(config): t = old(config); t.length = 7; return t",
             "USER_ERROR",
-            "`length`",
+            "returned a int as length; give a function",
         ),
     ],
 )
@@ -177,3 +177,11 @@ def test_other_faults_at_start_up_are_told(source: str, reason: str, told: str, 
     answer = built(assigned(tmp_path, bundle), bundle)
     assert answer["reason"] == reason, answer
     assert told in answer["message"]
+
+
+def test_a_bound_in_tokens_needs_a_task_that_tells_lengths(tmp_path: Path) -> None:
+    bundle = zipped(train__py=TRAIN, data__txt="x")
+    answer = built(assigned(tmp_path, bundle, batch={"max_tokens": 4096}), bundle)
+    assert (answer["error"], answer["reason"]) == ("EntrypointError", "USER_ERROR")
+    assert answer["message"].startswith("batch.max_tokens=4096 bounds micro-batches by the lengths of their samples")
+    assert answer["message"].endswith("or set batch.micro_size instead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,6 +106,39 @@ def test_samples_that_do_not_collate_are_named() -> None:
     uneven = [torch.zeros(2), torch.zeros(3)]
     with pytest.raises(DataError, match=r"collate of 2 samples of train_data \(indexes \[0, 1\]\)"):
         Batcher(uneven, None, CPU).batch([0, 1])
+
+
+ONE_LESS: dict[str, Any] = {
+    "tensors": lambda samples: default_collate(samples[1:]),
+    "named tensors": lambda samples: {"x": torch.stack([x for x, _ in samples[1:]]), "note": "kept"},
+}
+LAID_OUT_OTHERWISE: dict[str, Any] = {
+    "several samples in a row": lambda samples: torch.cat([x for x, _ in samples])[None],
+    "time before samples": lambda samples: torch.stack([x for x, _ in samples], dim=1),
+    "all tokens after one another, and a label each": lambda samples: (
+        torch.cat([x for x, _ in samples])[:5],
+        torch.stack([y for _, y in samples]),
+    ),
+    "two views of each": lambda samples: torch.stack([x for x, _ in samples] * 2),
+    "no tensors": lambda samples: [x.tolist() for x, _ in samples[1:]],
+}
+
+
+def rows_of(collate: Any, *, has_rows: bool) -> Any:
+    dataset = TensorDataset(torch.randn(9, 3), torch.arange(9))
+    return Batcher(dataset, collate, CPU, has_rows=has_rows).batch(range(7))
+
+
+@pytest.mark.parametrize("collate", ONE_LESS)
+def test_a_collate_that_loses_samples_is_told_where_the_loss_is_a_mean_over_them(collate: str) -> None:
+    with pytest.raises(DataError, match=r"batch of 6 rows from 7 samples of train_data; .*or give the task `weight`"):
+        rows_of(ONE_LESS[collate], has_rows=True)
+    rows_of(ONE_LESS[collate], has_rows=False)
+
+
+@pytest.mark.parametrize("collate", LAID_OUT_OTHERWISE)
+def test_a_collate_that_lays_samples_out_otherwise_is_not_taken_for_one_that_loses_them(collate: str) -> None:
+    rows_of(LAID_OUT_OTHERWISE[collate], has_rows=True)
 
 
 def test_getitems_is_used_and_must_return_one_sample_an_index() -> None:

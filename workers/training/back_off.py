@@ -12,14 +12,14 @@ class MemoryInExchangeError(OutOfMemoryError):
     """Memory ran out after gradients of this round had left: the round cannot be redone by this rank alone."""
 
 
-def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int) -> None:
-    """Halve the micro-batch of ``tried`` samples and tell so.
+def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit: str) -> None:
+    """Halve the micro-batch of ``tried`` samples, or padded tokens where that is the ``unit``, and tell so.
 
     Raises OutOfMemoryError where there is no smaller one, or the spec fixes its size.
     """
     if not setup.micro.halve(tried):
-        raise too_big(setup, error, tried) from error
-    told = f"out of memory at {tried} samples a forward pass; going on with {tried // 2} ({described(error)})"
+        raise too_big(setup, error, tried, unit) from error
+    told = f"out of memory at {tried} {unit} a forward pass; going on with {tried // 2} ({described(error)})"
     print(told, flush=True)
     setup.micro.replaced(tried // 2)
     mailbox.micro_changed(before=tried, after=tried // 2, reason=told)
@@ -33,11 +33,12 @@ def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
         mailbox.micro_changed(before=before, after=choice.size, reason=choice.reason, seconds=choice.seconds)
 
 
-def too_big(setup: Setup, error: Exception, tried: int) -> OutOfMemoryError:
-    """The error for samples that do not fit: what, how large, within which limit, and what to do."""
+def too_big(setup: Setup, error: Exception, tried: int, unit: str = "samples") -> OutOfMemoryError:
+    """The error for ``tried`` samples (or padded tokens) that do not fit: what, how large, which limit, what to do."""
     model, limit = setup.state.model, setup.spec.resources.memory_bytes
     num_bytes = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
-    samples = "one sample" if tried == 1 else f"batch.micro_size={tried} samples"
+    size = f"batch.micro_size={tried} samples" if unit == "samples" else f"a micro-batch of {tried} {unit}"
+    samples = "one sample" if tried == 1 else size
     remedy = "" if tried == 1 else "set batch.micro_size to auto or lower it, "
     return OutOfMemoryError(
         f"{samples} of {type(model).__name__} ({num_bytes} bytes of parameters and buffers) does not fit into a "

@@ -15,10 +15,14 @@ from workers.errors import DataError, JobError, described
 from workers.plan import Plan, split_batch
 from workers.task import Batch, MapDataset
 from workers.training import data, memory
+from workers.training.rows import check_rows
 
 
 class Batcher:
-    """Fetches, collates and moves samples of one dataset; ``name`` is what the user calls it."""
+    """Fetches, collates and moves samples of one dataset; ``name`` is what the user calls it.
+
+    With ``has_rows`` a batch of the user's own collate must have a row for every sample, as far as that can be seen.
+    """
 
     def __init__(
         self,
@@ -26,11 +30,14 @@ class Batcher:
         collate: Callable[[Sequence[Any]], Batch] | None,
         device: torch.device,
         name: str = "train_data",
+        *,
+        has_rows: bool = False,
     ) -> None:
         self._dataset = dataset
         self._collate = default_collate if collate is None else collate
         self._device = device
         self._name = name
+        self._has_rows = has_rows and collate is not None
         # Rows of tensors, collated as they are, are one indexing each: several times as fast as sample by sample.
         is_plain = type(dataset) is TensorDataset and collate is None
         self._columns = list(dataset.tensors) if is_plain and isinstance(dataset, TensorDataset) else None
@@ -52,6 +59,8 @@ class Batcher:
                 f"collate of {len(samples)} samples of {self._name} (indexes {list(indexes)[:8]}) raised "
                 f"{described(error)}; make the samples alike, or give the task its own collate"
             ) from error
+        if self._has_rows:
+            check_rows(batch, len(samples), self._name)
         return batch if self._device.type == "cpu" else to_device(batch, self._device)
 
 

@@ -64,9 +64,11 @@ def build_task(
             f"{error.message} (resources.memory_bytes={spec.resources.memory_bytes}); "
             "give workers more memory, or build a smaller model or dataset"
         ) from error
-    if task.length is not None:
+    if task.length is None and spec.batch.max_tokens is not None:
         raise EntrypointError(
-            f"entrypoint {spec.entrypoint!r} returned `length`; length-aware batching is not built yet, leave it out"
+            f"batch.max_tokens={spec.batch.max_tokens} bounds micro-batches by the lengths of their samples, and "
+            f"entrypoint {spec.entrypoint!r} returned no `length`; return `length`, which tells a sample's tokens, or "
+            "set batch.micro_size instead"
         )
     return task
 

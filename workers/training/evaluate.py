@@ -12,8 +12,10 @@ from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
 from workers.training.back_off import back_off
+from workers.training.draw import draw_evaluation
 from workers.training.exchange import vector
 from workers.training.mailbox import Mailbox
+from workers.training.micro_batches import MicroBatch
 from workers.training.setup import Setup
 from workers.training.world import World
 
@@ -45,34 +47,32 @@ def evaluate(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> dict[s
 
 
 def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> tuple[dict[str, float], int]:
-    begin, end = batching.own_part(plan, world.rank, setup.num_eval)
-    training_part = batching.own_part(plan, world.rank, plan.global_batch)
+    draw = draw_evaluation(setup, plan, world.rank, mailbox.check)
     sums: dict[str, float] = {}
-    at = begin
-    while at < end:
-        mailbox.check()
-        size = setup.micro.within(max(1, training_part[1] - training_part[0]))
-        upto = min(end, at + size)
+    num_done, tried = 0, 1
+    while num_done < draw.num_samples:
         try:
-            values = _batch_means(setup, at, upto)
+            for micro in draw.micro_batches(num_done):
+                mailbox.check()
+                tried = micro.cost
+                values = _batch_means(setup, micro)
+                kept = _kept(values)
+                if len(kept) < len(values):
+                    mailbox.cut("evaluation", VALUES_REASON)
+                _add(sums, kept, len(micro.indexes), is_first=num_done == 0)
+                num_done += len(micro.indexes)
         except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
-            back_off(setup, mailbox, error, upto - at)
-            continue
-        kept = _kept(values)
-        if len(kept) < len(values):
-            mailbox.cut("evaluation", VALUES_REASON)
-        _add(sums, kept, upto - at, is_first=at == begin)
-        at = upto
-    return sums, end - begin
+            back_off(setup, mailbox, error, tried, draw.unit)
+    return sums, num_done
 
 
-def _batch_means(setup: Setup, begin: int, end: int) -> Mapping[str, float | torch.Tensor]:
+def _batch_means(setup: Setup, micro: MicroBatch) -> Mapping[str, float | torch.Tensor]:
     assert setup.evaluation is not None
     assert setup.task.evaluate is not None
-    batching.seed_all(setup.spec.seed, _EVAL_SEED, begin)
-    batch = setup.evaluation.batch(range(begin, end))
+    batching.seed_all(setup.spec.seed, _EVAL_SEED, micro.position)
+    batch = setup.evaluation.batch(micro.indexes)
     with torch.no_grad(), setup.precision.computing():
         values = setup.task.evaluate(setup.task.model, batch)
     if not isinstance(values, Mapping):

@@ -60,7 +60,7 @@ class NoiseMeter:
         depends on the others of its pass: such a job tells no noise scale.
         """
         state, self._measure, self._seconds = self._state, None, 0.0
-        if part.begin == 0 and part.end == part.size <= part.micro:
+        if part.is_one_pass:
             if part.size < 2 or not self._can_split or not splits(state.round + 1) or _mixes_samples(state):
                 return
             part.is_split = True

@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import torch
 
-from workers.errors import OutOfMemoryError
+from workers.errors import DataError, OutOfMemoryError
 from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
-from workers.training.back_off import MemoryInExchangeError, back_off, settle
+from workers.training.back_off import MemoryInExchangeError, back_off, settle, too_big
 from workers.training.device_clock import DeviceClock
+from workers.training.draw import draw_round
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.vector import LocalSums, NoiseSums
+from workers.training.exchange.vector import GlobalSums, LocalSums, NoiseSums
 from workers.training.gradient_squares import PieceSquares
 from workers.training.loads import OwnCost
 from workers.training.mailbox import Mailbox
 from workers.training.micro import Choice
+from workers.training.micro_batches import Draw, InOrder, MicroBatch
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.setup import Setup
 from workers.training.signals import RoundTimes
 
 
 class Part:
-    """Samples [begin, end), in positions within the round's batch of ``size``; ``micro`` of them a forward pass."""
+    """What this rank draws of the round's batch of ``size``; ``micro`` is its largest micro-batch in samples."""
 
     def __init__(self, setup: Setup, mailbox: Mailbox, exchange: GradientExchange, plan: Plan, rank: int) -> None:
         self._setup, self._state, self._mailbox, self._exchange = setup, setup.state, mailbox, exchange
         self.plan = plan
         self.size = min(plan.global_batch, setup.total_samples - setup.state.cursor)
-        self.begin, self.end = batching.own_part(plan, rank, self.size)
-        self.micro = setup.micro.begin(self.end - self.begin)
+        self._rank = rank
+        begin, end = batching.own_part(plan, rank, self.size)
+        self._num_in_order = 0 if setup.train_dealer is not None else end - begin
+        pass_size = setup.micro.begin(self._num_in_order)
+        self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
         self._is_on_trial = setup.micro.is_trying
+        self._draw: Draw | None = None
+        self._tried = 1
+        self.micro = 1
         self.sums = LocalSums()
         self.times = RoundTimes()
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
@@ -43,12 +52,12 @@ class Part:
     @property
     def share(self) -> float:
         """This part of the whole batch; 0 where it has no units that count."""
-        return (self.end - self.begin) / self.size if self.sums.weight > 0 else 0.0
+        return self.sums.samples / self.size if self.sums.weight > 0 else 0.0
 
     def compute(self) -> None:
         """Gradients and sums, with fewer samples a forward pass where memory asks for it.
 
-        Raises MemoryInExchangeError, OutOfMemoryError, GroupLeftError, and whatever the user's code raises.
+        Raises MemoryInExchangeError, OutOfMemoryError, GroupLeftError, DataError, and whatever the user's code raises.
         """
         while True:
             try:
@@ -69,7 +78,8 @@ class Part:
     def _computed(self) -> Choice | None:
         """A choice where a size was on trial and is settled now; rounds that measure gradients tell little of sizes."""
         if self.squares is None:
-            return self._setup.micro.run(self._accumulate, self.end - self.begin, self.micro)
+            size = self._setup.micro.within(self._num_in_order)
+            return self._setup.micro.run(self._accumulate, self._num_in_order, size)
         with self.squares:
             self._accumulate()
         return None
@@ -78,7 +88,7 @@ class Part:
         """What the part took this rank by itself, None where that was not the usual. Call after the exchange."""
         if self._is_on_trial or self.squares is not None:
             return None
-        return OwnCost(plan_id=self.plan.id, samples=self.end - self.begin, seconds=self._own_s())
+        return OwnCost(plan_id=self.plan.id, samples=self.sums.samples, seconds=self._own_s())
 
     def _own_s(self) -> float:
         """Seconds without waits for others.
@@ -100,36 +110,58 @@ class Part:
         exchange.tail.write_head(vector.encode(self.sums, noise, num_holding, counted, len(tracked.changed())))
         tracked.encode(self.share, exchange.tail.extra)
 
+    def check_division(self, summed: GlobalSums) -> None:
+        """Check that all ranks divided this batch alike. Raises DataError where their lengths differ."""
+        if abs(summed.division - self.plan.num_members * self.sums.division) > 0.5:
+            raise DataError(
+                f"length told this rank (rank {self._rank}) other lengths of the step's {self.size} samples than "
+                "another rank; make a sample's length depend on its index alone"
+            )
+
     def _accumulate(self) -> None:
         self._exchange.clear()
-        self.sums = LocalSums()
-        size = min(self.micro, -(-self.size // 2)) if self.is_split else self.micro
-        for begin, end in batching.pieces(self.begin, self.end, size):
-            self._micro_batch(begin, end)
+        draw = self._drawn()
+        if self.is_split and isinstance(draw, InOrder):
+            draw = replace(draw, most=-(-draw.num_samples // 2))
+        self.sums, self.micro = LocalSums(division=draw.checksum), 1
+        batches = list(draw.micro_batches())
+        for micro in batches:
+            self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))
+            self._micro_batch(micro, is_last=micro is batches[-1])
         if self.sums.is_cut:
             self._mailbox.cut("values", vector.VALUES_REASON)
         if self.sums.names is not None:
             self._state.user_names = self.sums.names
 
-    def _micro_batch(self, begin: int, end: int) -> None:
+    def _drawn(self) -> Draw:
+        """What this rank draws, found once a round."""
+        if self._draw is None:
+            self._mailbox.check()
+            self._mailbox.set_phase(Phase.DATA)
+            started_s = time.perf_counter()
+            self._draw = draw_round(self._setup, self.plan, self._rank, self.size, self._mailbox.check)
+            self.times.data_s += time.perf_counter() - started_s
+        return self._draw
+
+    def _micro_batch(self, micro: MicroBatch, *, is_last: bool) -> None:
         setup, state, times = self._setup, self._state, self.times
         self._mailbox.check()
         self._mailbox.set_phase(Phase.DATA)
         started_s = time.perf_counter()
-        batching.seed_all(setup.spec.seed, state.round, begin)
-        drawn = setup.order.indexes(state.cursor + begin, state.cursor + end).tolist()
-        batch = setup.train.batch(drawn)
-        self.sums.samples += len(drawn)
+        batching.seed_all(setup.spec.seed, state.round, micro.position)
+        batch = setup.train.batch(micro.indexes)
+        self.sums.count(len(micro.indexes), micro.tokens, micro.padded_tokens)
         drawn_s = time.perf_counter()
         times.data_s += drawn_s - started_s
         self._mailbox.set_phase(Phase.COMPUTE)
-        weight = float(end - begin) if setup.task.weight is None else checked_weight(setup.task.weight(batch))
+        num_units = setup.task.weight
+        weight = float(len(micro.indexes)) if num_units is None else checked_weight(num_units(batch))
         if weight > 0:
             with setup.precision.computing():
                 loss, values = checked_loss(setup.task.loss(state.model, batch))
             self.sums.add(loss, weight, values)
             scale = 1.0 if state.scaler is None else state.scaler.scale
-            if end == self.end:
+            if is_last:
                 self._exchange.arm(self.fill)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
             factor = weight / (self.size * state.units_per_sample) * scale
@@ -139,11 +171,12 @@ class Part:
         times.compute_s += time.perf_counter() - drawn_s
 
     def _back_off(self, error: Exception) -> None:
-        has_launched, tried = self._exchange.has_launched, self.micro
-        back_off(self._setup, self._mailbox, error, tried)
-        self.micro = self._setup.micro.within(self.end - self.begin)
+        has_launched, draw, tried = self._exchange.has_launched, self._draw, self._tried
+        if draw is None:  # a sample was read for its length, one alone
+            raise too_big(self._setup, error, 1) from error
+        back_off(self._setup, self._mailbox, error, tried, draw.unit)
         if has_launched:
             raise MemoryInExchangeError(
-                f"memory ran out at {tried} samples a forward pass, after gradients had left; "
-                f"the round is tried again with {self.micro}"
+                f"memory ran out at {tried} {draw.unit} a forward pass, after gradients had left; "
+                f"the round is tried again with {tried // 2}"
             ) from error

@@ -98,6 +98,7 @@ class Rounds:
         summed = exchange.tail.read_head()
         self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
         sums = vector.decode(summed, self._state.user_names)
+        part.check_division(sums)
         self._mailbox.settle(sums.num_holding)
         self._mailbox.set_phase(Phase.COMMIT)
         self._stage_buffers(exchange, part, sums)
@@ -244,6 +245,8 @@ class Rounds:
             values["gpu_utilisation"] = gauges.gpu_utilisation
         if outcome.loss_scale is not None:
             values["loss_scale"] = outcome.loss_scale
+        if sums.useful_tokens is not None:
+            values["useful_tokens"] = sums.useful_tokens
         for name, value in sums.user.items():
             if math.isfinite(value):
                 values[f"user.{name}"] = value / sums.weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,13 +15,16 @@ from workers.assignment import Assignment
 from workers.errors import CheckpointError, DataError, EntrypointError, UserCodeError, described
 from workers.spec import JobSpec
 from workers.status import Phase
-from workers.task import TrainingTask
+from workers.task import MapDataset, TrainingTask
 from workers.training import build, memory
 from workers.training.batching import Batcher
+from workers.training.by_length import Bounds
 from workers.training.data import SampleOrder
+from workers.training.dealer import Dealer
 from workers.training.device import pick_device
+from workers.training.lengths import Lengths
 from workers.training.micro import MicroSize
-from workers.training.micro_batch import MicroBatch, least_size
+from workers.training.micro_tuning import MicroTuning, least_size
 from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.state import TrainingState
@@ -31,7 +35,10 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """``total_samples`` is how many samples the job draws in all, ``num_eval`` how many an evaluation has."""
+    """``total_samples`` is how many samples the job draws in all, ``num_eval`` how many an evaluation has.
+
+    ``train_dealer`` and ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts padded tokens.
+    """
 
     assignment: Assignment
     task: TrainingTask
@@ -42,8 +49,10 @@ class Setup:
     evaluation: Batcher | None
     num_eval: int
     precision: PrecisionApplier
-    micro: MicroBatch
+    micro: MicroTuning
     total_samples: int
+    train_dealer: Dealer | None = None
+    eval_dealer: Dealer | None = None
 
     @property
     def spec(self) -> JobSpec:
@@ -87,7 +96,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
     except CheckpointError as error:  # found by the first save it would have cost all the steps before
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec.optimizer.lr), spec.optimizer.lr)
-    fixed = spec.batch.micro_size
+    micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
     has_eval = task.eval_data is not None and task.evaluate is not None
     if not has_eval and (spec.checkpoint.metric or "").startswith("eval."):
         raise EntrypointError(
@@ -100,14 +109,37 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         device=device,
         state=state,
         order=SampleOrder(len(task.train_data), spec.seed),
-        train=Batcher(task.train_data, task.collate, device),
-        evaluation=Batcher(task.eval_data, task.collate, device, "eval_data")
+        train=Batcher(task.train_data, task.collate, device, has_rows=has_rows),
+        evaluation=Batcher(task.eval_data, task.collate, device, "eval_data", has_rows=has_rows)
         if task.eval_data is not None and has_eval
         else None,
         num_eval=len(task.eval_data) if task.eval_data is not None else 0,
         precision=PrecisionApplier(device),
-        micro=MicroBatch(MicroSize(fixed if isinstance(fixed, int) else None, least_size(task.model)), device),
+        micro=micro,
         total_samples=spec.total_samples(len(task.train_data)),
+        train_dealer=_dealer(spec, task, task.train_data, "train_data", micro),
+        eval_dealer=_dealer(spec, task, task.eval_data, "eval_data", micro) if has_eval else None,
+    )
+
+
+def _micro_size(spec: JobSpec, task: TrainingTask) -> MicroSize:
+    """In samples; in padded tokens where micro-batches are formed by length, and ``Dealer.bounds`` hold besides."""
+    fixed = spec.batch.micro_size
+    if not isinstance(fixed, int):
+        return MicroSize(None, least_size(task.model))
+    return MicroSize(fixed if task.length is None else sys.maxsize)  # a size in samples is not to be lowered by tokens
+
+
+def _dealer(
+    spec: JobSpec, task: TrainingTask, dataset: MapDataset | None, name: str, micro: MicroTuning
+) -> Dealer | None:
+    if task.length is None or dataset is None:
+        return None
+    fixed, max_tokens = spec.batch.micro_size, spec.batch.max_tokens
+    return Dealer(
+        lengths=Lengths(dataset, task.length, max_tokens, spec.seed, name),
+        bounds=Bounds(max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None),
+        micro=micro,
     )
 
 

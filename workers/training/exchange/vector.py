@@ -34,6 +34,9 @@ class Slot(IntEnum):
     NOISE_SQUARES = 8
     NOISE_PIECES = 9
     NOISE_COST = 10
+    TOKENS = 11
+    PADDED_TOKENS = 12
+    DIVISION = 13
 
 
 NUM_SLOTS = len(Slot) + MAX_USER_VALUES
@@ -43,7 +46,8 @@ NUM_SLOTS = len(Slot) + MAX_USER_VALUES
 class LocalSums:
     """This rank's part of a round, summed over its micro-batches. Weighted values are in units times value.
 
-    ``samples`` are those drawn, also where none of their units count.
+    ``samples`` are those drawn, also where none of their units count. ``tokens`` and ``padded_tokens`` are theirs by
+    the lengths that the task tells, and ``division`` is a small number by which ranks see that they divide alike.
     """
 
     loss: float | torch.Tensor = 0.0
@@ -52,6 +56,15 @@ class LocalSums:
     names: tuple[str, ...] | None = None
     user: list[float | torch.Tensor] = field(default_factory=list)
     is_cut: bool = False
+    tokens: int = 0
+    padded_tokens: int = 0
+    division: float = 0.0
+
+    def count(self, samples: int, tokens: int, padded_tokens: int) -> None:
+        """Count what was drawn for one micro-batch."""
+        self.samples += samples
+        self.tokens += tokens
+        self.padded_tokens += padded_tokens
 
     def add(self, loss: torch.Tensor, weight: float, values: Mapping[str, float | torch.Tensor]) -> None:
         """Count one micro-batch; values past the bound are left out, and ``is_cut`` tells so.
@@ -99,6 +112,14 @@ class GlobalSums:
     noise_pieces: int
     noise_cost: float
     user: Mapping[str, float]
+    tokens: float
+    padded_tokens: float
+    division: float
+
+    @property
+    def useful_tokens(self) -> float | None:
+        """The share of tokens that are no padding; None where the task tells no lengths."""
+        return self.tokens / self.padded_tokens if self.padded_tokens > 0 else None
 
     @property
     def mean_loss(self) -> float:
@@ -110,8 +131,10 @@ def encode(
 ) -> Sequence[float | torch.Tensor]:
     """The vector's values, ``NUM_SLOTS`` at most; the rest is 0."""
     named = (0.0, 0.0) if sums.names is None else (checksum(sums.names), 1.0)
+    counts = (sums.samples, num_holding, num_unused, num_changed)
     told = (noise.squares, noise.num_pieces, noise.cost)
-    return (sums.loss, sums.weight, sums.samples, num_holding, num_unused, num_changed, *named, *told, *sums.user)
+    lengths = (sums.tokens, sums.padded_tokens, sums.division)
+    return (sums.loss, sums.weight, *counts, *named, *told, *lengths, *sums.user)
 
 
 def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums:
@@ -138,6 +161,9 @@ def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums
         noise_pieces=round(values[Slot.NOISE_PIECES]),
         noise_cost=values[Slot.NOISE_COST],
         user=user,
+        tokens=values[Slot.TOKENS],
+        padded_tokens=values[Slot.PADDED_TOKENS],
+        division=values[Slot.DIVISION],
     )
 
 

@@ -16,7 +16,7 @@ LEAST_NORMALISED = 32
 """Samples that batch normalisation needs for its statistics: Wu and He 2018, arXiv 1803.08494, figure 1."""
 
 
-class MicroBatch:
+class MicroTuning:
     """``sizes`` decides, on what the device of this worker tells."""
 
     def __init__(self, sizes: MicroSize, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class MicroBatch:
         return self._sizes.is_trying
 
     def begin(self, num_samples: int) -> int:
-        """The size for the coming round's part; call it once a round."""
+        """The size for the coming round's part; call it once a round. Nothing is tried for a part of 0."""
         return self._sizes.begin(num_samples, lambda: footprint.held(self._device))
 
     def run(self, compute: Callable[[], None], num_samples: int, size: int) -> Choice | None:

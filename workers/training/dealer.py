@@ -1,0 +1,91 @@
+"""Who draws what of batches of samples of unequal lengths, and in which micro-batches."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.plan import Plan
+from workers.training.by_length import Bounds, deal_by_length, padded
+from workers.training.lengths import Lengths
+from workers.training.micro_batches import MicroBatch
+from workers.training.micro_tuning import MicroTuning
+
+NUM_CHECKSUMS = 16_381
+"""A sum of a thousand checksums below it is exact in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Samples of about one length, from long to short, in the order of their positions where equally long."""
+
+    positions_M: NDArray[np.int64]
+    indexes_M: NDArray[np.int64]
+    lengths_M: NDArray[np.int64]
+
+    def part(self, begin: int, end: int) -> MicroBatch:
+        lengths_M, num_samples = self.lengths_M[begin:end], end - begin
+        padded_tokens = padded(lengths_M)
+        return MicroBatch(
+            position=int(self.positions_M[begin]),
+            indexes=self.indexes_M[begin:end].tolist(),
+            tokens=int(lengths_M.sum()),
+            padded_tokens=padded_tokens,
+            cost=padded_tokens if num_samples > 1 else 1,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByLength:
+    """Pieces that were cut and dealt by length; ``micro`` counts padded tokens, and bounds them further where it must.
+
+    The bound is this rank's own: what is dealt to whom does not depend on it.
+    """
+
+    pieces: list[_Piece]
+    micro: MicroTuning
+    checksum: float
+    unit: str = "padded tokens"
+
+    @property
+    def num_samples(self) -> int:
+        return sum(len(piece.indexes_M) for piece in self.pieces)
+
+    def micro_batches(self, skip: int = 0) -> Iterator[MicroBatch]:
+        for piece in self.pieces:
+            num_samples = len(piece.indexes_M)
+            begin, skip = min(skip, num_samples), max(0, skip - num_samples)
+            while begin < num_samples:
+                longest = int(piece.lengths_M[begin])
+                limit = Bounds(max_tokens=self.micro.within((num_samples - begin) * longest))
+                end = begin + limit.fitting(longest, num_samples - begin)
+                yield piece.part(begin, end)
+                begin = end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealer:
+    """Divides batches by length among the members of a plan. ``micro`` is in padded tokens."""
+
+    lengths: Lengths
+    bounds: Bounds
+    micro: MicroTuning
+
+    def deal(self, plan: Plan, rank: int, batches: Iterable[NDArray[np.int64]], check: Callable[[], None]) -> ByLength:
+        """The part of ``rank`` in batches of the dataset's indexes; every rank must be given the same ones.
+
+        ``check`` is called now and then while lengths are learned. Raises what ``Lengths.of`` raises.
+        """
+        weights = [member.weight for member in sorted(plan.members, key=lambda m: m.rank)]
+        pieces, begin, crc = [], 0, 0
+        for indexes_N in batches:
+            lengths_N = self.lengths.of(indexes_N, check)
+            crc = zlib.crc32(lengths_N.tobytes(), crc)
+            for own_M in deal_by_length(lengths_N, weights, self.bounds)[rank]:
+                pieces.append(_Piece(positions_M=begin + own_M, indexes_M=indexes_N[own_M], lengths_M=lengths_N[own_M]))
+            begin += len(indexes_N)
+        return ByLength(pieces=pieces, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))

@@ -1,0 +1,42 @@
+"""Whether a collated batch still has a row for every sample that went in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from workers.errors import DataError
+from workers.task import Batch
+
+
+def check_rows(batch: Batch, num_samples: int, name: str) -> None:
+    """Check that ``collate`` lost none of ``num_samples`` of ``name``, as far as its tensors tell.
+
+    For losses that are means over samples: of others nobody knows what a row is. A batch that is laid out otherwise
+    (several samples in one row, time before samples, no tensors) tells nothing and passes: all its tensors must have
+    the same number of rows, more than one, and none of them any dimension of ``num_samples``.
+
+    Raises DataError.
+    """
+    shapes = [tensor.shape for tensor in _tensors(batch) if tensor.dim() > 0]
+    num_rows = {shape[0] for shape in shapes}
+    if len(num_rows) != 1 or any(num_samples in shape for shape in shapes):
+        return
+    (rows,) = num_rows
+    if 1 < rows < num_samples:
+        raise DataError(
+            f"collate made a batch of {rows} rows from {num_samples} samples of {name}; return a row for every sample, "
+            "or give the task `weight`, which tells what the loss is a mean over"
+        )
+
+
+def _tensors(batch: Batch) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from _tensors(value)
