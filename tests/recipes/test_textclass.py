@@ -1,0 +1,73 @@
+"""The textclass recipe: real texts of log-normal lengths, and a model that learns and does not see the padding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.group import Group
+from tests.training.tasks import Script
+from workers.entrypoint import checked_task
+from workers.recipes import textclass
+from workers.recipes.textclass import PACKAGES
+from workers.task import TrainingTask
+
+SMALL: dict[str, Any] = {"dim": 32, "max_words": 128}
+
+
+def small_task() -> TrainingTask:
+    return checked_task(textclass.build(SMALL), "workers.recipes.textclass:build")
+
+
+def test_two_workers_learn_it_by_length_far_above_the_largest_package() -> None:
+    torch.manual_seed(0)
+    batch = {"global_size": 64, "max_tokens": 4096}
+    with Group(Script(task=small_task), steps=80, batch=batch, optimizer={"lr": 0.01, "base_batch": 64}) as group:
+        workers = group.start(2)
+        group.train(workers)
+        group.await_done(workers)
+        *_, (_, last) = sorted(group.records.items())
+        useful = np.mean([record.values["useful_tokens"] for record in group.records.values()])
+    packages = Counter(package for _, package in small_task().train_data)  # type: ignore[attr-defined]  # a list
+    assert max(packages.values()) / packages.total() < 0.3
+    assert last.values["eval.accuracy"] > 0.5
+    assert useful > 0.9
+
+
+def test_there_are_real_texts_of_every_package_and_their_lengths_are_about_log_normal() -> None:
+    texts = textclass.load_functions()
+    assert len(texts) > 2000
+    assert all(text.startswith(("def ", "async def ")) for text, _ in texts)
+    assert set(Counter(package for _, package in texts)) == set(range(len(PACKAGES)))
+    logs = np.log([len(textclass.WORD.findall(text)) for text, _ in texts])
+    assert 0.7 < logs.std() < 1.2
+    assert abs(np.mean(((logs - logs.mean()) / logs.std()) ** 3)) < 0.7  # of lengths themselves it is 4.5
+
+
+def test_no_text_is_in_both_parts_and_padding_changes_nothing() -> None:
+    torch.manual_seed(0)
+    task = small_task()
+    assert task.eval_data is not None
+    assert len(task.train_data) + len(task.eval_data) == len(textclass.load_functions())
+    samples = [task.train_data[n] for n in range(len(task.train_data))]
+    short, long = min(samples, key=textclass.num_words), max(samples, key=textclass.num_words)
+    alone, together = task.model(textclass.pad([short])[0]), task.model(textclass.pad([short, long])[0])
+    assert 2 * textclass.num_words(short) < textclass.num_words(long)
+    torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"dims": 3}, "unknown config key 'dims'; did you mean 'dim'"),
+        ({"dim": 10, "heads": 4}, "config.dim=10 is not a multiple of heads=4"),
+        ({"max_words": 0}, "config.max_words=0 is outside 1 to 65536"),
+    ],
+)
+def test_a_wrong_config_is_told(config: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        textclass.build(config)
