@@ -160,9 +160,9 @@ def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int
                 "checkpoint": {"every_steps": 10 * num_steps},
             }
         )
-        session = Session(_assignment(spec, rank, Path(folder)), TcpCalls(store), None)
+        session = Session(assigned(spec, rank, Path(folder)), TcpCalls(store), None)
         session.start()
-        status = session.poll(1, _plan(spec, num_ranks), Acknowledged(), True)
+        status = session.poll(1, planned(spec, num_ranks), Acknowledged(), True)
         while status.phase not in (Phase.DONE, Phase.FAILED):
             if status.stop is not None:
                 sys.exit(f"rank {rank} stopped: {status.stop}")
@@ -175,7 +175,7 @@ def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int
         session.wait_ended(10)
 
 
-def _assignment(spec: JobSpec, rank: int, folder: Path) -> Assignment:
+def assigned(spec: JobSpec, rank: int, folder: Path) -> Assignment:
     return Assignment(
         key=JobKey(job_id=spec.name, attempt=1),
         worker_id=f"1.{rank}",
@@ -186,7 +186,7 @@ def _assignment(spec: JobSpec, rank: int, folder: Path) -> Assignment:
     )
 
 
-def _plan(spec: JobSpec, num_ranks: int) -> Plan:
+def planned(spec: JobSpec, num_ranks: int = NUM_RANKS) -> Plan:
     return Plan(
         id=PlanId(1, 1),
         switch=Switch.NOW,
