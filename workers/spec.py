@@ -37,7 +37,7 @@ from workers.spec_parts import (
     variable_value,
     whole_number,
 )
-from workers.telemetry_keys import NOT_MEASURED, can_be_reported, no_such_key
+from workers.telemetry_keys import can_be_reported, no_such_key
 
 RESERVED_ENV = frozenset(
     (
@@ -250,8 +250,7 @@ _INSTEAD = "not built yet; use "
 
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
-    batch, spread, metric = spec.batch, spec.parallelism, spec.checkpoint.metric
-    measured = NOT_MEASURED.get(metric or "", "")
+    batch, spread = spec.batch, spec.parallelism
     scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
     rows: list[tuple[bool, str, object, str]] = [
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
@@ -275,7 +274,6 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
         ),
         (spec.compile, "/compile", "true", "false, or torch.compile in your entrypoint"),
         (spec.resources.gpus not in (0, 1), "/resources/gpus", f"{spec.resources.gpus:g}", "0 or 1, and more workers"),
-        (bool(measured), "/checkpoint/metric", metric, f"{measured}, or 'eval.NAME' for what `evaluate` returns"),
         (spec.queue != "default", "/queue", spec.queue, "default"),
         (spec.priority != 0, "/priority", spec.priority, "0"),
     ]

@@ -13,14 +13,11 @@ TELEMETRY_KEYS = frozenset(
 )
 """What rounds measure; besides there is what the user's code names, ``eval.NAME`` and ``user.NAME``."""
 
-NOT_MEASURED: dict[str, str] = {}
-"""Keys of the contract that nothing measures yet, with what comes nearest."""
-
 
 def can_be_reported(key: str) -> bool:
     """Whether a job may ever tell something under this key."""
     origin, _, name = key.partition(".")
-    return key in TELEMETRY_KEYS | NOT_MEASURED.keys() or (origin in ("eval", "user") and bool(name))
+    return key in TELEMETRY_KEYS or (origin in ("eval", "user") and bool(name))
 
 
 def no_such_key(key: str) -> str:

@@ -171,9 +171,9 @@ def test_memory_that_runs_out_at_so_many_tokens_makes_the_long_micro_batches_sma
         group.await_done(workers)
         losses, status = group.losses(), group.poll()
     assert losses == pytest.approx(plain([batch] * 5).losses, rel=1e-10, abs=1e-10)
-    told = [back_off for worker in status.values() for back_off in worker.back_offs]
+    told = [change for worker in status.values() for change in worker.micro_changes]
     assert told
-    assert all("padded tokens a forward pass" in back_off.reason for back_off in told)
+    assert all("padded tokens a forward pass" in change.reason for change in told)
     assert max(len(own) for own in seen.micro_batches[-6:]) >= 3
 
 

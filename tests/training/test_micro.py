@@ -22,7 +22,7 @@ from workers.status import WorkerStatus
 from workers.task import TrainingTask
 from workers.training import stopwatch
 from workers.training.micro import FILL, Choice, MicroSize, Room
-from workers.training.micro_batch import least_size
+from workers.training.micro_tuning import least_size
 
 MIB = 2**20
 BASE = 100 * MIB
@@ -200,12 +200,12 @@ def hungry(steps: int, memory_bytes: int | None) -> WorkerStatus:
 
 
 def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_with_it() -> None:
-    roomy = hungry(14, None)
+    roomy = hungry(30, None)
     assert [change.after for change in roomy.micro_changes] == [PART]
-    tight = hungry(14, roomy.memory_bytes + 25 * HELD_BYTES)
+    tight = hungry(30, roomy.memory_bytes + 25 * HELD_BYTES)
     assert tight.micro_size in (16, 32)
     assert [change.after for change in tight.micro_changes][-1] == tight.micro_size
-    assert tight.cursor == 14 * PART
+    assert tight.cursor == 30 * PART
 
 
 def test_the_watch_leaves_out_what_a_thread_waited_for_a_processor(

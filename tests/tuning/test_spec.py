@@ -161,7 +161,6 @@ def test_a_field_of_the_job_that_only_some_points_contradict_is_told_with_such_a
 
 
 def test_what_is_not_built_yet_is_refused_as_such() -> None:
-    assert "use samples_per_s" in refused(code="NOT_AVAILABLE", metric="useful_tokens")["/metric"]
     space = {"compile": {"choice": [False, True]}}
     assert refused(code="NOT_AVAILABLE", space=space)["/space/compile"].startswith(
         "with compile=True: true is not built"

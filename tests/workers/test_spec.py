@@ -263,13 +263,6 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
             },
         ),
         ({"queue": "fast"}, {"/queue": "fast is not built yet; use default"}),
-        (
-            {"checkpoint": {"metric": "useful_tokens"}},
-            {
-                "/checkpoint/metric": "useful_tokens is not built yet; use samples_per_s, or 'eval.NAME' for what "
-                "`evaluate` returns"
-            },
-        ),
         ({"priority": 3}, {"/priority": "3 is not built yet; use 0"}),
         (
             {"parallelism": {"tensor": 2, "pipeline": 2}},
