@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -99,6 +100,9 @@ def _of_trials(row: TimelineEntry, trials: Mapping[int, float]) -> Document:
 def _numbers(points: Sequence[Point], key: str, value: Any) -> list[float]:
     """Throughput of the points that were trained as one side of the change says."""
     alike = [p for p in points if key not in p.values or p.values[key] == value]
+    # While micro-batches are on trial steps are slower than before and after.
+    settled = Counter(p.values.get("micro_batch") for p in alike).most_common(1)
+    alike = [p for p in alike if p.values.get("micro_batch") == settled[0][0]]
     return [p.values[_MEASURE] for p in alike if p.values.get(_MEASURE, 0.0) > 0.0]
 
 

@@ -89,7 +89,8 @@ class RoundRecord:
     ``round`` counts commits from 1 and goes on over restores of its lineage; ``cursor`` is the samples
     drawn after it; ``time`` is Unix seconds at the commit; ``values`` holds telemetry keys of the
     contract (``loss``, ``step_s``, ``eval.accuracy``, ``user.NAME``, ...).
-    ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated.
+    ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated. ``is_trial``: on some
+    rank a micro-batch was on trial, so that its seconds tell little of the rounds to come.
     """
 
     lineage: int
@@ -101,6 +102,7 @@ class RoundRecord:
     time: float
     values: Mapping[str, float]
     is_skipped: bool = False
+    is_trial: bool = False
 
     @property
     def key(self) -> tuple[int, int]:

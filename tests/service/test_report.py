@@ -56,6 +56,15 @@ def test_steps_under_another_plan_than_the_two_of_a_change_are_left_out() -> Non
     assert (section["gain"], section["low"], section["high"], section["num_measured"]) == (2.0, 2.0, 2.0, 18)
 
 
+def test_steps_in_which_micro_batches_were_on_trial_are_left_out() -> None:
+    trial = steps(101, 9, 50, workers=2, micro_batch=8)
+    near = Near(
+        steps(90, 10, 100, workers=1, micro_batch=16), [*trial, *steps(110, 12, 200, workers=2, micro_batch=16)]
+    )
+    [section] = sections([entry()], {1: near})
+    assert (section["gain"], section["num_measured"]) == (2.0, 20)
+
+
 def test_a_change_is_measured_from_the_one_before_to_the_one_after() -> None:
     batch = {"before": {"global_batch": 32}, "after": {"global_batch": 64}}
     rows = [entry(1, 100.0), entry(2, 120.0, "batch", **batch)]

@@ -189,6 +189,9 @@ def test_a_worker_finds_its_micro_batch_while_it_trains_as_plain_torch_would() -
     assert (change.before, change.after, status.micro_size) == (None, 16, 16)
     assert change.seconds[16] < change.seconds[8]
     assert change.seconds[16] < change.seconds[32]
+    on_trial = [record.is_trial for _, record in sorted(group.records.items())]
+    assert on_trial[:8] == [True] * 8
+    assert not on_trial[-1]
 
 
 def hungry(steps: int, memory_bytes: int | None) -> WorkerStatus:

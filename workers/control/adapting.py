@@ -24,7 +24,7 @@ MIN_STEPS = 20
 JUDGE_STEPS = 15
 MAX_JUDGE_STEPS = 80
 NUM_SETTLING = 3
-"""Steps after a change that are not measured: memory is taken and micro-batches are tried."""
+"""Steps after a change that are not measured: memory is taken, libraries set themselves up."""
 
 REST_EPOCHS = 0.25
 """Least share of an epoch between two changes, so that there are few of them in each."""
@@ -89,7 +89,7 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     if record.plan_id != known.plan_id:
         known = replace(known, plan_id=record.plan_id, samples_per_s=(), num_seen=0)
     known = replace(known, layout=layout, num_seen=known.num_seen + 1)
-    if layout is None or step_s <= 0.0 or record.is_skipped or known.num_seen <= NUM_SETTLING:
+    if record.is_skipped or record.is_trial or layout is None or step_s <= 0.0 or known.num_seen <= NUM_SETTLING:
         return known
     pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes
     times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]

@@ -105,7 +105,7 @@ def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
     sharing = replace(sharing, last=record.key, wire_bytes_per_s=wire_bytes_per_s)
     if record.plan_id != sharing.plan_id:
         return replace(sharing, plan_id=record.plan_id, steps=())  # the first step of a plan pays for warming up
-    if record.is_skipped or step_s <= 0.0:
+    if record.is_skipped or record.is_trial or step_s <= 0.0:
         return sharing
     return replace(sharing, steps=(*sharing.steps, (record.samples / step_s, step_s))[-MAX_STEPS:])
 

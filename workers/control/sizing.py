@@ -100,7 +100,7 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
         sizing = replace(sizing, memory={**sizing.memory, size: fresh}, changed_s=now_s)
         is_planned = plan is not None and plan.id == record.plan_id and plan.cause.kind is TimelineKind.RESIZE
         return _cost(sizing, last, record) if is_planned and last is not None else sizing
-    if record.is_skipped:
+    if record.is_skipped or record.is_trial:
         return sizing
     steps = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
     return replace(sizing, memory={**sizing.memory, size: replace(known, samples_per_s=steps, heard_s=now_s)})

@@ -27,8 +27,9 @@ def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit:
 
 def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
     """Tell what was settled on, where it is not what it was before."""
-    before = setup.micro.replaced(choice.size)
-    if before != choice.size:
+    is_news = setup.micro.is_news(choice)
+    before = setup.micro.replaced(choice.size, is_whole=choice.is_whole)
+    if is_news:
         print(f"micro-batch: {choice.reason}", flush=True)
         mailbox.micro_changed(before=before, after=choice.size, reason=choice.reason, seconds=choice.seconds)
 

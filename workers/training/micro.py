@@ -54,9 +54,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What was settled on, and why; ``seconds`` a sample by size, as far as they were measured."""
+    """What was settled on, and why; ``seconds`` a sample by size, as far as they were measured.
+
+    ``is_whole``: a part of the batch is computed in one pass.
+    """
 
     size: int
+    is_whole: bool = False
     reason: str
     seconds: Mapping[int, float]
 
@@ -98,8 +102,8 @@ class MicroSize:
         return self.within(num_samples)
 
     def again(self) -> None:
-        """What a pass takes has changed: try anew from the next round on."""
-        self._part = 0
+        """What a pass takes has changed: try anew from the next round on, as if nothing were known."""
+        self._part, self._size = 0, None
 
     def measured(self, size: int, seconds: float, peak_bytes: int, room: Room) -> Choice | None:
         """Take what a round at ``size`` took: seconds a sample, bytes held at most. The choice once it is made."""
@@ -164,10 +168,11 @@ class MicroSize:
 
     def _begin(self, held_bytes: int) -> None:
         self._trials, self._excluded, self._num_rounds = {}, [], 0
-        self._base_bytes, self._size = held_bytes, None
+        self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
+        self._size = None
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
         if self.is_trying:
-            self._size = max((s for s in self._sizes if s <= FIRST), default=self._sizes[0])
+            self._size = max((s for s in self._sizes if s <= first), default=self._sizes[0])
 
     def _following(self, room: Room) -> int | None:
         """The next size to try, None when enough is known."""
@@ -247,7 +252,8 @@ class MicroSize:
         more = "" if expected is None else f"; the worker holds about {_mib(expected)}"
         left = [s for s in self._excluded if s > max(seconds)]
         refused = f"; {left[0]} would not fit into the memory that there is" if left else ""
-        return Choice(size=self._size, reason=f"{reason}{more}{refused}", seconds=seconds)
+        is_whole = self._size >= self._part
+        return Choice(size=self._size, is_whole=is_whole, reason=f"{reason}{more}{refused}", seconds=seconds)
 
 
 def _powers(part: int) -> list[int]:

@@ -22,6 +22,7 @@ class MicroTuning:
     def __init__(self, sizes: MicroSize, device: torch.device) -> None:
         self._sizes, self._device = sizes, device
         self._settled: int | None = None
+        self._was_whole = False
         self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
         self.expected_bytes = sizes.expected_bytes
 
@@ -54,9 +55,13 @@ class MicroTuning:
             footprint.release(self._device)
         return choice
 
-    def replaced(self, size: int) -> int | None:
+    def is_news(self, choice: Choice) -> bool:
+        """Whether it is another size, and not once more the whole of a part."""
+        return choice.size != self._settled and not (choice.is_whole and self._was_whole)
+
+    def replaced(self, size: int, *, is_whole: bool = False) -> int | None:
         """Settle on ``size``, and tell which one that replaces; None where it is the first."""
-        before, self._settled = self._settled, size
+        before, self._settled, self._was_whole = self._settled, size, is_whole
         return before
 
 

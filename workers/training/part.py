@@ -123,7 +123,7 @@ class Part:
         draw = self._drawn()
         if self.is_split and isinstance(draw, InOrder):
             draw = replace(draw, most=-(-draw.num_samples // 2))
-        self.sums, self.micro = LocalSums(division=draw.checksum), 1
+        self.sums, self.micro = LocalSums(division=draw.checksum, is_trial=self._is_on_trial), 1
         batches = list(draw.micro_batches())
         for micro in batches:
             self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))

@@ -220,6 +220,7 @@ class Rounds:
             time=time.time(),
             values=self._values(exchange, part, sums, outcome),
             is_skipped=not outcome.is_finite,
+            is_trial=sums.is_trial,
         )
 
     def _values(self, exchange: GradientExchange, part: Part, sums: GlobalSums, outcome: _Outcome) -> dict[str, float]:

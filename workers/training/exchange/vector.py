@@ -37,6 +37,7 @@ class Slot(IntEnum):
     TOKENS = 11
     PADDED_TOKENS = 12
     DIVISION = 13
+    TRIALS = 14
 
 
 NUM_SLOTS = len(Slot) + MAX_USER_VALUES
@@ -47,7 +48,8 @@ class LocalSums:
     """This rank's part of a round, summed over its micro-batches. Weighted values are in units times value.
 
     ``samples`` are those drawn, also where none of their units count. ``tokens`` and ``padded_tokens`` are theirs by
-    the lengths that the task tells, and ``division`` is a small number by which ranks see that they divide alike.
+    the lengths that the task tells, ``division`` is a small number by which ranks see that they divide alike.
+    ``is_trial``: the micro-batch is on trial.
     """
 
     loss: float | torch.Tensor = 0.0
@@ -59,6 +61,7 @@ class LocalSums:
     tokens: int = 0
     padded_tokens: int = 0
     division: float = 0.0
+    is_trial: bool = False
 
     def count(self, samples: int, tokens: int, padded_tokens: int) -> None:
         """Count what was drawn for one micro-batch."""
@@ -115,6 +118,7 @@ class GlobalSums:
     tokens: float
     padded_tokens: float
     division: float
+    is_trial: bool
 
     @property
     def useful_tokens(self) -> float | None:
@@ -134,7 +138,7 @@ def encode(
     counts = (sums.samples, num_holding, num_unused, num_changed)
     told = (noise.squares, noise.num_pieces, noise.cost)
     lengths = (sums.tokens, sums.padded_tokens, sums.division)
-    return (sums.loss, sums.weight, *counts, *named, *told, *lengths, *sums.user)
+    return (sums.loss, sums.weight, *counts, *named, *told, *lengths, sums.is_trial, *sums.user)
 
 
 def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums:
@@ -164,6 +168,7 @@ def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums
         tokens=values[Slot.TOKENS],
         padded_tokens=values[Slot.PADDED_TOKENS],
         division=values[Slot.DIVISION],
+        is_trial=values[Slot.TRIALS] > 0,
     )
 
 
