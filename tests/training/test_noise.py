@@ -133,9 +133,9 @@ def test_the_estimate_has_no_bias_however_unequal_the_parts_are(split: tuple[int
     assert found.signal == pytest.approx(signal, rel=0.02)
 
 
-@pytest.mark.parametrize("optimizer", [sgd, adam])
+@pytest.mark.parametrize(("optimizer", "clip_norm"), [(sgd, None), (adam, None), (adam, 1e-3)])
 def test_a_job_tells_what_the_gradients_of_single_samples_come_to(
-    optimizer: Callable[..., torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
+    optimizer: Callable[..., torch.optim.Optimizer], clip_norm: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every_round(monkeypatch)
     made: list[torch.optim.Optimizer] = []
@@ -144,7 +144,8 @@ def test_a_job_tells_what_the_gradients_of_single_samples_come_to(
         made.append(optimizer(parameters, lr))
         return made[-1]
 
-    told = told_by(regression(optimizer=build), (3.0, 1.0), steps=200, batch={"global_size": 32, "micro_size": 5})
+    changed = {"batch": {"global_size": 32, "micro_size": 5}, "optimizer": {"lr": STILL, "clip_norm": clip_norm}}
+    told = told_by(regression(optimizer=build), (3.0, 1.0), steps=200, **changed)
     state, divided_by = made[0].state, None
     if optimizer is adam:
         roots = [s["exp_avg_sq"].sqrt() / math.sqrt(1 - 0.999 ** float(s["step"])) for s in state.values()]
@@ -186,27 +187,30 @@ def test_an_adam_like_optimizer_is_measured_by_what_it_divides_by(
     is_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradient_squares, "_is_on_host", lambda parameters: is_host)
-    model = mlp(torch.float64)
+    model, memory = mlp(torch.float64), dict[int, torch.Tensor]()
     idle = nn.Parameter(torch.ones(3, dtype=torch.float64))
-    optimizer = torch.optim.Adam([*model.parameters(), idle], lr=1e-3)
-    batches = list(reference.batches(Regression(SAMPLES, torch.float64), BATCH, 0, MIN_STEPS + 1))
-    reference.train(model, optimizer, iter(batches[: MIN_STEPS - 1]), mse)
     parameters = [*model.parameters(), idle]
-    assert not Measure(parameters, optimizer, {}).is_preconditioned  # too young
-    reference.train(model, optimizer, iter(batches[MIN_STEPS - 1 : MIN_STEPS]), mse)
+    optimizer = torch.optim.Adam(parameters, lr=1e-3)
+    batches = list(reference.batches(Regression(SAMPLES, torch.float64), BATCH, 0, MIN_STEPS + 2))
+    reference.train(model, optimizer, iter(batches[: MIN_STEPS - 1]), mse)
+    assert not Measure(parameters, optimizer, memory).is_preconditioned  # too young
+    for batch in batches[MIN_STEPS - 1 : -1]:  # another measure before that one, of what is no longer so
+        reference.train(model, optimizer, iter([batch]), mse)
+        measure = Measure(parameters, optimizer, memory)
+        before = measure.square_of_all([torch.ones_like(p) for p in parameters])
     optimizer.zero_grad()
 
-    measure = Measure(parameters, optimizer, {})
     squares = PieceSquares(parameters, measure, 0.0)
     with squares:
         for weight, batch in ((2.0, batches[0]), (3.0, batches[-1])):
             squares.begin(weight)
             mse(model, batch).backward()
     states = [optimizer.state[p] for p in model.parameters()]
-    divided_by = torch.cat([(s["exp_avg_sq"] / (1 - 0.999**MIN_STEPS)).sqrt().flatten() for s in states]) + 1e-8
+    divided_by = torch.cat([(s["exp_avg_sq"] / (1 - 0.999 ** (MIN_STEPS + 1))).sqrt().flatten() for s in states]) + 1e-8
     first, last = (gradient(model, mse(model, batch)) / divided_by for batch in (batches[0], batches[-1]))
     expected = 2.0 * first.square().sum() + 3.0 * last.square().sum()
     assert measure.is_preconditioned
+    assert before == pytest.approx(divided_by.reciprocal().square().sum().item(), rel=1e-9)
     assert squares.sums().squares == pytest.approx(expected.item(), rel=1e-9)
     assert squares.sums().num_pieces == 2
     both = measure.square_of_all([p.grad if p.grad is not None else torch.ones_like(p) for p in parameters])
