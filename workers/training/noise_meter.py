@@ -38,6 +38,7 @@ class NoiseMeter:
         self._begin(part, exchange)
         try:
             part.compute()
+            return
         except GroupLeftError:
             raise
         except Exception as error:  # the user's code may raise anything
@@ -46,8 +47,6 @@ class NoiseMeter:
             print(f"noise_scale is not told: half of a batch cannot be computed ({described(error)})", flush=True)
             self._can_split = part.is_split = False
             part.squares = None
-        else:
-            return
         # Only here, after the exception, are the frames gone that held its activations.
         self._state.buffers.rollback()
         part.compute()
