@@ -128,7 +128,7 @@ def test_survivors_keep_their_shares_and_newcomers_get_the_mean_of_them() -> Non
 
 
 def test_a_size_is_judged_by_its_best_parts_and_not_before_they_are_found() -> None:
-    job = UnevenJob(line(0.01), line(0.01)).run(40)
+    job = UnevenJob(line(0.01), line(0.01), run=6).run(40)
     desk = job.desk
     desk.direction = replace(desk.direction, num_offered=3)
     while desk.state.sizing.ask is None:
@@ -138,11 +138,22 @@ def test_a_size_is_judged_by_its_best_parts_and_not_before_they_are_found() -> N
     desk.say("1.3", Phase.READY)
     desk.turn()
     job.join("1.3", line(0.04))
-    job.run(80)
+    job.run(40)  # three runs of six to find the parts, and three to judge them
     assert job.parts == pytest.approx((57, 57, 14), abs=2)
     [shared, sized] = job.told(TimelineKind.PROBATION)
     assert (shared.actor, sized.actor, sized.after["is_kept"]) == ("shares", "scaling", True)
     assert sized.after["gain"] == pytest.approx(64 / 57, abs=0.03)  # with even parts it would be slower than before
+
+
+def test_another_size_is_weighed_by_the_speed_with_the_parts_in_force() -> None:
+    job = UnevenJob(line(0.01), line(0.01)).run(80)
+    job.costs["1.2"] = line(0.04)
+    job.run(30)
+    assert job.parts == pytest.approx((102, 26), abs=1)
+    job.desk.direction = replace(job.desk.direction, num_offered=3)
+    while job.desk.state.sizing.ask is None:
+        job.run(1)
+    assert job.desk.state.sizing.ask.before.samples_per_s == pytest.approx(128 / 1.03, rel=0.02)
 
 
 def test_after_a_restore_all_are_even_again() -> None:

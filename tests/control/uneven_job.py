@@ -12,23 +12,20 @@ from workers.plan import Plan, TimelineKind
 from workers.status import Phase, RankLoad, RoundRecord, TimelineRow
 
 BATCH = 128
-RUN = 3
-"""Rounds that a worker tells of at a time."""
-
 CostOf: TypeAlias = Callable[[int], float]
 
 
 class UnevenJob:
     """``costs`` gives seconds of a part by samples, a worker each; ``noise`` is their relative deviation.
 
-    ``overhead_s`` is what every step takes besides.
+    ``run`` rounds is what a worker tells of at a time.
     """
 
-    def __init__(self, *costs: CostOf, noise: float = 0.0, overhead_s: float = 0.0, seed: int = 0) -> None:
+    def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0) -> None:
         self.desk = Desk(high=8, batch={"global_size": BATCH}, steps=100_000)
         self.ids = self.desk.started(len(costs))
         self.costs = dict(zip(self.ids, costs, strict=True))
-        self.noise, self.overhead_s, self.round = noise, overhead_s, 5
+        self.noise, self._run, self.round = noise, run, 5
         self.rows: list[TimelineRow] = []
         self.plans = [self.desk.plan]
         self._rng = random.Random(seed)
@@ -61,7 +58,7 @@ class UnevenJob:
         plan, desk = self._in_force, self.desk
         parts = plan.parts
         own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
-        step_s = max(own.values()) + self.overhead_s
+        step_s = max(own.values())
         self.round += 1
         for i in parts:
             self._say(i, plan, parts[i], own[i])
@@ -88,10 +85,10 @@ class UnevenJob:
     def _say(self, worker_id: str, plan: Plan, part: int, own_s: float) -> None:
         self._own_s[worker_id].append(own_s)
         more: dict[str, object] = {}
-        if len(self._own_s[worker_id]) == RUN:
+        if len(self._own_s[worker_id]) == self._run:
             self._n += 1
-            middle_s = sorted(self._own_s[worker_id])[RUN // 2]
-            load = RankLoad(n=self._n, plan_id=plan.id, samples=part, num_rounds=RUN, seconds=middle_s)
+            middle_s = sorted(self._own_s[worker_id])[self._run // 2]
+            load = RankLoad(n=self._n, plan_id=plan.id, samples=part, num_rounds=self._run, seconds=middle_s)
             more, self._own_s[worker_id] = {"loads": (load,)}, []
         self.desk.say(
             worker_id,
