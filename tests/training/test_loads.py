@@ -14,7 +14,7 @@ from workers.status import WorkerStatus
 from workers.task import TrainingTask
 from workers.training.loads import LEAST_ROUNDS, LEAST_S, NUM_TOLD, Loads, OwnCost
 
-SLOW_S = 0.02
+SLOW_S = 0.1
 
 
 def cost(seconds: float, samples: int = 8, n: int = 1) -> OwnCost:
