@@ -22,7 +22,7 @@ from workers.training.data import SampleOrder
 CPU = torch.device("cpu")
 
 
-def _plan(weights: list[float], global_batch: int) -> Plan:
+def made_plan(weights: list[float], global_batch: int) -> Plan:
     return Plan(
         id=PlanId(1, 1),
         switch=Switch.NOW,
@@ -51,7 +51,7 @@ def test_every_epoch_has_every_sample_once_while_workers_and_batches_change(
     for weights in groups:  # one round each, by another group
         cursor = len(drawn)
         for rank in range(len(weights)):
-            begin, end = own_part(_plan([float(w) for w in weights], batch), rank, batch)
+            begin, end = own_part(made_plan([float(w) for w in weights], batch), rank, batch)
             for low, high in pieces(begin, end, micro):
                 drawn += order.indexes(cursor + low, cursor + high).tolist()
     assert len(drawn) == batch * len(groups)

@@ -269,6 +269,34 @@ def test_ranks_that_were_told_other_lengths_divide_no_batch(worker_with_others: 
     assert all("make a sample's length depend on its index alone" in failure.message for failure in failures)
 
 
+def test_an_evaluation_that_ranks_divide_differently_tells_nothing() -> None:
+    built: list[int] = []
+
+    def task() -> Any:
+        built.append(len(built))
+        more = built[-1]
+        data = Sequences(2 * NUM_SAMPLES)
+
+        def length(sample: Sample) -> int:
+            is_for_training = any(sample[0] is x for x, _ in data.samples[:NUM_SAMPLES])
+            return len(sample[0]) + (0 if is_for_training else more)
+
+        return sequence_task(
+            train_data=data.samples[:NUM_SAMPLES],
+            eval_data=data.samples[NUM_SAMPLES:],
+            evaluate=lambda model, batch: {"mse": ragged.sample_mean(model, batch)},
+            length=length,
+        )
+
+    with Group(Script(task=task), **{**spec(), "samples": BATCH}) as group:
+        workers = [*group.start(1), *group.start(1)]
+        group.train(workers)
+        statuses = group.await_break(workers)
+    failures = [status.stop.failure for status in statuses.values() if status.stop and status.stop.failure]
+    assert failures
+    assert all("other lengths of eval_data than another rank" in failure.message for failure in failures)
+
+
 def test_a_bad_length_ends_the_round_of_all_ranks_with_its_message() -> None:
     def task() -> Any:
         return sequence_task(length=lambda sample: len(sample[0]) * 1.0)

@@ -139,8 +139,11 @@ class _Hands:
             self._give(int(self._active[done.argmin()]), piece)
 
     def level(self) -> None:
-        """Move samples from who is done last to who is done first, while that makes the last one earlier."""
-        for _ in range(len(self._active)):
+        """Fill up who is done first from who is done last, while that makes the last one earlier.
+
+        Samples of one length are a single piece until here: no cut saves padding.
+        """
+        for _ in range(2 * len(self._active)):
             done = self._loads[self._active] / self._weights[self._active]
             last, first = int(self._active[done.argmax()]), int(self._active[done.argmin()])
             move = self._best_move(last, first)
@@ -154,20 +157,20 @@ class _Hands:
             self._give(first, _Piece(middle, piece.end))
 
     def _best_move(self, last: int, first: int) -> tuple[_Piece, int] | None:
-        """The piece, and how many of its shortest samples to move, so that the later of the two is done soonest."""
-        best_done, best = float(self._loads[last] / self._weights[last]), None
+        """The piece, and how many of its shortest samples to move, that bring ``first`` closest to an even share."""
+        before, even = self._loads[last] / self._weights[last], self._loads.sum() / self._weights.sum()
+        best, least_off = None, np.inf
         for piece in self.held[last]:
             num_moved = np.arange(1, piece.end - piece.begin + 1)
-            moved = num_moved * self._sorted_N[piece.end - num_moved]
+            moved = num_moved * self._sorted_N[piece.end - num_moved] + self.pass_cost
             freed = num_moved * self._sorted_N[piece.begin].astype(np.float64)
             freed[-1] += self.pass_cost
-            done = np.maximum(
-                (self._loads[last] - freed) / self._weights[last],
-                (self._loads[first] + moved + self.pass_cost) / self._weights[first],
-            )
-            at = int(done.argmin())
-            if done[at] < best_done:
-                best_done, best = float(done[at]), (piece, int(num_moved[at]))
+            last_done = (self._loads[last] - freed) / self._weights[last]
+            first_done = (self._loads[first] + moved) / self._weights[first]
+            off = np.where(np.maximum(last_done, first_done) < before, np.abs(first_done - even), np.inf)
+            at = int(off.argmin())
+            if off[at] < least_off:
+                least_off, best = off[at], (piece, int(num_moved[at]))
         return best
 
     def _cost(self, piece: _Piece) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.errors import DataError
 from workers.plan import Plan
 from workers.training.by_length import Bounds, deal_by_length, padded
 from workers.training.lengths import Lengths
@@ -17,6 +18,18 @@ from workers.training.micro_tuning import MicroTuning
 
 NUM_CHECKSUMS = 16_381
 """A sum of a thousand checksums below it is exact in fp32."""
+
+
+def check_division(own: float, summed: float, num_ranks: int, name: str) -> None:
+    """Check that all ranks dealt alike, by this rank's checksum and the sum of all; every rank must call it.
+
+    Raises DataError where their lengths differ: some samples may have been drawn twice, and others not.
+    """
+    if abs(summed - num_ranks * own) > 0.5:
+        raise DataError(
+            f"length told this rank other lengths of {name} than another rank (checksum {own:g} here, {summed:g} over "
+            f"{num_ranks} ranks); make a sample's length depend on its index alone"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -12,6 +13,7 @@ from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
 from workers.training.back_off import back_off
+from workers.training.dealer import check_division
 from workers.training.draw import draw_evaluation
 from workers.training.exchange import vector
 from workers.training.mailbox import Mailbox
@@ -24,6 +26,7 @@ VALUES_REASON = (
     f"evaluate returned more than {MAX_VALUES} values, or a name longer than {vector.MAX_NAME_CHARS} characters; "
     f"the first {MAX_VALUES} of shorter names are kept; return fewer"
 )
+_NUM_COUNTS = 4  # before the values, where ranks agree
 _EVAL_SEED = 1 << 40  # rounds count from 0, far below
 
 
@@ -38,15 +41,24 @@ def evaluate(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> dict[s
     modes = [(module, module.training) for module in setup.task.model.modules()]
     setup.task.model.eval()
     try:
-        sums, num_samples = _own_sums(setup, mailbox, world, plan)
+        own = _own_sums(setup, mailbox, world, plan)
     finally:
         for module, mode in modes:
             module.training = mode
         setup.state.buffers.rollback()
-    return _agreed(world, sums, num_samples)
+    return _agreed(world, plan, own)
 
 
-def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> tuple[dict[str, float], int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sums:
+    """This rank's values times samples, its samples, and by what ranks see that they divided the set alike."""
+
+    values: dict[str, float]
+    num_samples: int
+    division: float
+
+
+def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> _Sums:
     draw = draw_evaluation(setup, plan, world.rank, mailbox.check)
     sums: dict[str, float] = {}
     num_done, tried = 0, 1
@@ -65,7 +77,7 @@ def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> tuple
             if not memory.is_out_of_memory(error):
                 raise
             back_off(setup, mailbox, error, tried, draw.unit)
-    return sums, num_done
+    return _Sums(values=sums, num_samples=num_done, division=draw.checksum)
 
 
 def _batch_means(setup: Setup, micro: MicroBatch) -> Mapping[str, float | torch.Tensor]:
@@ -103,11 +115,12 @@ def _add(sums: dict[str, float], values: Mapping[str, float | torch.Tensor], cou
             ) from error
 
 
-def _agreed(world: World, sums: dict[str, float], num_samples: int) -> dict[str, float]:
-    names = tuple(sorted(sums))
-    named = 1.0 if num_samples else 0.0
-    own = [num_samples, named, vector.checksum(names) if num_samples else 0.0, *(sums[n] for n in names)]
-    total = world.agree(own + [0.0] * (MAX_VALUES + 3 - len(own)))
-    if num_samples and abs(total[2] - total[1] * vector.checksum(names)) > 0.5:
+def _agreed(world: World, plan: Plan, own: _Sums) -> dict[str, float]:
+    names = tuple(sorted(own.values))
+    named = (1.0, vector.checksum(names)) if own.num_samples else (0.0, 0.0)
+    values = [own.num_samples, own.division, *named, *(own.values[n] for n in names)]
+    total = world.agree(values + [0.0] * (MAX_VALUES + _NUM_COUNTS - len(values)))
+    check_division(own.division, total[1], plan.num_members, "eval_data")
+    if own.num_samples and abs(total[3] - total[2] * vector.checksum(names)) > 0.5:
         raise UserCodeError(f"evaluate returned other names than {list(names)} on another rank; return the same")
-    return {name: value / total[0] for name, value in zip(names, total[3:], strict=False)}
+    return {name: value / total[0] for name, value in zip(names, total[_NUM_COUNTS:], strict=False)}

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from workers.errors import DataError, OutOfMemoryError
+from workers.errors import OutOfMemoryError
 from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
 from workers.training.back_off import MemoryInExchangeError, back_off, settle, too_big
+from workers.training.dealer import check_division
 from workers.training.device_clock import DeviceClock
 from workers.training.draw import draw_round
 from workers.training.exchange import vector
@@ -112,11 +113,7 @@ class Part:
 
     def check_division(self, summed: GlobalSums) -> None:
         """Check that all ranks divided this batch alike. Raises DataError where their lengths differ."""
-        if abs(summed.division - self.plan.num_members * self.sums.division) > 0.5:
-            raise DataError(
-                f"length told this rank (rank {self._rank}) other lengths of the step's {self.size} samples than "
-                "another rank; make a sample's length depend on its index alone"
-            )
+        check_division(self.sums.division, summed.division, self.plan.num_members, f"the step's {self.size} samples")
 
     def _accumulate(self) -> None:
         self._exchange.clear()

@@ -1,0 +1,60 @@
+"""One rank's part of batches dealt by length, and what it draws of it after a lack of memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.training.test_data import made_plan
+from workers.training.batching import MicroSize
+from workers.training.by_length import Bounds
+from workers.training.dealer import ByLength, Dealer
+from workers.training.lengths import Lengths
+from workers.training.micro_batches import InOrder, MicroBatch
+
+LENGTHS = [*range(1, 40), 90, 70, 70, 55]
+BATCHES = [np.arange(0, 20), np.arange(20, 43)]
+WEIGHTS = [1.0, 2.0, 1.0]
+
+
+def dealt(rank: int, micro: MicroSize, told: list[int] = LENGTHS) -> ByLength:
+    lengths = Lengths(told, lambda sample: int(sample), None, 0, "train_data")
+    dealer = Dealer(lengths=lengths, bounds=Bounds(max_tokens=200), micro=micro)
+    return dealer.deal(made_plan(WEIGHTS, 20), rank, BATCHES, lambda: None)
+
+
+def all_of(draws: list[ByLength]) -> list[MicroBatch]:
+    return [micro for draw in draws for micro in draw.micro_batches()]
+
+
+@pytest.mark.parametrize("limit", [None, 64])
+def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_position(limit: int | None) -> None:
+    draws = [dealt(rank, MicroSize(limit)) for rank in range(len(WEIGHTS))]
+    drawn = all_of(draws)
+    assert sorted(i for micro in drawn for i in micro.indexes) == list(range(len(LENGTHS)))
+    assert len({micro.position for micro in drawn}) == len(drawn)
+    assert all(micro.position in micro.indexes for micro in drawn)  # these batches are the dataset in its order
+    assert len({draw.checksum for draw in draws}) == 1
+    for micro in drawn:
+        own = [LENGTHS[i] for i in micro.indexes]
+        assert (micro.tokens, micro.padded_tokens) == (sum(own), len(own) * max(own))
+        assert micro.cost == (micro.padded_tokens if len(own) > 1 else 1)
+        assert len(own) == 1 or micro.padded_tokens <= (limit or 200)
+
+
+def test_a_checksum_tells_other_lengths_and_another_order_of_them() -> None:
+    told = [LENGTHS, [*LENGTHS[:-1], 56], [LENGTHS[1], LENGTHS[0], *LENGTHS[2:]]]
+    assert len({dealt(0, MicroSize(None), lengths).checksum for lengths in told}) == 3
+
+
+@pytest.mark.parametrize("limit", [None, 64])
+def test_what_is_left_after_some_samples_is_drawn_in_the_same_order(limit: int | None) -> None:
+    micro = MicroSize(limit)
+    in_order = InOrder(begin=5, end=31, most=8, micro=micro, indexes=lambda begin, end: list(range(begin, end)))
+    for draw in (dealt(1, micro), in_order):
+        whole = [i for batch in draw.micro_batches() for i in batch.indexes]
+        assert len(whole) == draw.num_samples
+        for skip in range(len(whole) + 1):
+            assert list(itertools.chain(*(batch.indexes for batch in draw.micro_batches(skip)))) == whole[skip:]
