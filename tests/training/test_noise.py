@@ -368,3 +368,14 @@ def test_measures_of_two_kinds_are_not_averaged() -> None:
     other = NoiseScale()
     other.load(deepcopy(scale.state()))
     assert other.average == scale.average
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_a_round_whose_gradients_are_of_another_size_counts_as_much_as_any_other(factor: float) -> None:
+    scale = NoiseScale()
+    # Two micro-batches of 4 with signal 1 and variance 8 a sample, all of it scaled: mean square 1 + 8 * 2 / 8 = 3.
+    for number, size in enumerate([1.0] * 4 + [factor] + [1.0] * 5, start=1):
+        found = Estimate(variance=8.0 * size, signal=size * (1.0 if size == 1.0 else 3.0), mean_square=3.0 * size)
+        scale.stage(number, found, is_preconditioned=False, cost=None)
+        scale.commit()
+    assert scale.value(8) == pytest.approx(8.0 / 1.2, rel=0.05)

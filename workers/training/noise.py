@@ -35,10 +35,14 @@ _FIRST_SPLIT, _SPLIT_INTERVAL = 16, 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """``variance`` is tr(Sigma) of one unit of weight, ``signal`` |G|^2. Either may come out negative."""
+    """``variance`` is tr(Sigma) of one unit of weight, ``signal`` |G|^2. Either may come out negative.
+
+    ``mean_square`` is Lw, in whose units both count where rounds are averaged.
+    """
 
     variance: float
     signal: float
+    mean_square: float = 1.0
 
 
 def estimate(weighted_squares: float, square: float, weight: float, num_pieces: int) -> Estimate:
@@ -51,6 +55,7 @@ def estimate(weighted_squares: float, square: float, weight: float, num_pieces: 
     return Estimate(
         variance=(mean_square - square) * weight / (num_pieces - 1),
         signal=(num_pieces * square - mean_square) / (num_pieces - 1),
+        mean_square=mean_square,
     )
 
 
@@ -74,7 +79,9 @@ class _Average:
 class NoiseScale:
     """A ``StepState``: the average over measured rounds, and which round is measured next; alike on all ranks.
 
-    Variance and signal are averaged apart, since the mean of ratios is not the ratio of means.
+    Variance and signal are averaged apart, since the mean of ratios is not the ratio of means; each in units of its
+    round's mean square. Gradients shrink by orders of magnitude as a job learns, and one that a parameter gets for the
+    first time is out of all proportion to its second moment: a plain mean would tell of such rounds alone.
     """
 
     def __init__(self) -> None:
@@ -87,7 +94,7 @@ class NoiseScale:
 
     @property
     def average(self) -> Estimate | None:
-        """The means of variance and signal, of one sample; None before the first measurement."""
+        """The means of variance and signal, of one sample, in mean squares; None before the first measurement."""
         held = self._held
         if held.num_measured == 0.0:
             return None
@@ -109,7 +116,7 @@ class NoiseScale:
         held = self._held
         if cost is not None:
             held = replace(held, cost=cost if held.cost == 0.0 else held.cost + _COST_RATE * (cost - held.cost))
-        if found is not None and math.isfinite(found.variance) and math.isfinite(found.signal):
+        if found is not None and found.mean_square > 0.0 and _is_finite(found):
             held = _with(held, found, round, float(is_preconditioned))
         self._staged = replace(held, next_round=float(round + _interval(held.cost, round)))
 
@@ -132,6 +139,10 @@ class NoiseScale:
         self._staged = None
 
 
+def _is_finite(found: Estimate) -> bool:
+    return math.isfinite(found.variance) and math.isfinite(found.signal) and math.isfinite(found.mean_square)
+
+
 def splits(round: int) -> bool:
     """Whether a worker that would compute the whole batch in one pass does so in two, to have two to compare.
 
@@ -150,8 +161,8 @@ def _with(held: _Average, found: Estimate, round: int, is_preconditioned: float)
     kept = math.exp(-min(age / MEMORY_ROUNDS, 1.0 / MIN_MEMORY))
     return replace(
         held,
-        variance=kept * held.variance + found.variance,
-        signal=kept * held.signal + found.signal,
+        variance=kept * held.variance + found.variance / found.mean_square,
+        signal=kept * held.signal + found.signal / found.mean_square,
         num_measured=kept * held.num_measured + 1.0,
         measured_round=float(round),
         is_preconditioned=is_preconditioned,
