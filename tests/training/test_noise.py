@@ -18,7 +18,7 @@ from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
 from workers.plan import Format, Member, Precision
 from workers.task import TrainingTask
 from workers.training import gradient_squares, noise
-from workers.training.gradient_squares import MIN_STEPS, Measure, PieceSquares
+from workers.training.gradient_squares import FLOOR, MIN_STEPS, Measure, PieceSquares
 from workers.training.noise import Estimate, NoiseScale, estimate
 
 SAMPLES, BATCH, MICRO = 400, 14, 4
@@ -149,7 +149,7 @@ def test_a_job_tells_what_the_gradients_of_single_samples_come_to(
     state, divided_by = made[0].state, None
     if optimizer is adam:
         roots = [s["exp_avg_sq"].sqrt() / math.sqrt(1 - 0.999 ** float(s["step"])) for s in state.values()]
-        divided_by = torch.cat([root.flatten() for root in roots]) + 1e-8
+        divided_by = torch.cat([(root + FLOOR * root.square().mean().sqrt()).flatten() for root in roots]) + 1e-8
     assert told[200] == pytest.approx(brute_force(mlp(torch.float64), divided_by), rel=0.1)
 
 
@@ -206,7 +206,8 @@ def test_an_adam_like_optimizer_is_measured_by_what_it_divides_by(
             squares.begin(weight)
             mse(model, batch).backward()
     states = [optimizer.state[p] for p in model.parameters()]
-    divided_by = torch.cat([(s["exp_avg_sq"] / (1 - 0.999 ** (MIN_STEPS + 1))).sqrt().flatten() for s in states]) + 1e-8
+    moments = [s["exp_avg_sq"] / (1 - 0.999 ** (MIN_STEPS + 1)) for s in states]
+    divided_by = torch.cat([(m.sqrt() + FLOOR * m.mean().sqrt()).flatten() for m in moments]) + 1e-8
     first, last = (gradient(model, mse(model, batch)) / divided_by for batch in (batches[0], batches[-1]))
     expected = 2.0 * first.square().sum() + 3.0 * last.square().sum()
     assert measure.is_preconditioned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,10 @@ from workers.training.exchange.vector import NoiseSums
 
 MIN_STEPS = 5
 """Before this many steps an optimizer's second moments are too rough to measure by."""
+
+FLOOR = 0.03
+"""Adam's own step has the present gradient in its second moment, and so a bound, 1 / sqrt(1 - beta2), about 30, that
+the moment of the steps before lacks: a number whose gradients were all next to 0 would count a million times."""
 
 _HOST_NUMEL, _DEVICE_NUMEL = 1, 2**22
 """So many numbers are measured at a time: on a CPU each gradient while it is in the cache, else many in few kernels."""
@@ -199,7 +203,15 @@ def _moments(parameters: Sequence[nn.Parameter], optimizer: torch.optim.Optimize
             continue
         unbiased = math.sqrt(1.0 - float(group["betas"][1]) ** step)
         moments[i] = _Moment(square=state["exp_avg_sq"], unbiased=unbiased, epsilon=unbiased * float(group["eps"]))
-    return moments
+    return _floored(moments)
+
+
+def _floored(moments: Sequence[_Moment | None]) -> list[_Moment | None]:
+    """With ``FLOOR`` of a parameter's usual second moment added to each of its numbers'; waits once for the device."""
+    held = [m.square for m in moments if m is not None]
+    usual = torch.stack([square.mean() for square in held]).sqrt().tolist() if held else []
+    floors = iter(usual)
+    return [None if m is None else replace(m, epsilon=m.epsilon + FLOOR * next(floors)) for m in moments]
 
 
 def _is_like_adam(parameter: nn.Parameter, state: Mapping[str, Any], group: Mapping[str, Any]) -> bool:
