@@ -22,12 +22,20 @@ from workers.errors import DataError, Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, Goal, Member
 from workers.status import Phase, StopCause
+from workers.training.exchange import buckets
 from workers.training.lengths import Lengths
 
 BATCH, STEPS, LR = 11, 9, 0.02
 MAX_TOKENS = 90
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that gradients leave while the last backward pass of a rank runs, which is not everybody's same one."""
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
 
 
 @dataclass
@@ -175,6 +183,23 @@ def test_memory_that_runs_out_at_so_many_tokens_makes_the_long_micro_batches_sma
     assert told
     assert all("padded tokens a forward pass" in change.reason for change in told)
     assert max(len(own) for own in seen.micro_batches[-6:]) >= 3
+
+
+def test_a_size_in_samples_that_is_fixed_is_not_lowered_by_tokens_where_memory_runs_out() -> None:
+    def loss(model: nn.Module, batch: Padded) -> torch.Tensor:
+        if len(batch[1]) > 1:
+            raise torch.OutOfMemoryError("two samples")
+        return ragged.sample_mean(model, batch)
+
+    with Group(Script(task=lambda: sequence_task(loss=loss)), **spec(micro_size=4)) as group:
+        workers = group.start(1)
+        group.train(workers)
+        (status,) = group.await_all(lambda s: s.phase is Phase.FAILED, workers).values()
+    assert status.failure is not None
+    assert status.failure.reason is Reason.OUT_OF_MEMORY
+    assert not status.back_offs
+    assert "padded tokens of Pooled" in status.failure.message
+    assert "set batch.micro_size to auto or lower it" in status.failure.message
 
 
 class Boundless:
