@@ -30,7 +30,7 @@ MIN_INTERVAL, MAX_INTERVAL = 16, 512
 _COST_RATE = 0.2
 _EARLY_INTERVAL, _EARLY_GROWTH = 2, 4
 
-_FIRST_SPLIT, _SPLIT_INTERVAL = 16, 128
+_FIRST_SPLIT, SPLIT_INTERVAL = 16, 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +149,9 @@ def splits(round: int) -> bool:
     A function of the round alone: splitting changes how sums are rounded, and what a job comes to must not hang on
     what the clock measured.
     """
-    if round < _SPLIT_INTERVAL:
+    if round < SPLIT_INTERVAL:
         return round >= _FIRST_SPLIT and round.bit_count() == 1
-    return round % _SPLIT_INTERVAL == 0
+    return round % SPLIT_INTERVAL == 0
 
 
 def _with(held: _Average, found: Estimate, round: int, is_preconditioned: float) -> _Average:
