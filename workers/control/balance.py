@@ -33,7 +33,7 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
 def is_weighing(state: ControllerState, plan: Plan) -> bool:
     """Whether the parts of this group are still to be found: how fast it is as it stands tells little of it.
 
-    Only for as long as what is missing may still be told.
+    Only for as long as what is missing may still be told: members tell of runs at about the same pace.
     """
     known = state.sharing
     if plan.num_members < 2 or not _is_long(state, plan):
@@ -42,7 +42,7 @@ def is_weighing(state: ControllerState, plan: Plan) -> bool:
         return known.trial is not None
     heard = [known.known[i] for i in plan.worker_ids if i in known.known]
     runs = [one.num_loads if one.plan_id == plan.id else 0 for one in heard]
-    return len(heard) < plan.num_members or min(runs) < MOST_LOADS
+    return bool(runs) and max(runs) < MOST_LOADS
 
 
 def _is_long(state: ControllerState, plan: Plan) -> bool:
