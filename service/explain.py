@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from service.batching import in_words
 from service.documents import desired_workers
 from service.queue import earliest_start_s, has_room, running, waiting
 from service.records import Explanation, JobRow, StoredCluster
@@ -51,7 +52,8 @@ UNSEEN = (
 class Circumstances:
     """What is around a job: the first in line, how many are before it, the cluster as last seen, and the time.
 
-    ``placed`` are the jobs that hold room. ``limits`` are what it no longer tells in full, or not as it was asked to.
+    ``placed`` are the jobs that hold room, ``batch_reasons`` tell why the batch is what it is. ``limits`` are what it
+    no longer tells in full, or not as it was asked to.
     """
 
     before: Sequence[JobRow]
@@ -59,12 +61,15 @@ class Circumstances:
     cluster: StoredCluster | None
     now_s: float
     placed: Sequence[JobRow] = ()
+    batch_reasons: Sequence[str] = ()
     limits: Sequence[str] = ()
 
 
 def explain(job: JobRow, around: Circumstances) -> Explanation:
     """What its owner would want to know first."""
     told = _told(job, around)
+    if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
+        told = replace(told, details=(*told.details, batch, *around.batch_reasons))
     if job.state not in _AT_REST and around.cluster is not None:
         told = _dated(told, around)
     return replace(told, details=(*told.details, *around.limits))

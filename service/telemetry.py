@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from service.batching import reasons
 from service.compare import MAX_COMPARED, compare
 from service.documents import Document, explanation_document, point_document, timeline_document
 from service.downsample import chosen_rounds, downsample
@@ -20,6 +21,7 @@ from service.states import PLACED_STATES, JobState
 from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
 from service.stretches import width_for
+from service.timeline_words import sentence
 
 DEFAULT_POINTS = 1000
 MAX_POINTS = 10_000
@@ -32,6 +34,7 @@ MAX_TIMELINE_ROWS = 10_000
 MAX_NEWEST_CHANGES = 400
 MAX_NEWEST_CHECKPOINTS = 100
 MAX_JUDGED_CHANGES = 100
+MAX_EXPLAINING_ROWS = 50
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
 MAX_NAMED_JOBS = 5
@@ -160,9 +163,17 @@ class Telemetry:
             cluster=await self._store.cluster(),
             now_s=self._clock(),
             placed=placed,
+            batch_reasons=await self._batch_reasons(job),
             limits=await self._store.limits(job_id, job.attempt),
         )
         return explanation_document(explain(job, around))
+
+    async def _batch_reasons(self, job: JobRow) -> list[str]:
+        if job.state is not JobState.RUNNING:
+            return []
+        rows = await self._store.timeline_newest(job.id, MAX_EXPLAINING_ROWS, 1)
+        documents = [timeline_document(row) for row in reversed(rows)]
+        return [f"{sentence(row)}." for row in reasons(documents)]
 
     async def rank_spans(self, job_id: str) -> list[AttemptSpan]:
         """What rounds cost each rank, by growing time. Raises NotFoundError."""

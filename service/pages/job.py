@@ -17,6 +17,7 @@ TABS: Mapping[str, str] = {
     "overview": "Overview",
     "logs": "Logs",
     "metrics": "Metrics",
+    "batch": "Batch",
     "system": "System",
     "events": "Events",
     "attempts": "Attempts",

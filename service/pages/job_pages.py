@@ -37,6 +37,7 @@ class JobPages:
             "overview": self._overview,
             "logs": self._logs,
             "metrics": self._metrics,
+            "batch": self._batch,
             "system": self._system,
             "events": self._events,
             "attempts": self._attempts,
@@ -141,6 +142,11 @@ class JobPages:
         found = await self._source.metrics(job["id"], None, NUM_STATISTICS_POINTS)
         key = request.query_params.get("key", "")
         return {"metrics": tabs.metrics_view(job, found, key, _axis(request))}
+
+    async def _batch(self, job: Document, request: Request) -> dict[str, Any]:
+        found = await self._source.metrics(job["id"], tabs.BATCH_KEYS, NUM_STATISTICS_POINTS)
+        newest = await self._source.telemetry.newest_timeline(job["id"])
+        return {"batch": tabs.batch_view(job, found, newest.rows)}
 
     async def _system(self, job: Document, request: Request) -> dict[str, Any]:
         found = await self._source.metrics(job["id"], None, NUM_STATISTICS_POINTS)

@@ -1,0 +1,75 @@
+"""Why a job's batch is what it is: global batch, parts, forward passes, noise, in words and figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.documents import Document
+from service.words import count, number, percent, plural
+
+ACTORS = frozenset({"goodput", "shares", "micro_size"})
+"""Who changes a batch by itself."""
+
+_NUM_REASONS = 4
+
+
+def in_words(spec: Mapping[str, Any], observed: Mapping[str, Any]) -> str | None:
+    """One sentence on the batch that is in force; None while nothing trains."""
+    plan, workers = observed.get("plan"), members(observed)
+    if not plan or not workers:
+        return None
+    batch = int(plan["global_batch"])
+    asked = spec["batch"]["global_size"]
+    origin = "as asked for" if batch == asked else f"where {asked} were asked for"
+    told = f"A step has {count(batch)} samples, {origin}, on {plural(len(workers), 'worker')}"
+    parts = [w.get("part") for w in workers]
+    if len(workers) > 1 and all(parts):
+        told += f" ({', '.join(str(part) for part in parts)})"
+    sizes = {w["micro_size"] for w in workers if w.get("micro_size")}
+    if sizes and spec["batch"].get("max_tokens") is None:
+        told += f", in forward passes of {' and '.join(str(size) for size in sorted(sizes))}"
+    return f"{told}."
+
+
+def members(observed: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The workers that train, by rank."""
+    return sorted((w for w in observed.get("workers") or () if w.get("rank") is not None), key=lambda w: w["rank"])
+
+
+def passes(worker: Mapping[str, Any]) -> int | None:
+    """Forward passes of a worker's part, None while not known."""
+    part, size = worker.get("part"), worker.get("micro_size")
+    return -(-part // size) if part and size else None
+
+
+def facts(spec: Mapping[str, Any], observed: Mapping[str, Any], points: Sequence[Document]) -> list[tuple[str, str]]:
+    """What is known of the batch by now, as names and values."""
+    plan = observed.get("plan") or {}
+    batch, wanted = plan.get("global_batch"), spec["batch"]
+    adapts = wanted.get("adapt") == "goodput"
+    bound = f", up to {count(wanted['max_global_size'])}" if wanted.get("max_global_size") else ""
+    rows = [
+        ("Global batch", f"{count(batch)} samples a step"),
+        ("Asked for", f"{count(wanted['global_size'])}, {'adapting by goodput' + bound if adapts else 'fixed'}"),
+    ]
+    noise, tokens, speed = (_newest(points, key) for key in ("noise_scale", "useful_tokens", "samples_per_s"))
+    rows.append(("Throughput", f"{number(speed)} samples a second" if speed is not None else "–"))
+    if noise is not None:
+        rows.append(("Gradient noise scale", f"{number(noise)} samples"))
+        if batch:
+            worth = (noise + wanted["global_size"]) / (noise + batch) if noise + batch else 1.0
+            rows.append(("A sample is worth", f"{percent(worth)} of one at {count(wanted['global_size'])} a step"))
+    if tokens is not None:
+        rows.append(("Useful tokens", percent(tokens)))
+    return rows
+
+
+def reasons(rows: Sequence[Document]) -> list[Document]:
+    """The newest timeline rows that tell of the batch, newest first."""
+    found = [row for row in rows if row["actor"] in ACTORS or row["kind"] == "batch"]
+    return found[::-1][:_NUM_REASONS]
+
+
+def _newest(points: Sequence[Document], key: str) -> float | None:
+    return next((p["values"][key] for p in reversed(points) if p["values"].get(key) is not None), None)

@@ -1,0 +1,94 @@
+"""Why a batch is what it is: the sentence, the facts, and where they are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from service import batching
+from service.records import Transition
+from service.services import Services
+from service.states import JobState
+from tests.service.given import leader, placed, record, row, snapshot, view
+from workers.lr import LrPlan
+from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
+
+
+def worker(rank: int | None, part: int | None, micro_size: int | None) -> dict[str, Any]:
+    return {"rank": rank, "part": part, "micro_size": micro_size, "worker_id": f"1.{rank}"}
+
+
+def told(batch: int = 32, *workers: dict[str, Any], **wanted: Any) -> str | None:
+    document = {"batch": {"global_size": 32, "max_tokens": None, **wanted}}
+    return batching.in_words(document, {"plan": {"global_batch": batch}, "workers": list(workers)})
+
+
+def test_the_sentence_names_batch_parts_and_passes() -> None:
+    assert told(32, worker(0, 32, 16)) == "A step has 32 samples, as asked for, on 1 worker, in forward passes of 16."
+    assert told(64, worker(1, 16, 8), worker(0, 48, 16), worker(None, None, None)) == (
+        "A step has 64 samples, where 32 were asked for, on 2 workers (48, 16), in forward passes of 8 and 16."
+    )
+    assert told(32, worker(0, 32, 900), max_tokens=4096) == "A step has 32 samples, as asked for, on 1 worker."
+    assert told(32) is None
+    assert batching.in_words({"batch": {"global_size": 32}}, {}) is None
+
+
+def test_passes_are_what_a_part_takes() -> None:
+    sizes = ((32, 16), (33, 16), (None, 16), (32, None))
+    assert [batching.passes(worker(0, *each)) for each in sizes] == [2, 3, None, None]
+
+
+def test_the_worth_of_a_sample_follows_the_noise_scale() -> None:
+    points = [{"values": {"noise_scale": 96.0, "samples_per_s": 1000.0}}, {"values": {"useful_tokens": 0.93}}]
+    document = {"batch": {"global_size": 32, "adapt": "goodput", "max_global_size": 512}}
+    facts = dict(batching.facts(document, {"plan": {"global_batch": 160}}, points))
+    assert facts["Asked for"] == "32, adapting by goodput, up to 512"
+    assert facts["A sample is worth"] == "50 % of one at 32 a step"
+    assert facts["Useful tokens"] == "93 %"
+
+
+def plan(batch: int) -> Plan:
+    return Plan(
+        id=PlanId(1, 2),
+        switch=Switch.AGREED,
+        generation=1,
+        lineage=1,
+        source=FreshSource(),
+        members=(Member(worker_id="1.0", rank=0), Member(worker_id="1.1", rank=1)),
+        global_batch=batch,
+        lr=LrPlan(lr=0.1, base_batch=32),
+        cause=Cause(kind=TimelineKind.BATCH, actor="goodput", reason="more progress"),
+    )
+
+
+@pytest.mark.anyio
+async def test_explain_and_the_page_of_a_running_job_tell_of_its_batch(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    job = await placed(services.store, fence, workers=2, batch={"global_size": 32, "adapt": "goodput"})
+    members = [
+        replace(view(f"1.{rank}", rank), part=part, micro_size=16, busy_share=0.5) for rank, part in enumerate((48, 16))
+    ]
+    change = replace(
+        row("plan/1/2", cost_s=0.0, kind=TimelineKind.BATCH),
+        actor="goodput",
+        reason="64 samples a step pay",
+        before={"global_batch": 32},
+        after={"global_batch": 64},
+    )
+    seen = snapshot(
+        job, [record(1, noise_scale=96.0)], workers=tuple(members), plan=plan(64), timeline=(change,), has_trained=True
+    )
+    await services.store.reconciler.fold(replace(seen, num_current=2), fence)
+    await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    sentence = "A step has 64 samples, where 32 were asked for, on 2 workers (48, 16), in forward passes of 16."
+    details = (await client.get(f"/api/v1/jobs/{job.id}/explain")).json()["details"]
+    assert sentence in details
+    assert "Global batch 32 → 64 by goodput: 64 samples a step pay." in details
+    page = (await client.get(f"/jobs/{job.id}?tab=batch")).text
+    for text in (sentence, "64 samples a step pay", "96 samples", "80 % of one at 32 a step", "?tab=metrics&amp;key=n"):
+        assert text in page, text
