@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 MAX_TIMES = 400
 """Spans that a job keeps of one rank."""

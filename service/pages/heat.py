@@ -12,7 +12,7 @@ from service import words
 from service.pages.job import address
 from service.rank_history import AttemptSpan, total
 from service.times import rfc3339
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 NUM_LEVELS = 8
 MAX_COLUMNS = 48

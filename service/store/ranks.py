@@ -10,7 +10,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, insert, select
 
 from service.rank_history import MAX_TIMES, AttemptSpan, thinned
 from service.store.schema import ranks
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 
 def store_spans(conn: Connection, job_id: str, attempt: int, spans: Sequence[RankSpan]) -> None:

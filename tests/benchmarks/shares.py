@@ -29,8 +29,9 @@ from tests.training.group import TERM, ProcessGroup
 from workers.advisors import shares
 from workers.control import sharing
 from workers.control.sharing import Sharing
+from workers.measures import RankLoad
 from workers.plan import Member, Plan, PlanId
-from workers.status import Acknowledged, RankLoad, RoundRecord
+from workers.status import Acknowledged, RoundRecord
 from workers.training.data import SampleOrder
 
 BATCH = 128

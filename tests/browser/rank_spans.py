@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 
 from service.rank_history import total
-from workers.status import RankSpan, RoundRecord
+from workers.measures import RankSpan
+from workers.status import RoundRecord
 
 SPAN_S = 5
 

@@ -9,9 +9,10 @@ from workers.control.snapshot import Progress, fold
 from workers.control.telemetry import Pending
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
+from workers.measures import RankSpan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.spec import parse_job_spec
-from workers.status import Direction, JobSnapshot, Outcome, Phase, RankSpan, RunGoal, RunPhase, WorkerStatus
+from workers.status import Direction, JobSnapshot, Outcome, Phase, RunGoal, RunPhase, WorkerStatus
 
 RUN = Direction(goal=RunGoal.RUN, num_workers=9)
 SPEC = parse_job_spec(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from workers.control.spans import MAX_SPANS, SpanBuffer
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 
 def span(begin: int, num_rounds: int = 1, worker_id: str = "1.1") -> RankSpan:

@@ -6,6 +6,7 @@ from service.timeline_words import sentence
 from workers.control import telemetry as module
 from workers.control.telemetry import Pending, Telemetry
 from workers.lr import LrPlan
+from workers.measures import MicroChange
 from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
@@ -13,7 +14,6 @@ from workers.status import (
     Cut,
     FailedSave,
     LogChunk,
-    MicroChange,
     Phase,
     RoundRecord,
     TimelineRow,

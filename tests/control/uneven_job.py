@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tests.control.desk import Desk, build_info
+from workers.measures import RankLoad
 from workers.plan import Plan, TimelineKind
-from workers.status import Phase, RankLoad, RoundRecord, TimelineRow
+from workers.status import Phase, RoundRecord, TimelineRow
 
 BATCH = 128
 CostOf: TypeAlias = Callable[[int], float]

@@ -11,7 +11,7 @@ from service.pages.render import part
 from service.rank_history import MAX_TIMES, AttemptSpan, thinned
 from service.store.opening import Store
 from tests.service.given import START_S, leader, placed, snapshot
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 BEGIN = int(START_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 MAX_SPANS = 2_000
 """Kept for a service that is away; past it the oldest go: a heat map may have a gap."""

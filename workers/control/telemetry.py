@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from workers.control.costs import Costs
 from workers.control.spans import SpanBuffer
+from workers.measures import MicroChange, RankSpan
 from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import (
     Acknowledged,
@@ -20,8 +21,6 @@ from workers.status import (
     Cut,
     FailedSave,
     LogChunk,
-    MicroChange,
-    RankSpan,
     RoundRecord,
     TimelineRow,
     WorkerStatus,

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
+from workers.measures import RankLoad
 from workers.plan import PlanId
-from workers.status import RankLoad
 
 LEAST_ROUNDS = 3
 """The median of so many passes over one that was slow by accident."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
+from workers.measures import MicroChange
 from workers.plan import Plan, PlanId
 from workers.status import (
     Acknowledged,
@@ -21,7 +22,6 @@ from workers.status import (
     Cut,
     FailedSave,
     LogChunk,
-    MicroChange,
     Phase,
     RoundRecord,
     StopCause,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
-from workers.status import RankSpan
+from workers.measures import RankSpan
 
 SPAN_S = 5
 NUM_TOLD = 6
