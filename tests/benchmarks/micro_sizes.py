@@ -210,8 +210,8 @@ def compare(name: str, label: str, limit_bytes: int, num_blocks: int, output: Pa
     for _ in range(num_blocks):
         for contender, num_rounds in alive:
             seconds = contender.rounds(num_rounds)
-            assert seconds is not None, contender.told
-            contender.samples_per_s.append(num_rounds * case.global_batch / seconds)
+            if seconds is not None:
+                contender.samples_per_s.append(num_rounds * case.global_batch / seconds)
     _tell(name, label, limit_bytes, settling_s, [(c, c.end()) for c in contenders], output)
 
 
@@ -225,14 +225,15 @@ def _tell(
 ) -> None:
     (auto, about), *fixed = told
     assert auto.samples_per_s, f"auto failed: {about}"
-    speeds = {c.micro_size: statistics.median(c.samples_per_s) for c, _ in fixed if c.samples_per_s}
+    fitting = [c for c, _ in fixed if len(c.samples_per_s) == len(auto.samples_per_s)]  # others ran out of memory
+    speeds = {c.micro_size: statistics.median(c.samples_per_s) for c in fitting}
     best = max(speeds, key=lambda size: speeds[size])
-    rival = next(c for c, _ in fixed if c.micro_size == best)
+    rival = next(c for c in fitting if c.micro_size == best)
     ratios = sorted(ours / theirs for ours, theirs in zip(auto.samples_per_s, rival.samples_per_s, strict=True))
     whole = statistics.median(auto.samples_per_s) / speeds[best]
     print(f"{name}, {label} ({limit_bytes / 2**20:.0f} MiB): samples a second by fixed size:")
     print("  " + ", ".join(f"{size}: {speed:,.0f}" for size, speed in speeds.items()))
-    failed = [c.micro_size for c, _ in fixed if not c.samples_per_s]
+    failed = [c.micro_size for c, _ in fixed if c not in fitting]
     print(f"  did not fit: {failed or 'none'}; auto: {about['changes']}")
     fastest_s = NUM_SETTLING * CASES[name].global_batch / speeds[best]
     print(

@@ -49,6 +49,7 @@ seen = []
 thread = threading.Thread(target=lambda: seen.append(refused(lambda: torch.ones(35 * MB))))
 thread.start(); thread.join()
 assert seen == [True]
+assert is_out_of_memory(RuntimeError("could not create a primitive"))  # as oneDNN says it under this limit
 del again
 enforce_limit(memory_bytes(cpu) + 500 * MB, cpu)        # the newest limit counts
 torch.ones(35 * MB)
@@ -103,7 +104,12 @@ def test_a_lack_of_memory_is_recognised(error: BaseException) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError("shape mismatch"), ValueError("out of memory is my dataset's name"), raised_from(KeyError("x"))],
+    [
+        RuntimeError("shape mismatch"),
+        RuntimeError("could not create a primitive"),
+        ValueError("out of memory is my dataset's name"),
+        raised_from(KeyError("x")),
+    ],
 )
 def test_other_errors_are_not_taken_for_a_lack_of_memory(error: BaseException) -> None:
     assert not is_out_of_memory(error)

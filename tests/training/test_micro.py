@@ -34,7 +34,7 @@ Cost = Callable[[int], float]
 def settle(sizes: MicroSize, part: int, seconds: Cost, held: Cost, room: Room = NO_LIMIT) -> Choice:
     """Rounds of ``part`` samples until a size is settled on; ``seconds`` and ``held`` are of one forward pass."""
     for _ in range(100):
-        size = sizes.begin(part, lambda: BASE)
+        size = sizes.begin(part, lambda: (BASE, room))
         assert 1 <= size <= part
         assert held(size) <= (room.limit_bytes or held(size)), "a size was tried that does not fit"
         choice = sizes.measured(size, seconds(size) / size, round(held(size)), room)
@@ -82,6 +82,22 @@ def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> No
     assert sorted(choice.seconds) == [8, 16, 128, 256]
 
 
+def test_within_a_fixed_limit_sizes_are_tried_from_the_whole_part_downwards() -> None:
+    sizes, room = MicroSize(None), Room(limit_bytes=400 * MIB, is_enforced=True)
+    tried = []
+    for _ in range(40):
+        size = sizes.begin(512, lambda: (BASE, room))
+        tried.append(size)
+        while held(size) > 400 * MIB:
+            assert sizes.halve(size)
+            size = sizes.within(512)
+        if sizes.measured(size, 1e-3 / size + 1e-6 * max(0, size - 64), round(held(size)), room) is not None:
+            break
+    assert tried[0] == 512
+    assert [size for size in tried if held(size) > 400 * MIB] == [512]
+    assert sizes.within(512) == 64
+
+
 def shared(mib: int) -> Room:
     return Room(limit_bytes=mib * MIB, is_shared=True)
 
@@ -103,7 +119,7 @@ def test_a_size_at_which_memory_ran_out_is_never_tried_again() -> None:
     sizes = MicroSize(None)
     tried = []
     for _ in range(30):
-        size = sizes.begin(256, lambda: BASE)
+        size = sizes.begin(256, lambda: (BASE, NO_LIMIT))
         tried.append(size)
         while size > 40:
             assert sizes.halve(size)
@@ -118,19 +134,19 @@ def test_a_size_at_which_memory_ran_out_is_never_tried_again() -> None:
 def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> None:
     sizes = MicroSize(None)
     settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held)
-    assert sizes.begin(20, lambda: BASE) == 20
+    assert sizes.begin(20, lambda: (BASE, NO_LIMIT)) == 20
     assert not sizes.is_trying
-    assert sizes.begin(64, lambda: BASE) == 64
+    assert sizes.begin(64, lambda: (BASE, NO_LIMIT)) == 64
     for _ in range(2):
         assert not sizes.is_trying
-        sizes.begin(512, lambda: BASE)
+        sizes.begin(512, lambda: (BASE, NO_LIMIT))
     assert sizes.is_trying
     sizes.again()
 
 
 def test_nothing_is_tried_where_the_spec_fixes_the_size_or_the_part_is_small() -> None:
     fixed, small = MicroSize(8), MicroSize(None)
-    assert [fixed.begin(100, lambda: BASE), small.begin(12, lambda: BASE)] == [8, 12]
+    assert [fixed.begin(100, lambda: (BASE, NO_LIMIT)), small.begin(12, lambda: (BASE, NO_LIMIT))] == [8, 12]
     assert not fixed.is_trying
     assert not small.is_trying
     assert not fixed.halve(8)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import gc
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -68,9 +72,19 @@ def wait(device: torch.device) -> None:
 
 
 def release(device: torch.device) -> None:
-    """Give back what the allocator keeps for later, so that others can have it."""
+    """Give back what the allocator keeps for later, so that others can have it, and passes of another size."""
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    elif (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's, malloc_trim(3): a limit on data counts what was freed and is still mapped. Others have none."""
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim
 
 
 def _data_left() -> int | None:

@@ -23,6 +23,10 @@ _TOLD_AS = (
 )
 
 
+# oneDNN says so of a kernel that it does not have, too; where this process has a limit, memory is what it lacks.
+_TOLD_AS_UNDER_LIMIT = ("could not create a primitive", "could not execute a primitive")
+
+
 def enforce_limit(memory_bytes: int, device: torch.device) -> None:
     """Make allocations fail once this process holds ``memory_bytes`` on the device. Calling again replaces the limit.
 
@@ -49,10 +53,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     while seen is not None:
         if isinstance(seen, MemoryError | torch.OutOfMemoryError | OutOfMemoryError):
             return True
-        if isinstance(seen, RuntimeError | OSError) and any(words in str(seen).lower() for words in _TOLD_AS):
+        if isinstance(seen, RuntimeError | OSError) and any(words in str(seen).lower() for words in _words()):
             return True
         seen = seen.__cause__
     return False
+
+
+def _words() -> tuple[str, ...]:
+    is_limited = resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+    return (*_TOLD_AS, *_TOLD_AS_UNDER_LIMIT) if is_limited else _TOLD_AS
 
 
 def _limit_process(memory_bytes: int) -> None:

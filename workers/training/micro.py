@@ -91,14 +91,19 @@ class MicroSize:
         num_passes = -(-num_samples // max(1, target))
         return -(-num_samples // num_passes)
 
-    def begin(self, num_samples: int, held_bytes: Callable[[], int]) -> int:
-        """The size for the next round's part, which may begin to try others; ``held_bytes`` reads what is held."""
+    def begin(self, num_samples: int, read: Callable[[], tuple[int, Room]]) -> int:
+        """The size for the next round's part, which may begin to try others.
+
+        ``read`` tells how many bytes are held now and what room there is. Sizes are tried from the small ones on; but
+        within a fixed limit from the whole part downwards, since memory that was run out of is returned in pieces,
+        if at all, and each size tried keeps some of it.
+        """
         is_other = not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
         # A single other part is the job's last: it is not worth beginning again.
         self._num_other = self._num_other + 1 if is_other and self._part else 0
         if self._fixed is None and is_other and (self._num_other == 0 or self._num_other >= _NUM_OTHER_PARTS):
             self._part, self._num_other = num_samples, 0
-            self._begin(held_bytes())
+            self._begin(*read())
         return self.within(num_samples)
 
     def again(self) -> None:
@@ -166,13 +171,14 @@ class MicroSize:
         sizes = {-(-self._part // num_passes) for num_passes in _powers(self._part)}
         return sorted(s for s in sizes if min(self._least, largest) <= s <= largest) or [max(1, largest)]
 
-    def _begin(self, held_bytes: int) -> None:
+    def _begin(self, held_bytes: int, room: Room) -> None:
         self._trials, self._excluded, self._num_rounds = {}, [], 0
         self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
         self._size = None
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
         if self.is_trying:
-            self._size = max((s for s in self._sizes if s <= first), default=self._sizes[0])
+            is_bounded = room.is_enforced and not room.is_shared
+            self._size = max((s for s in self._sizes if s <= first or is_bounded), default=self._sizes[0])
 
     def _following(self, room: Room) -> int | None:
         """The next size to try, None when enough is known."""

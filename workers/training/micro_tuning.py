@@ -26,6 +26,10 @@ class MicroTuning:
         self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
         self.expected_bytes = sizes.expected_bytes
 
+    def release(self) -> None:
+        """Give back what passes of another size have left; call it after a lack of memory, once its frames are gone."""
+        footprint.release(self._device)
+
     @property
     def is_trying(self) -> bool:
         """Whether sizes are being tried, so that rounds tell little of what others will take."""
@@ -33,7 +37,7 @@ class MicroTuning:
 
     def begin(self, num_samples: int) -> int:
         """The size for the coming round's part; call it once a round. Nothing is tried for a part of 0."""
-        return self._sizes.begin(num_samples, lambda: footprint.held(self._device))
+        return self._sizes.begin(num_samples, lambda: (footprint.held(self._device), footprint.room(self._device)))
 
     def run(self, compute: Callable[[], None], num_samples: int, size: int) -> Choice | None:
         """Compute a part of ``num_samples`` at ``size``; a choice where the size was on trial and is settled now."""

@@ -74,6 +74,7 @@ class Part:
                     settle(self._setup, self._mailbox, choice)
                 return
             # Only here, after the exception, are the frames gone that held its activations.
+            self._setup.micro.release()
             self._state.buffers.rollback()
 
     def _computed(self) -> Choice | None:
