@@ -41,9 +41,10 @@ def is_judged(row: TimelineEntry) -> bool:
 def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Document]:
     """One for each judged row, oldest first; ``near`` has what was measured around a row, by its ``seq``.
 
-    Throughput is compared: medians of at most ``NUM_POINTS`` steps a side between the change before and the one
-    after, the first two after a change left out. ``low`` and ``high`` are two standard errors of the ratio of two
-    medians away from the gain, from their median absolute deviations. None where there are too few steps.
+    Throughput is compared, times what a sample is worth where a batch was changed by its noise scale: medians of at
+    most ``NUM_POINTS`` steps a side between the change before and the one after, the first two after a change left
+    out. ``low`` and ``high`` are two standard errors of the ratio of two medians away from the gain, from their median
+    absolute deviations. None where there are too few steps.
     """
     judged = [row for row in rows if is_judged(row)]
     bounds = [float("-inf"), *(row.time for row in judged), float("inf")]
@@ -62,7 +63,14 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
     before = _numbers([p for p in near.before if p.time > span[0]], key, row.before.get(key))
     after = _numbers([p for p in near.after if p.time < span[1]], key, row.after.get(key))[_NUM_SETTLING:]
     name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
-    return {**about, "name": name, **_compared(before, after), "evidence": _evidence(row, before, after)}
+    worth = _worth(row)
+    return {**about, "name": name, **_compared(before, after, worth), "evidence": _evidence(row, before, after, worth)}
+
+
+def _worth(row: TimelineEntry) -> float:
+    """What a sample is worth after a change of the batch, in samples before it, by the noise scale told with it."""
+    before, after, noise = row.before.get("global_batch"), row.after.get("global_batch"), row.after.get("noise_scale")
+    return (noise + before) / (noise + after) if before and after and noise is not None else 1.0
 
 
 def _changed(row: TimelineEntry) -> str | None:
@@ -106,9 +114,9 @@ def _numbers(points: Sequence[Point], key: str, value: Any) -> list[float]:
     return [p.values[_MEASURE] for p in alike if p.values.get(_MEASURE, 0.0) > 0.0]
 
 
-def _compared(before: _Numbers, after: _Numbers) -> Document:
+def _compared(before: _Numbers, after: _Numbers, worth: float) -> Document:
     is_enough = min(len(before), len(after)) >= _LEAST_POINTS
-    gain = median(after) / median(before) if is_enough else None
+    gain = median(after) / median(before) * worth if is_enough else None
     doubt = 2 * (_error(before) ** 2 + _error(after) ** 2) ** 0.5 if is_enough else 0.0
     return {
         "before": median(before) if before else None,
@@ -127,11 +135,12 @@ def _error(numbers: _Numbers) -> float:
     return float(1.2533 * deviation / len(numbers) ** 0.5 / middle)
 
 
-def _evidence(row: TimelineEntry, before: _Numbers, after: _Numbers) -> str:
+def _evidence(row: TimelineEntry, before: _Numbers, after: _Numbers, worth: float) -> str:
     sides = f"{len(before)} steps before and {len(after)} after"
     if min(len(before), len(after)) < _LEAST_POINTS:
         return f"{sides}, which is too few to tell; {row.reason}"
     told = f"medians of {sides}: {number(median(before))} and {number(median(after))} samples a second"
+    told += "" if worth == 1.0 else f", each worth {worth:.2f} times as much"
     return f"{told}; {row.reason}"
 
 

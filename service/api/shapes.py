@@ -243,8 +243,9 @@ class ExplanationShape(Shape):
 
 
 class ReportSection(Shape):
-    """A change and what it did: medians of samples a second, their ratio, and how sure that is.
+    """A change and what it did: medians of samples a second, the gain in progress, and how sure that is.
 
+    ``gain`` is the ratio of the two; where the batch follows the gradient noise, times what a sample is worth.
     ``expected`` is the gain that was predicted. What is null could not be measured.
     """
 

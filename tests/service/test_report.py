@@ -79,6 +79,14 @@ def test_a_change_is_measured_from_the_one_before_to_the_one_after() -> None:
     ]
 
 
+def test_a_batch_that_follows_the_noise_gains_by_what_its_samples_are_worth() -> None:
+    change = entry(kind="batch", before={"global_batch": 32}, after={"global_batch": 96, "noise_scale": 96.0})
+    [section] = sections([change], {1: Near(steps(60, 40, 100, global_batch=32), steps(101, 40, 200, global_batch=96))})
+    assert (section["before"], section["after"]) == (100, 200)
+    assert section["gain"] == section["low"] == pytest.approx(2 * 128 / 192)
+    assert "each worth 0.67 times as much" in section["evidence"]
+
+
 def test_what_was_not_measured_enough_is_told_without_a_figure() -> None:
     [section] = sections([entry()], {1: Near(steps(90, 10, 100), steps(101, 4, 200))})
     assert (section["gain"], section["low"], section["high"]) == (None, None, None)
