@@ -6,20 +6,26 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 from tests.training.test_data import made_plan
-from workers.training.batching import MicroSize
 from workers.training.by_length import Bounds
 from workers.training.dealer import ByLength, Dealer
 from workers.training.lengths import Lengths
+from workers.training.micro import MicroSize
 from workers.training.micro_batches import InOrder, MicroBatch
+from workers.training.micro_tuning import MicroTuning
 
 LENGTHS = [*range(1, 40), 90, 70, 70, 55]
 BATCHES = [np.arange(0, 20), np.arange(20, 43)]
 WEIGHTS = [1.0, 2.0, 1.0]
 
 
-def dealt(rank: int, micro: MicroSize, told: list[int] = LENGTHS) -> ByLength:
+def tuning(limit: int | None) -> MicroTuning:
+    return MicroTuning(MicroSize(limit), torch.device("cpu"))
+
+
+def dealt(rank: int, micro: MicroTuning, told: list[int] = LENGTHS) -> ByLength:
     lengths = Lengths(told, lambda sample: int(sample), None, 0, "train_data")
     dealer = Dealer(lengths=lengths, bounds=Bounds(max_tokens=200), micro=micro)
     return dealer.deal(made_plan(WEIGHTS, 20), rank, BATCHES, lambda: None)
@@ -31,7 +37,7 @@ def all_of(draws: list[ByLength]) -> list[MicroBatch]:
 
 @pytest.mark.parametrize("limit", [None, 64])
 def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_position(limit: int | None) -> None:
-    draws = [dealt(rank, MicroSize(limit)) for rank in range(len(WEIGHTS))]
+    draws = [dealt(rank, tuning(limit)) for rank in range(len(WEIGHTS))]
     drawn = all_of(draws)
     assert sorted(i for micro in drawn for i in micro.indexes) == list(range(len(LENGTHS)))
     assert len({micro.position for micro in drawn}) == len(drawn)
@@ -46,12 +52,12 @@ def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_posi
 
 def test_a_checksum_tells_other_lengths_and_another_order_of_them() -> None:
     told = [LENGTHS, [*LENGTHS[:-1], 56], [LENGTHS[1], LENGTHS[0], *LENGTHS[2:]]]
-    assert len({dealt(0, MicroSize(None), lengths).checksum for lengths in told}) == 3
+    assert len({dealt(0, tuning(None), lengths).checksum for lengths in told}) == 3
 
 
 @pytest.mark.parametrize("limit", [None, 64])
 def test_what_is_left_after_some_samples_is_drawn_in_the_same_order(limit: int | None) -> None:
-    micro = MicroSize(limit)
+    micro = tuning(limit)
     in_order = InOrder(begin=5, end=31, most=8, micro=micro, indexes=lambda begin, end: list(range(begin, end)))
     for draw in (dealt(1, micro), in_order):
         whole = [i for batch in draw.micro_batches() for i in batch.indexes]

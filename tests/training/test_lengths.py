@@ -197,7 +197,7 @@ def test_a_size_in_samples_that_is_fixed_is_not_lowered_by_tokens_where_memory_r
         (status,) = group.await_all(lambda s: s.phase is Phase.FAILED, workers).values()
     assert status.failure is not None
     assert status.failure.reason is Reason.OUT_OF_MEMORY
-    assert not status.back_offs
+    assert not status.micro_changes
     assert "padded tokens of Pooled" in status.failure.message
     assert "set batch.micro_size to auto or lower it" in status.failure.message
 

@@ -1,0 +1,88 @@
+"""The global batch by goodput on a real Ray: it grows while the job trains, and what that brought is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.packing import pack
+from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.serving import Serving
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+LIMIT_S = 120.0
+BATCH = 16
+NOISY_TASK = """
+import time
+
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+
+class Samples(torch.utils.data.Dataset):
+    # A batch costs the same however many samples it has, and they hardly agree on a gradient.
+    def __len__(self):
+        return 2048
+
+    def __getitems__(self, indexes):
+        time.sleep(0.02)
+        noise = [torch.Generator().manual_seed(index) for index in indexes]
+        return [(torch.randn(4, generator=g), torch.randn(1, generator=g)) for g in noise]
+
+
+def build(config):
+    return TrainingTask(
+        model=nn.Linear(4, 1),
+        train_data=Samples(),
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr),
+    )
+"""
+
+
+def test_a_batch_grows_where_that_pays_with_its_rate_and_the_report_tells_what_it_brought(
+    served: Serving, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(NOISY_TASK)
+    with served.client() as client:
+        job_id = client.submit(
+            {
+                "name": "noisy",
+                "entrypoint": "train:build",
+                "bundle": client.upload(pack(tmp_path).data)["id"],
+                "steps": 100_000,
+                "workers": 2,
+                "batch": {"global_size": BATCH, "adapt": "goodput", "max_global_size": 2 * BATCH},
+                "optimizer": {"lr": 0.01, "base_batch": BATCH},
+                "lr_schedule": {"warmup_fraction": 0.0, "decay": "constant"},
+            }
+        )["id"]
+
+        def told(kind: str) -> list[dict[str, Any]]:
+            return [row for row in client.timeline(job_id) if (row["kind"], row["actor"]) == (kind, "goodput")]
+
+        try:
+            wait_for("the verdict", lambda: bool(told("probation")), LIMIT_S)
+            explained = client.get(f"/jobs/{job_id}/explain")["details"]
+            metrics = client.get(f"/jobs/{job_id}/metrics", keys="lr,global_batch,noise_scale")["points"]
+        finally:
+            client.command(job_id, "cancel")
+            wait_for("the end", lambda: client.job(job_id)["state"] == "CANCELLED", LIMIT_S)
+        change, verdict = told("batch")[0], told("probation")[0]["after"]
+        report = client.get(f"/jobs/{job_id}/report")["sections"]
+    assert (change["before"], change["after"]["global_batch"]) == ({"global_batch": BATCH}, 2 * BATCH)
+    assert change["steps_lost"] == 0
+    assert (verdict["is_kept"], verdict["gain"] > 1.2) == (True, True)
+    assert any(f"A step has {2 * BATCH} samples, where {BATCH} were asked for" in line for line in explained)
+    rates = {point["values"]["global_batch"]: point["values"]["lr"] for point in metrics}
+    assert rates[2 * BATCH] == pytest.approx(rates[BATCH] * 2**0.5)
+    assert any("noise_scale" in point["values"] for point in metrics)
+    [section] = [s for s in report if s["actor"] == "goodput"]
+    assert section["gain"] > 1.2
+    assert_home_at_rest(served.home)
