@@ -46,10 +46,14 @@ def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Do
     out. ``low`` and ``high`` are two standard errors of the ratio of two medians away from the gain, from their median
     absolute deviations. None where there are too few steps.
     """
-    judged = [row for row in rows if is_judged(row)]
-    bounds = [float("-inf"), *(row.time for row in judged), float("inf")]
-    spans = zip(bounds, bounds[2:], strict=False)
-    return [_section(row, near.get(row.seq, Near((), ())), span) for row, span in zip(judged, spans, strict=True)]
+    changes = [row.time for row in rows if row.kind in KINDS and _changed(row) is not None]
+    return [_section(row, near.get(row.seq, Near((), ())), _span(row, changes)) for row in rows if is_judged(row)]
+
+
+def _span(row: TimelineEntry, changes: Sequence[float]) -> tuple[float, float]:
+    """From the change before a row to the one after it, in Unix seconds."""
+    earlier, later = [t for t in changes if t < row.time], [t for t in changes if t > row.time]
+    return max(earlier, default=float("-inf")), min(later, default=float("inf"))
 
 
 def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Document:
@@ -88,7 +92,8 @@ def _micro(row: TimelineEntry) -> Mapping[int, float] | None:
         return None
     trials = {int(size): float(seconds) for size, seconds in told.items()}
     chosen = row.after.get("micro_size")
-    return trials if chosen in trials and chosen != max(trials) else None
+    is_telling = chosen in trials and chosen != max(trials) and min(trials.values()) > 0.0
+    return trials if is_telling else None
 
 
 def _of_trials(row: TimelineEntry, trials: Mapping[int, float]) -> Document:

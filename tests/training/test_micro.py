@@ -78,7 +78,7 @@ def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> No
     assert choice.size == 256
     assert held(256) <= FILL * 400 * MIB < held(512)
     assert "512 would not fit" in choice.reason
-    assert sizes.expected_bytes(256) == pytest.approx(held(256), rel=0.02)
+    assert "the worker holds about 356 MiB" in choice.reason
     assert sorted(choice.seconds) == [8, 16, 128, 256]
 
 

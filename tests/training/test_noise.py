@@ -380,3 +380,14 @@ def test_a_round_whose_gradients_are_of_another_size_counts_as_much_as_any_other
         scale.stage(number, found, is_preconditioned=False, cost=None)
         scale.commit()
     assert scale.value(8) == pytest.approx(8.0 / 1.2, rel=0.05)
+
+
+def test_passes_that_the_spec_fixes_are_not_split() -> None:
+    sizes: list[int] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        sizes.append(len(batch[0]))
+        return mse(model, batch)
+
+    assert told_by(regression(loss=loss), steps=20, micro=BATCH) == {}
+    assert set(sizes) == {BATCH}

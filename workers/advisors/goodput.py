@@ -114,15 +114,23 @@ def _candidates(s: Situation) -> list[int]:
     now, workers = s.layout.global_batch, s.layout.num_workers
     least = max(s.initial, workers)
     most = min(s.most, 2 * max(s.largest_measured, now))
+    if most < least:
+        return []
     found, batch = set(), float(least)
     while batch <= most * 1.001:
         # A whole number of samples a worker, so that none computes more than another.
         found.add(min(most, max(least, round(batch / workers) * workers)))
         batch *= RATIO
     found.add(most)
-    refused = s.refused or {}
-    # The more noise there is, the more a large batch is worth: what did not pay may pay then.
-    return sorted(b for b in found if b != now and s.noise_scale > 1.5 * refused.get(b, 0.0))
+    return sorted(batch for batch in found if batch != now and not _is_refused(s, batch))
+
+
+def _is_refused(s: Situation, batch: int) -> bool:
+    """Whether a batch did not pay at about this noise; the more there is, the more a larger one is worth."""
+    noise = (s.refused or {}).get(batch)
+    if noise is None:
+        return False
+    return s.noise_scale <= 1.5 * noise if batch > s.layout.global_batch else s.noise_scale >= noise / 1.5
 
 
 def _gain(s: Situation, batch: int) -> Estimate:
@@ -136,7 +144,7 @@ def _throughput_gain(s: Situation, batch: int) -> float:
 
 
 def _worth(s: Situation, batch: int) -> float:
-    return (s.noise_scale + s.layout.global_batch) / (s.noise_scale + batch)
+    return efficiency(batch, s.layout.global_batch, s.noise_scale)
 
 
 def _layout(s: Situation, batch: int) -> Layout:

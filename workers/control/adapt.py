@@ -31,10 +31,11 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
     plan, known = state.plan, state.adapting
     if state.spec.batch.adapt != "goodput" or plan is None or plan.goal is not Goal.TRAIN:
         return None
-    is_measured = state.sharing.trial is not None or state.sizing.ask is not None  # by others, at this batch
+    shares = state.sharing.trial
+    is_measured = (shares is not None and shares.plan_id == plan.id) or state.sizing.ask is not None  # at this batch
     is_done = any(s.is_finished for s in membership.statuses(state))
     is_calm = membership.is_settled(state, plan) and not is_done and not is_measured
-    if not is_calm or known.plan_id != plan.id or planning.member_source(state) is None:
+    if not is_calm or known.place != (plan.generation, plan.global_batch) or planning.member_source(state) is None:
         return None
     if known.trial is not None:
         return _tried(state, inputs, plan, known.trial)
@@ -52,7 +53,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
     if situation is None:
         return None
     advice = goodput.advise(situation)
-    known = replace(known, reviewed=known.num_seen, why=advice.reason)
+    known = replace(known, reviewed=known.num_seen)
     if not isinstance(advice, Change):
         return replace(state, adapting=known), ()
     told: dict[str, object] = {
@@ -62,9 +63,8 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         "noise_scale": round(situation.noise_scale, 1),
     }
     state, note = _issue(replace(state, adapting=known), inputs, plan, told, advice.reason)
-    assert state.plan is not None
     trial = Trial(
-        plan_id=state.plan.id,
+        generation=plan.generation,
         before=plan.global_batch,
         after=advice.global_batch,
         rate=rate,
@@ -75,9 +75,9 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned | None:
-    """What the batch on trial came to; another plan than the one on trial ends it without a word."""
+    """What the batch on trial came to; another batch or another group ends it without a word."""
     known = state.adapting
-    if plan.id != trial.plan_id:
+    if (plan.generation, plan.global_batch) != (trial.generation, trial.after):
         return replace(state, adapting=replace(known, trial=None)), ()
     verdict, now = adapting.judge(known, trial), adapting.rate(known)
     if verdict is None or now is None:
@@ -90,11 +90,16 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
         time=inputs.unix_s,
         step=planning.progress_step(state),
     )
-    known = replace(known, why=row.reason)
     if verdict.is_kept:
         return replace(state, adapting=known), (Note(row),)
     known = replace(known, refused={**known.refused, trial.after: noise}, changed_at=_cursor(state))
-    state, note = _issue(replace(state, adapting=known), inputs, plan, {"global_batch": trial.before}, row.reason)
+    state, note = _issue(
+        replace(state, adapting=known),
+        inputs,
+        plan,
+        {"global_batch": trial.before, "noise_scale": round(noise, 1)},
+        row.reason,
+    )
     return state, (Note(row), note)
 
 
@@ -122,7 +127,8 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
     if layout is None or layout not in known.memory or known.noise_scale is None:
         return None
     micro = [s.micro_size for s in membership.statuses(state) if s.micro_size]
-    is_whole = layout.num_passes == 1 and not isinstance(batch.micro_size, int)
+    asked = batch.micro_size if isinstance(batch.micro_size, int) else None
+    found = None if layout.num_passes == 1 or not micro else min(micro)
     return Situation(
         layout=layout,
         initial=batch.global_size,
@@ -130,7 +136,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
         largest_measured=max(each.global_batch for each in known.memory),
         noise_scale=known.noise_scale,
         model=adapting.model(known),
-        most_a_pass=None if is_whole or not micro else min(micro),
+        most_a_pass=asked or found,
         refused=known.refused,
         num_left=membership.num_left(state),
     )

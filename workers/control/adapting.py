@@ -10,7 +10,7 @@ from workers.advisors import goodput, scaling, throughput
 from workers.advisors.goodput import Verdict
 from workers.advisors.scaling import Rate
 from workers.advisors.throughput import Layout, Observation
-from workers.plan import PlanId, TimelineKind
+from workers.plan import TimelineKind
 from workers.status import RoundRecord, TimelineRow
 
 ACTOR = "goodput"
@@ -39,9 +39,9 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A batch that is being measured under the plan ``plan_id``; ``rate`` is the throughput at ``before``."""
+    """A batch that is being measured in a group's ``generation``; ``rate`` is the throughput at ``before``."""
 
-    plan_id: PlanId
+    generation: int
     before: int
     after: int
     rate: Rate
@@ -51,15 +51,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapting:
-    """Steps by layout; those under the plan ``plan_id`` in samples a second; noise scale; the change on trial.
+    """Steps by layout; those at ``place`` in samples a second; noise scale; the change on trial.
 
-    ``num_seen`` counts steps under the plan, ``changed_at`` is the cursor of the last change, ``refused`` maps batches
-    that did not pay to the noise scale at which they did not.
+    ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` is the
+    cursor of the last change, ``refused`` maps batches that did not pay to the noise scale at which they did not.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
     last: tuple[int, int] = (0, 0)
-    plan_id: PlanId = PlanId(0, 0)
+    place: tuple[int, int] = (0, 0)
     layout: Layout | None = None
     samples_per_s: tuple[float, ...] = ()
     num_seen: int = 0
@@ -69,7 +69,6 @@ class Adapting:
     reviewed: int = 0
     changed_at: int = 0
     refused: Mapping[int, float] = field(default_factory=dict)
-    why: str = ""
 
 
 def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> Adapting:
@@ -86,11 +85,15 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     if noise is not None and noise > 0:
         known = replace(known, noise_scale=noise)
     layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0)
-    if record.plan_id != known.plan_id:
-        known = replace(known, plan_id=record.plan_id, samples_per_s=(), num_seen=0)
-    known = replace(known, layout=layout, num_seen=known.num_seen + 1)
+    place = (record.generation, int(values.get("global_batch", 0)))
+    if place != known.place:
+        known = replace(known, place=place, samples_per_s=(), num_seen=0, reviewed=0)
+    known = replace(known, num_seen=known.num_seen + 1)
     if record.is_skipped or record.is_trial or layout is None or step_s <= 0.0 or known.num_seen <= NUM_SETTLING:
         return known
+    if known.layout is not None and known.layout.num_workers != layout.num_workers:
+        known = replace(known, refused={})
+    known = replace(known, layout=layout)
     pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes
     times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]
     speeds = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
@@ -103,7 +106,7 @@ def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
     workers, batch, micro = (int(values.get(key, 0)) for key in ("workers", "global_batch", "micro_batch"))
     if workers < 1 or batch < workers or micro < 1:
         return None
-    passes = max(1, round(batch / workers / micro))
+    passes = record.num_passes or max(1, round(batch / workers / micro))
     return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
 
 
@@ -130,7 +133,7 @@ def model(known: Adapting) -> throughput.Model:
 def judge(known: Adapting, trial: Trial) -> Verdict | None:
     """What the batch on trial came to, None while it is open."""
     noise = known.noise_scale or 0.0
-    worth = (noise + trial.before) / (noise + trial.after)
+    worth = goodput.efficiency(trial.after, trial.before, noise)
     return goodput.judge(trial.rate, rate(known), worth, least_steps=JUDGE_STEPS, most_steps=MAX_JUDGE_STEPS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -61,6 +62,7 @@ def fold(
     """The attempt as it is now; ``crash`` is set when the controller itself failed."""
     statuses = [f.status for f in state.workers.values() if f.status is not None]
     plan = _plan_in_force(state)
+    parts = {} if plan is None else plan.parts
     want = min(max(direction.num_workers, state.spec.workers.min), state.spec.workers.max)
     end = state.ending
     return JobSnapshot(
@@ -81,7 +83,7 @@ def fold(
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
-        workers=tuple(_view(state, s, plan) for s in statuses),
+        workers=tuple(_view(state, s, plan, parts) for s in statuses),
         records=pending.records,
         logs=pending.logs,
         timeline=pending.timeline,
@@ -115,7 +117,7 @@ def _num_training(plan: Plan | None, statuses: list[WorkerStatus]) -> int:
     return sum(s.plan is None or s.plan.id <= plan.id for s in members)
 
 
-def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None) -> WorkerView:
+def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None, parts: Mapping[str, int]) -> WorkerView:
     member = plan.member(status.worker_id) if plan else None
     build, most_bytes = status.build, state.spec.resources.memory_bytes
     # The newest span may have just begun; with the one before it there are some seconds of steps.
@@ -132,7 +134,7 @@ def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None) -> Wo
         device=build.device if build else "",
         micro_size=status.micro_size,
         gpu_utilisation=status.gpu_utilisation,
-        part=plan.parts[status.worker_id] if plan and member else None,
+        part=parts.get(status.worker_id),
         busy_share=sum(s.data_s + s.compute_s + s.optimizer_s for s in spans) / step_s if step_s else None,
         waiting_share=sum(s.exposed_s for s in spans) / step_s if step_s else None,
         memory_share=status.memory_bytes / most_bytes if most_bytes else None,

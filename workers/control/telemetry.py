@@ -125,8 +125,8 @@ class Telemetry:
             step=(status.cursor or 0) // self._global_size,
             actor="micro_size" if change.seconds else "controller",
             reason=f"worker {status.worker_id}: {change.reason}",
-            before={} if change.before is None else {"micro_size": change.before},
-            after={"micro_size": change.after, **_seconds(change)},
+            before={} if change.before is None else {_SIZE_KEYS.get(change.unit, change.unit): change.before},
+            after={_SIZE_KEYS.get(change.unit, change.unit): change.after, **_seconds(change)},
             cost_s=0.0,
             steps_lost=0,
         )
@@ -279,6 +279,9 @@ class Telemetry:
                 chosen.append(replace(chunk, data=chunk.data[:room]))
                 room -= len(chunk.data)
         return chosen
+
+
+_SIZE_KEYS = {"samples": "micro_size", "padded tokens": "micro_tokens"}
 
 
 def _seconds(change: MicroChange) -> dict[str, object]:

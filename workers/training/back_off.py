@@ -22,7 +22,7 @@ def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit:
     told = f"out of memory at {tried} {unit} a forward pass; going on with {tried // 2} ({described(error)})"
     print(told, flush=True)
     setup.micro.replaced(tried // 2)
-    mailbox.micro_changed(before=tried, after=tried // 2, reason=told)
+    mailbox.micro_changed(before=tried, after=tried // 2, reason=told, unit=unit)
 
 
 def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:

@@ -315,13 +315,29 @@ class Mailbox:
         self._gauges = gauges
 
     def micro_changed(
-        self, *, before: int | None, after: int, reason: str, seconds: Mapping[int, float] | None = None
+        self,
+        *,
+        before: int | None,
+        after: int,
+        reason: str,
+        unit: str = "samples",
+        seconds: Mapping[int, float] | None = None,
     ) -> None:
-        """Tell that forward passes have ``after`` samples from now on; ``seconds`` a sample by size, where measured."""
-        self._gauges = replace(self._gauges, micro_size=after)
+        """Tell that forward passes have ``after`` samples, or of another ``unit``, from now on.
+
+        ``seconds`` are those a sample by size, where measured.
+        """
+        if unit == "samples":
+            self._gauges = replace(self._gauges, micro_size=after)
         number = 1 + (self._micro_changes[-1].n if self._micro_changes else 0)
         change = MicroChange(
-            n=number, before=before, after=after, reason=reason, time=time.time(), seconds=dict(seconds or {})
+            n=number,
+            before=before,
+            after=after,
+            reason=reason,
+            time=time.time(),
+            unit=unit,
+            seconds=dict(seconds or {}),
         )
         self._micro_changes = (*self._micro_changes, change)[-MAX_MICRO_CHANGES:]
 

@@ -98,7 +98,8 @@ class MicroSize:
         within a fixed limit from the whole part downwards, since memory that was run out of is returned in pieces,
         if at all, and each size tried keeps some of it.
         """
-        is_other = not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
+        is_grown = self._size is not None and self._size >= self._part and num_samples > self._part
+        is_other = is_grown or not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
         # A single other part is the job's last: it is not worth beginning again.
         self._num_other = self._num_other + 1 if is_other and self._part else 0
         if self._fixed is None and is_other and (self._num_other == 0 or self._num_other >= _NUM_OTHER_PARTS):
@@ -115,7 +116,7 @@ class MicroSize:
         known, self._num_rounds = self._trials.get(size), self._num_rounds + 1
         if known is None:  # libraries set themselves up in the first round of a size, the optimizer in the very first
             self._trials[size] = Trial()
-        else:
+        elif seconds > 0.0:
             peak_bytes = max(peak_bytes, known.peak_bytes)
             self._trials[size] = replace(known, seconds=(*known.seconds, seconds), peak_bytes=peak_bytes)
         following = self._following(room)
@@ -142,7 +143,8 @@ class MicroSize:
             before, self._size = self._size, fitting[-1]
             told = f"{before} samples a forward pass would take about {_mib(expected)} of the {_mib(room.limit_bytes)}"
             return Choice(size=self._size, reason=f"{told} that there are by now", seconds=self._seconds())
-        if any((self._expected_bytes(s) or 0) < _FREE * room.limit_bytes for s in self._excluded):
+        expectations = [expected for s in self._excluded if (expected := self._expected_bytes(s)) is not None]
+        if any(expected < _FREE * room.limit_bytes for expected in expectations):
             self.again()
         return None
 
@@ -155,10 +157,6 @@ class MicroSize:
         if self._size is not None and self._size > self._limit:
             self._size = self._limit
         return True
-
-    def expected_bytes(self, num_samples: int) -> int | None:
-        """What this worker is expected to hold at most with the present size; None while nobody knows."""
-        return self._expected_bytes(self.within(num_samples))
 
     @property
     def _target(self) -> int | None:

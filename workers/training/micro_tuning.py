@@ -24,7 +24,6 @@ class MicroTuning:
         self._settled: int | None = None
         self._was_whole = False
         self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
-        self.expected_bytes = sizes.expected_bytes
 
     def release(self) -> None:
         """Give back what passes of another size have left; call it after a lack of memory, once its frames are gone."""

@@ -44,23 +44,25 @@ class NoiseMeter:
         except Exception as error:  # the user's code may raise anything
             if not part.is_split or exchange.has_launched:
                 raise
-            print(f"noise_scale is not told: half of a batch cannot be computed ({described(error)})", flush=True)
-            self._can_split = part.is_split = False
-            part.squares = None
+            told = f"noise_scale is not told: half of a batch cannot be computed ({described(error)})"
+            part.is_split, part.squares = False, None
         # Only here, after the exception, are the frames gone that held its activations.
         self._state.buffers.rollback()
         part.compute()
+        print(told, flush=True)
+        self._can_split = False
 
     def _begin(self, part: Part, exchange: GradientExchange) -> None:
         """Have this part's micro-batches measured where its round is one for it.
 
         Where one rank computes the whole batch in one pass there is nothing to compare, so now and then it computes
         in two, which is the same step but for rounding, and other draws of dropout. Not where a sample's output
-        depends on the others of its pass: such a job tells no noise scale.
+        depends on the others of its pass, nor where the spec fixes the passes: such a job tells no noise scale.
         """
         state, self._measure, self._seconds = self._state, None, 0.0
         if part.is_one_pass:
-            if part.size < 2 or not self._can_split or not splits(state.round + 1) or _mixes_samples(state):
+            may_split = self._can_split and not part.is_fixed and part.size > 1
+            if not may_split or not splits(state.round + 1) or _mixes_samples(state):
                 return
             part.is_split = True
         elif not state.noise.is_due(state.round + 1):

@@ -39,11 +39,12 @@ class Part:
         begin, end = batching.own_part(plan, rank, self.size)
         self._num_in_order = 0 if setup.train_dealer is not None else end - begin
         pass_size = setup.micro.begin(self._num_in_order)
+        self.is_fixed = isinstance(setup.spec.batch.micro_size, int)
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
         self._is_on_trial = setup.micro.is_trying
         self._draw: Draw | None = None
         self._tried = 1
-        self.micro = 1
+        self.micro = self.num_passes = 1
         self.sums = LocalSums()
         self.times = RoundTimes()
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
@@ -95,11 +96,15 @@ class Part:
     def _own_s(self) -> float:
         """Seconds without waits for others.
 
-        On a CPU those of fetching and computing: buckets that leave meanwhile are sent by threads of gloo's own, whose
-        use of the cores is part of what a sample costs here. A CUDA device is asked, as calls return before it is done.
+        Those of fetching and computing: on a CPU buckets that leave meanwhile are sent by threads of gloo's own, whose
+        use of the cores is part of what a sample costs here.
         """
-        host_s = self.times.data_s + self.times.compute_s
-        return host_s if self._clock is None else max(host_s, self._clock.elapsed_s())
+        return self.times.data_s + self.times.compute_s
+
+    def measure(self) -> None:
+        """Ask a CUDA device what computing took, as calls return before it is done; call it after the exchange."""
+        if self._clock is not None:
+            self.times.compute_s = max(self.times.compute_s, self._clock.elapsed_s() - self.times.data_s)
 
     def fill(self) -> None:
         """Write this rank's part of the exchange's tail: the last of its gradients are about to leave."""
@@ -121,8 +126,9 @@ class Part:
         draw = self._drawn()
         if self.is_split and isinstance(draw, InOrder):
             draw = replace(draw, most=-(-draw.num_samples // 2))
-        self.sums, self.micro = LocalSums(division=draw.checksum, is_trial=self._is_on_trial), 1
+        self.sums, self.micro = LocalSums(division=draw.checksum, is_trial=self._is_on_trial or self.is_split), 1
         batches = list(draw.micro_batches())
+        self.num_passes = len(batches)
         for micro in batches:
             self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))
             self._micro_batch(micro, is_last=micro is batches[-1])

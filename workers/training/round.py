@@ -97,6 +97,7 @@ class Rounds:
         part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
         summed = exchange.tail.read_head()
         self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
+        part.measure()
         sums = vector.decode(summed, self._state.user_names)
         part.check_division(sums)
         self._mailbox.settle(sums.num_holding)
@@ -221,6 +222,7 @@ class Rounds:
             values=self._values(exchange, part, sums, outcome),
             is_skipped=not outcome.is_finite,
             is_trial=sums.is_trial,
+            num_passes=part.num_passes,
         )
 
     def _values(self, exchange: GradientExchange, part: Part, sums: GlobalSums, outcome: _Outcome) -> dict[str, float]:

@@ -15,13 +15,14 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self._waited_s = _waited_s()
+        # What was waited for is read inside of what passed, at both ends, so that it is never the longer of the two.
         self._begun_s = time.perf_counter()
+        self._waited_s = _waited_s()
 
     def seconds(self) -> float:
         """Since it was made."""
-        passed_s = time.perf_counter() - self._begun_s
-        return max(0.0, passed_s - (_waited_s() - self._waited_s))
+        waited_s = _waited_s() - self._waited_s
+        return max(0.0, time.perf_counter() - self._begun_s - waited_s)
 
 
 def _waited_s() -> float:
