@@ -133,8 +133,20 @@ def test_a_batch_that_turns_out_slower_is_taken_back_and_not_tried_again() -> No
     judged = job.told(TimelineKind.PROBATION)
     assert not judged[0].after["is_kept"]
     assert judged[0].reason.endswith("; going back")
+    back = job.told(TimelineKind.BATCH)[1]
+    assert (back.before, back.after) == ({"global_batch": 64}, {"global_batch": 32, "noise_scale": 2000.0})
     assert len(job.batches) <= 7
     assert job.batches[-1] == 32
+
+
+def test_another_plan_of_the_same_batch_and_group_leaves_its_trial_alone() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while job.batches == [32]:
+        job.run(1)
+    job.desk.direction = replace(job.desk.direction, until=32 * STEPS // 2)
+    job.run(60)
+    assert job.plans[2].until == 32 * STEPS // 2
+    assert job.told(TimelineKind.PROBATION)[0].after["is_kept"]
 
 
 def test_noise_that_fades_makes_it_smaller_again() -> None:

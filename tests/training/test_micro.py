@@ -144,6 +144,23 @@ def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> Non
     sizes.again()
 
 
+def test_a_part_that_was_computed_whole_and_grows_a_little_is_not_cut_in_two() -> None:
+    sizes = MicroSize(None)
+    assert settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held).size == 64
+    for _ in range(2):
+        sizes.begin(70, lambda: (BASE, NO_LIMIT))
+    assert sizes.is_trying
+    assert settle(sizes, 70, lambda s: 1e-3 + 1e-6 * s, held).size == 70
+
+
+def test_a_reading_of_no_time_at_all_is_none() -> None:
+    sizes = MicroSize(None)
+    readings = iter([0.0, 0.0, 0.0])
+    choice = settle(sizes, 64, lambda s: next(readings, 1e-3) if s == 8 else 1e-3, held)
+    assert choice.size == 64
+    assert min(choice.seconds.values()) > 0.0
+
+
 def test_nothing_is_tried_where_the_spec_fixes_the_size_or_the_part_is_small() -> None:
     fixed, small = MicroSize(8), MicroSize(None)
     assert [fixed.begin(100, lambda: (BASE, NO_LIMIT)), small.begin(12, lambda: (BASE, NO_LIMIT))] == [8, 12]
@@ -174,12 +191,10 @@ def sgd(params: Any, lr: float) -> torch.optim.Optimizer:
 
 
 def slow_from(limit: int) -> Callable[[nn.Module, Any], torch.Tensor]:
-    """A loss whose passes of more than ``limit`` samples, and each pass as such, take long."""
+    """A loss whose passes of more than ``limit`` samples take long, and each pass as such takes some time."""
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        until_s = time.perf_counter() + (0.001 if len(batch[0]) <= limit else 0.02)
-        while time.perf_counter() < until_s:
-            pass
+        time.sleep(0.001 if len(batch[0]) <= limit else 0.02)
         return mse(model, batch)
 
     return loss
