@@ -2,6 +2,7 @@
 const NAMES = ["job", "metrics", "timeline", "log", "sweep", "schedule", "cluster"];
 const PAUSE_MS = 1000;
 const RETRY_MS = 3000;
+const PRESS_MS = 10000;
 
 export function installLive(topics) {
   const waiting = new Set();
@@ -23,7 +24,8 @@ export function installLive(topics) {
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && waiting.size && !timer) flush();
   });
-  skipEqualSwaps();
+  const isPressed = watchPresses();
+  skipSwaps(isPressed, tell);
   watchState(tell);
   if (topics) listen(topics, tell);
 }
@@ -64,14 +66,30 @@ function listen(topics, tell) {
   open();
 }
 
-// A part whose text did not change is left alone, so that focus, selection and open details stay.
-function skipEqualSwaps() {
+// A browser sends no click to a button that was replaced while it was held down.
+function watchPresses() {
+  let since = null;
+  const press = () => (since = Date.now());
+  const release = () => setTimeout(() => (since = null));
+  addEventListener("pointerdown", press, true);
+  addEventListener("keydown", (event) => event.key === " " && press(), true);
+  for (const name of ["pointerup", "pointercancel", "contextmenu", "keyup", "blur"]) addEventListener(name, release, true);
+  return () => since !== null && Date.now() - since < PRESS_MS;
+}
+
+// A part whose text did not change is left alone, so that focus, selection and open details stay; so is one that
+// arrives while something is held down, to be fetched again a moment later.
+function skipSwaps(isPressed, tell) {
   const last = new Map();
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { elt, xhr, requestConfig, target } = event.detail;
     const isPart = elt.matches("[hx-trigger*='live:']") && requestConfig.verb === "get";
     if (xhr.status === 401 || (xhr.status === 404 && isPart)) return location.reload();
     if (!isPart) return last.delete(target.id);
+    if (isPressed()) {
+      event.detail.shouldSwap = false;
+      return tell(elt.getAttribute("hx-trigger").match(/live:(\w+)/)[1]);
+    }
     event.detail.shouldSwap &&= last.get(target.id) !== xhr.responseText;
     last.set(target.id, xhr.responseText);
   });

@@ -157,6 +157,18 @@ def test_a_node_is_drained_and_used_again(own: Filled, view: Open) -> None:
     expect(page.get_by_role("button", name="Drain node alder")).to_be_visible()
 
 
+def test_a_button_that_is_held_down_is_not_replaced_by_what_is_new(own: Filled, view: Open) -> None:
+    page = view(own.site).go("/cluster")
+    page.get_by_role("button", name="Drain node alder").hover()
+    page.mouse.down()
+    with page.expect_response(lambda response: "/cluster" in response.url):
+        own.site.write(lambda sample: sample.cluster(autoscaling=Autoscaling(num_coming=2)))
+    expect(page.get_by_label("Demand not met")).not_to_contain_text("2 nodes are being started")
+    page.mouse.up()
+    expect(page.get_by_role("dialog")).to_contain_text("workers there move to other nodes")
+    expect(page.get_by_label("Demand not met")).to_contain_text("2 nodes are being started")
+
+
 def test_a_quarantined_node_says_why_and_is_used_again(own: Filled, view: Open) -> None:
     page = view(own.site).go("/cluster")
     alder = page.get_by_label("Node alder", exact=True)
