@@ -255,11 +255,14 @@ class FakeFleet:
     def worker_ids(self) -> tuple[str, ...]:
         return tuple(self.workers)
 
-    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
+    def start(self, worker_id: str, avoids: frozenset[str], *, must_fit: bool = False) -> None:
         if self.breaks_on_start is not None:
             raise self.breaks_on_start
         allowed = [name for name in self._machines() if name not in avoids]
-        if not allowed:
+        if not allowed and must_fit:
+            self._lost[worker_id] = "it could not be started: no node has room for it now"
+            self.news.set()
+        elif not allowed:
             self._unplaced.add(worker_id)
         else:
             place = min(allowed, key=lambda name: sum(w.node_id == name for w in self.workers.values()))

@@ -20,7 +20,7 @@ from workers.assignment import JobKey
 from workers.control import sharing
 from workers.control.decisions import ControllerState, ControlSettings
 from workers.control.turn import begin
-from workers.plan import Plan
+from workers.plan import Plan, TimelineKind
 from workers.run_settings import Donor, RunSettings
 from workers.spec import parse_job_spec
 from workers.status import (
@@ -79,6 +79,7 @@ class World:
     cut_until: float = 0.0
     is_uneven: bool = False
     shared: set[object] = field(default_factory=set)
+    relieved: set[object] = field(default_factory=set)
 
     # --- records of what must hold -------------------------------------------------------------
 
@@ -88,7 +89,7 @@ class World:
         if self.controller is not None and worker.id in self.controller.state.workers:
             assert self.controller.knows(plan), f"{worker.id} trained under {plan.id} in term {self.term}"
         if plan.cause.actor == sharing.ACTOR:
-            self.shared.add(plan.id)
+            (self.relieved if plan.cause.kind is TimelineKind.WORKER_JOINED else self.shared).add(plan.id)
         key = (group.plan.id, worker.round)
         seen = self.plans.setdefault(key, plan.id)
         assert seen == plan.id, f"two plans {seen} and {plan.id} in round {worker.round}"

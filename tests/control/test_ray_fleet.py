@@ -51,7 +51,7 @@ class SharedRay:
         self.pass_moment()
         return []
 
-    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> str:
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool) -> str:
         self.pass_moment()
         self._names.append(name)
         self.pass_moment()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.control.simulated_faults import TARGETED, Fault
 from tests.control.simulation import World
-from workers.advisors import scaling
-from workers.control import balance, sharing
+from workers.advisors import scaling, shares
+from workers.control import balance, relieve, sharing
 from workers.control.regroup import MAX_LAUNCHES
 from workers.status import Outcome
 
@@ -73,14 +73,26 @@ def test_every_loss_is_survived_and_costs_no_step_while_one_worker_lives(fault: 
     assert struck > 0
 
 
-@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_ALL_BUT_ONE, Fault.KILL_CONTROLLER, Fault.USER_ERROR])
-def test_parts_that_change_again_and_again_cost_no_step(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def often_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Controllers that look at the parts all the time."""
     monkeypatch.setattr(balance, "LEAST_STEPS", 1)
     monkeypatch.setattr(sharing, "MIN_LOADS", 1)
     monkeypatch.setattr(sharing, "REVIEW_S", 1.0)
     monkeypatch.setattr(scaling, "MIN_STEPS", 1)
     monkeypatch.setattr(scaling, "JUDGE_STEPS", 2)
-    num_shared = 0
+
+
+@pytest.mark.usefixtures("often_shared")
+@pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_ALL_BUT_ONE, Fault.KILL_CONTROLLER, Fault.USER_ERROR])
+@pytest.mark.parametrize("is_relieved", [False, True])
+def test_parts_that_change_again_and_again_cost_no_step(
+    fault: Fault, is_relieved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_relieved:
+        monkeypatch.setattr(shares, "STRAGGLES", 0.0)  # everybody holds the others up
+        monkeypatch.setattr(relieve, "MOST", NUM_ROUNDS)
+    num_shared = num_relieved = 0
     for seed in range(12):
         world = World(
             rng=random.Random(seed),
@@ -95,7 +107,9 @@ def test_parts_that_change_again_and_again_cost_no_step(fault: Fault, monkeypatc
         assert_whole(world)
         assert world.was_empty or len(world.tokens) <= NUM_ROUNDS + world.num_deaths
         num_shared += len(world.shared)
+        num_relieved += len(world.relieved)
     assert num_shared >= 5
+    assert (num_relieved >= 5) is is_relieved
 
 
 @pytest.mark.parametrize("fault", [Fault.SCALE, Fault.CUT_RENDEZVOUS, Fault.CUT_OFF, Fault.KILL_ALL])

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tests.control.desk import Desk, build_info
 from workers.measures import RankLoad
 from workers.plan import Plan, TimelineKind
-from workers.status import Phase, RoundRecord, TimelineRow
+from workers.status import BuildInfo, Phase, RoundRecord, TimelineRow
 
 BATCH = 128
 CostOf: TypeAlias = Callable[[int], float]
@@ -29,6 +29,7 @@ class UnevenJob:
         self.noise, self._run, self.round = noise, run, 5
         self.rows: list[TimelineRow] = []
         self.plans = [self.desk.plan]
+        self.node_ids: dict[str, str] = {}
         self._rng = random.Random(seed)
         self._own_s: dict[str, list[float]] = {i: [] for i in self.ids}
         self._in_force = self.desk.plan
@@ -83,6 +84,10 @@ class UnevenJob:
             self._own_s = {i: [] for i in self._own_s}
         self._in_force = desk.plan
 
+    def built(self, worker_id: str) -> BuildInfo:
+        """What a worker tells of itself; on node ``n`` but for those of ``node_ids``."""
+        return replace(build_info(), total_samples=100_000 * BATCH, node_id=self.node_ids.get(worker_id, "n"))
+
     def _say(self, worker_id: str, plan: Plan, part: int, own_s: float) -> None:
         self._own_s[worker_id].append(own_s)
         more: dict[str, object] = {}
@@ -99,6 +104,6 @@ class UnevenJob:
             lineage=1,
             round=self.round,
             cursor=self.round * BATCH,
-            build=replace(build_info(), total_samples=100_000 * BATCH),
+            build=self.built(worker_id),
             **more,
         )

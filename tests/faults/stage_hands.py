@@ -153,9 +153,11 @@ class StageHands:
     async def give_back(self, spare: SpareName) -> None:
         self._ground.notes.pop(spare, None)
 
-    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> StageActor:
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool) -> StageActor:
         assert name not in self._ground.actors, "worker ids are never used twice"
-        node_id = next(machine for machine in self._ground.machines if machine not in avoids)
+        node_id = next((machine for machine in self._ground.machines if machine not in avoids), None)
+        if node_id is None or (must_fit and not self._ground.has_room):
+            raise ValueError("no node has room for it now")
         self._ground.actors[name] = StageActor(name, node_id)
         return self._ground.actors[name]
 

@@ -57,14 +57,14 @@ class Bounds:
 class Standing:
     """The workers by rank: who they are, their parts, what these cost them.
 
-    ``overhead_s`` is what a step takes besides the slowest one's own time. ``most`` bounds parts by memory, None: not.
+    ``overhead_s`` is what a step takes besides the slowest one's own time. Memory bounds no part: a worker computes
+    its own in passes that fit.
     """
 
     names: tuple[str, ...]
     parts: tuple[int, ...]
     costs: tuple[Cost, ...]
     overhead_s: float = 0.0
-    most: tuple[int | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +151,8 @@ def advise(standing: Standing) -> Advice:
 
 
 def _bounds(standing: Standing) -> list[Bounds]:
-    """From one sample to what memory and the reach of a measurement allow; the present part is always allowed."""
-    found = []
-    for rank, part in enumerate(standing.parts):
-        memory = None if standing.most is None else standing.most[rank]
-        reach = GROWTH * part
-        found.append(Bounds(least=LEAST_PART, most=reach if memory is None else max(part, min(reach, memory))))
-    return found
+    """From one sample to as far as a measurement reaches."""
+    return [Bounds(least=LEAST_PART, most=GROWTH * part) for part in standing.parts]
 
 
 def slowest_s(costs: Sequence[Cost], parts: Sequence[int]) -> float:

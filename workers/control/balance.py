@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from workers.advisors import shares
 from workers.advisors.shares import Change
-from workers.control import membership, planning, sharing
+from workers.control import membership, planning, relieve, sharing
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.sharing import Trial
 from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
@@ -70,7 +70,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     standing, rate = sharing.standing(known, plan), sharing.rate(known, plan.id, sharing.NUM_BEFORE)
     if standing is None or rate is None:
         return None
-    state, notes = _named(state, inputs, standing)
+    state, notes = _named(state, inputs, standing, now_s)
     state = replace(state, sharing=sharing.reviewed(state.sharing, plan, now_s))
     advice = shares.advise(standing)
     if not isinstance(advice, Change):
@@ -135,12 +135,13 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
 
 
 def _named(
-    state: ControllerState, inputs: Inputs, standing: shares.Standing
+    state: ControllerState, inputs: Inputs, standing: shares.Standing, now_s: float
 ) -> tuple[ControllerState, tuple[Action, ...]]:
-    """Name each worker that no share is small enough for, once."""
-    news = {i: why for i, why in shares.stragglers(standing).items() if i not in state.sharing.told}
-    if not news:
+    """Name each worker that no share is small enough for, once, and look for another in place of the first."""
+    found = shares.stragglers(standing)
+    if not found:
         return state, ()
+    news = {i: why for i, why in found.items() if i not in state.sharing.told}
     state = replace(state, sharing=replace(state.sharing, told=state.sharing.told | set(news)))
     rows = [
         TimelineRow(
@@ -156,4 +157,5 @@ def _named(
         )
         for worker_id, why in news.items()
     ]
-    return state, tuple(Note(row) for row in rows)
+    state, begun = relieve.begin(state, inputs, next(iter(found)), now_s)
+    return state, (*(Note(row) for row in rows), *begun)

@@ -287,8 +287,8 @@ class Course:
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case StartWorker(worker_id=i, avoids=avoids):
-                self.fleet.start(i, avoids)
+            case StartWorker(worker_id=i, avoids=avoids, must_fit=must_fit):
+                self.fleet.start(i, avoids, must_fit=must_fit)
             case HaltWorker(worker_id=i, plan_id=plan_id):
                 self.fleet.halt(i, plan_id)
             case SupersedeGroup(generation=generation):

@@ -262,10 +262,11 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start a worker actor of this id, on none of the nodes to avoid."""
+    """Start a worker actor of this id, on none of the nodes to avoid; one that ``must_fit`` waits for no room."""
 
     worker_id: str
     avoids: frozenset[str] = frozenset()
+    must_fit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def _misplaced(state: ControllerState, plan: Plan) -> list[str]:
             continue
         holds_state = facts.status is not None and facts.status.round is not None
         is_there = state.nodes.get(worker_id) in state.avoided
-        is_shy = facts.heard_s is None and not facts.avoids <= state.avoided
+        is_shy = facts.heard_s is None and not facts.avoids <= state.avoided | state.sharing.relief.nodes
         if (is_there and not holds_state) or is_shy:
             found.append(worker_id)
     return found

@@ -52,8 +52,11 @@ class Fleet(Protocol):
         """Take what arrived since the last call."""
         ...
 
-    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
-        """Begin to place and start a worker, on none of these nodes; it answers polls once it has a place."""
+    def start(self, worker_id: str, avoids: frozenset[str], *, must_fit: bool = False) -> None:
+        """Begin to place and start a worker, on none of these nodes; it answers polls once it has a place.
+
+        One that ``must_fit`` is lost at once where no node has room for it as it stands.
+        """
         ...
 
     def can_poll(self, worker_id: str) -> bool:

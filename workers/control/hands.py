@@ -71,8 +71,11 @@ class Hands(Protocol):
         """See ``Roster.give_back``."""
         ...
 
-    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
-        """A new actor on none of the nodes to avoid; it may still wait for its place."""
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool) -> Any:
+        """A new actor on none of the nodes to avoid; it may still wait for its place.
+
+        Raises ValueError where it ``must_fit`` and no node has room for it right now, as far as is known.
+        """
         ...
 
     async def start(self, actor: Any, assignment: Assignment, to: To, bundle: list[Any]) -> None:

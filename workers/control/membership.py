@@ -32,7 +32,7 @@ def observe(state: ControllerState, inputs: Inputs, now_s: float) -> ControllerS
     departed = dict(state.departed)
     for worker_id, why in inputs.lost.items():
         gone = workers.pop(worker_id, None)
-        if gone is not None and gone.stopping_since_s is None:
+        if gone is not None and gone.stopping_since_s is None and worker_id != state.sharing.relief.stand_in:
             departed[worker_id] = gone.kill or why
     avoided = frozenset(node.node_id for node in inputs.direction.avoid)
     state = replace(state, workers=workers, departed=departed, avoided=avoided, turned_s=now_s)

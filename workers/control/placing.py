@@ -16,10 +16,10 @@ READY_S = 10.0
 """How long a spare may need to become ready and to reserve its room; a new process would need as long."""
 
 
-async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
+async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool = False) -> Any:
     """The actor of a worker, by that ``name`` from now on, on none of the nodes ``avoids``.
 
-    A new one may still wait for its place. Raises RayError, ValueError.
+    A new one may still wait for its place, if it need not fit right now. Raises RayError, ValueError.
     """
     room = _room(launch)
     if launch.pool:
@@ -34,7 +34,7 @@ async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str])
     begun = await hands.another(room, avoids) if launch.pool else None
     if begun is not None and (actor := await _taken(hands, begun, name, room)) is not None:
         return actor
-    return await hands.create(launch, name, avoids)
+    return await hands.create(launch, name, avoids, must_fit=must_fit)
 
 
 async def _called_up(hands: Hands, spare: SpareName, name: str, room: Mapping[str, float]) -> Any:

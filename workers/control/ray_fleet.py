@@ -48,6 +48,7 @@ class _Link:
 
     worker_id: str
     avoids: frozenset[str] = frozenset()
+    must_fit: bool = False
     actor: Any = None
     is_up: bool = False
     is_taken_back: bool = False
@@ -97,8 +98,8 @@ class RayFleet:
         self._statuses, self._lost, self._rested = {}, {}, frozenset()
         return heard
 
-    def start(self, worker_id: str, avoids: frozenset[str]) -> None:
-        self._links[worker_id] = _Link(worker_id, avoids)
+    def start(self, worker_id: str, avoids: frozenset[str], *, must_fit: bool = False) -> None:
+        self._links[worker_id] = _Link(worker_id, avoids, must_fit)
         self._spawn(self._start(self._links[worker_id]))
 
     def can_poll(self, worker_id: str) -> bool:
@@ -165,7 +166,7 @@ class RayFleet:
         try:
             bundle = await self.bundle()
             name = worker_name(self._key, link.worker_id)
-            link.actor = await place(self._hands, self._launch, name, link.avoids)
+            link.actor = await place(self._hands, self._launch, name, link.avoids, must_fit=link.must_fit)
             if link.is_taken_back:
                 await self._kill(link)
             if await self._has_successor():

@@ -67,8 +67,8 @@ class RayHands:
     async def give_back(self, spare: SpareName) -> None:
         await asyncio.to_thread(self._roster.give_back, spare)
 
-    async def create(self, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
-        return await asyncio.to_thread(_create, self._roster.namespace, launch, name, avoids)
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool) -> Any:
+        return await asyncio.to_thread(_create, self._roster.namespace, launch, name, avoids, must_fit)
 
     async def start(self, actor: Any, assignment: Assignment, to: To, bundle: list[Any]) -> None:
         await actor.start.remote(assignment, to.term, bundle)
@@ -114,8 +114,12 @@ def _waiting(roster: Roster, pool: str, room: Mapping[str, float], avoids: froze
 
 def _another(namespace: str, room: Mapping[str, float], avoids: frozenset[str]) -> SpareName | None:
     here = ray.get_runtime_context().get_node_id()
-    roomy = [node_id for node_id, free in _free_by_node().items() if node_id not in avoids and _fits(room, free)]
+    roomy = _nodes_with(room, avoids)
     return begin_spare(namespace, min(roomy, key=lambda node_id: node_id != here), is_ready=False) if roomy else None
+
+
+def _nodes_with(room: Mapping[str, float], avoids: frozenset[str]) -> list[str]:
+    return [node_id for node_id, free in _free_by_node().items() if node_id not in avoids and _fits(room, free)]
 
 
 def _roomy(spares: list[SpareName], room: Mapping[str, float]) -> list[SpareName]:
@@ -131,8 +135,11 @@ def _fits(room: Mapping[str, float], free: Mapping[str, float]) -> bool:
     return all(free.get(kind, 0.0) >= amount for kind, amount in room.items())
 
 
-def _create(namespace: str, launch: Launch, name: str, avoids: frozenset[str]) -> Any:
+def _create(namespace: str, launch: Launch, name: str, avoids: frozenset[str], must_fit: bool) -> Any:
     resources = launch.spec.resources
+    room = {"CPU": resources.cpus, "GPU": float(resources.gpus), "memory": float(resources.memory_bytes or 0)}
+    if must_fit and not _nodes_with(room, avoids):
+        raise ValueError("no node has room for it now")
     options: dict[str, Any] = {
         "name": name,
         "namespace": namespace,

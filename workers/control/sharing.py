@@ -51,6 +51,20 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Relief:
+    """``stand_in`` is being started for ``slow``, or both are empty; ``nodes`` are where the slow ones ran so far.
+
+    ``num_done`` workers were relieved; of those ``told`` the job's owner knows that they could not be.
+    """
+
+    slow: str = ""
+    stand_in: str = ""
+    nodes: frozenset[str] = frozenset()
+    num_done: int = 0
+    told: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """Speeds by worker id; steps as (samples a second, seconds) under the plan ``plan_id``; when parts were reviewed.
 
@@ -71,6 +85,7 @@ class Sharing:
     num_judged: int = 0
     trial: Trial | None = None
     told: frozenset[str] = frozenset()
+    relief: Relief = field(default_factory=Relief)
 
 
 def observe(sharing: Sharing, statuses: Iterable[WorkerStatus]) -> Sharing:

@@ -38,7 +38,8 @@ def observe(
     before: ControllerState, state: ControllerState, inputs: Inputs, now_s: float
 ) -> tuple[ControllerState, tuple[Note, ...]]:
     """Count those of ``before`` whose process was lost since, without ever having been ready."""
-    known = [before.workers[worker_id] for worker_id in inputs.lost if worker_id in before.workers]
+    counted = before.workers.keys() - {before.sharing.relief.stand_in}
+    known = [before.workers[worker_id] for worker_id in inputs.lost if worker_id in counted]
     died = [facts.worker_id for facts in known if _was_starting(facts, inputs)]
     if not died:
         return state, ()

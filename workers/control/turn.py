@@ -20,6 +20,7 @@ from workers.control import (
     planning,
     reach,
     regroup,
+    relieve,
     resize,
     retune,
     sizing,
@@ -59,10 +60,11 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     if state.outcome is not None:
         return state, ()
     state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
+    state, unrelieved = relieve.observe(state, inputs)
     state, kills = _kill(state, inputs, now_s)
     state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
     state, notes = _size(state, inputs, now_s)
-    actions: tuple[Action, ...] = (*told, *kills, *notes)
+    actions: tuple[Action, ...] = (*told, *unrelieved, *kills, *notes)
     for rule in _RULES:
         turned = rule(state, inputs, now_s)
         if turned is not None:
@@ -160,6 +162,7 @@ _RULES: tuple[Rule, ...] = (
     resize.settle,
     evacuate.evacuate,
     retune.retune,
+    relieve.relieve,
     resize.resize,
     adapt.adapt,
     balance.balance,

@@ -1,0 +1,124 @@
+"""A worker that holds the others up whatever its part: another takes its place, if some node has room for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.control.uneven_job import CostOf, UnevenJob
+from workers.control.decisions import StartWorker, StopWorker
+from workers.control.relieve import MOST, PLACE_S
+from workers.control.sharing import REVIEW_S
+from workers.plan import Switch, TimelineKind
+from workers.status import AvoidedNode, Phase, StopCause
+
+NO_ROOM = "it could not be started: no node has room for it now"
+
+
+def fast(part: int) -> float:
+    return 0.001 * part
+
+
+def slow(part: int) -> float:
+    return 2.0 + 0.001 * part
+
+
+def begun(*costs: CostOf) -> UnevenJob:
+    """A job up to the moment at which a stand-in is asked for."""
+    job = UnevenJob(*costs)
+    until_asked(job)
+    return job
+
+
+def until_asked(job: UnevenJob, most: int = 400) -> None:
+    for _ in range(most):
+        job.run(1)
+        if job.desk.of(StartWorker):
+            return
+    pytest.fail(f"no stand-in was asked for within {most} rounds")
+
+
+def come(job: UnevenJob, worker_id: str, node_id: str, cost: CostOf) -> None:
+    """The stand-in is ready, and from the next round in the group."""
+    job.node_ids[worker_id] = node_id
+    job.desk.say(worker_id, Phase.READY, build=job.built(worker_id))
+    leaver = job.ids[-1]
+    job.desk.turn()
+    job.rows += job.desk.notes()
+    job.join(worker_id, cost)
+    job.ids[-1] = worker_id
+    job.desk.stop(leaver, StopCause.REMOVED)
+
+
+def test_a_stand_in_on_another_node_takes_the_place_once_it_is_ready() -> None:
+    job = begun(fast, fast, slow)
+    assert job.desk.of(StartWorker) == [StartWorker("1.4", frozenset({"n"}), must_fit=True)]
+    num_plans = len(job.plans)
+    job.run(2)
+    assert len(job.plans) <= num_plans + 1  # other parts may be tried, other members are not
+    assert job.desk.plan.worker_ids == ("1.1", "1.2", "1.3")
+    come(job, "1.4", "m", fast)
+    plan = job.desk.plan
+    assert (plan.worker_ids, plan.switch) == (("1.1", "1.2", "1.4"), Switch.AGREED)
+    assert [member.weight for member in plan.members] == [1.0, 1.0, 1.0]
+    [row] = job.told(TimelineKind.WORKER_JOINED)
+    assert (row.actor, row.reason) == (
+        "shares",
+        "worker 1.4 on node m takes the place of worker 1.3 on node n, which held the others up whatever its part",
+    )
+    job.run(2)
+    assert job.desk.state.workers["1.3"].stopping_since_s is not None
+    job.run(60)
+    assert job.parts == pytest.approx((43, 43, 42), abs=1)
+
+
+def test_without_room_elsewhere_all_stays_which_is_told_once_and_tried_again_at_the_next_review() -> None:
+    job = begun(fast, fast, slow)
+    job.desk.turn(lost={"1.4": NO_ROOM})
+    [row] = job.desk.notes()
+    assert (row.kind, row.after) == (TimelineKind.LIMIT, {"worker_id": "1.3", "node_id": "n"})
+    assert row.reason == f"worker 1.3 stays: no other could take its place on another node ({NO_ROOM})"
+    assert (job.desk.state.num_start_failures, job.desk.state.departed) == (0, {})
+    asked_s = job.desk.now
+    until_asked(job)
+    assert job.desk.now - asked_s >= REVIEW_S * 0.9
+    job.desk.turn(lost={"1.5": NO_ROOM})
+    assert job.desk.notes() == []
+
+
+def test_one_that_was_promised_room_and_waits_for_it_all_the_same_is_taken_back() -> None:
+    job = begun(fast, fast, slow)
+    job.desk.turn(after_s=PLACE_S - 1.0)
+    assert job.desk.of(StopWorker) == []
+    job.desk.turn(after_s=2.0)
+    assert job.desk.of(StopWorker) == [StopWorker("1.4")]
+
+
+def test_a_group_that_shrinks_meanwhile_needs_no_stand_in() -> None:
+    job = begun(fast, fast, slow)
+    job.desk.direction = replace(job.desk.direction, num_workers=2)
+    job.run(4)
+    assert job.desk.plan.worker_ids == ("1.1", "1.2")
+    assert job.desk.state.sharing.relief.stand_in == ""
+
+
+def test_one_that_is_to_avoid_more_nodes_than_are_emptied_is_not_called_back_for_that() -> None:
+    job = begun(fast, fast, slow)
+    empty = AvoidedNode(node_id="z", actor="admin", reason="node z is drained")
+    job.desk.direction = replace(job.desk.direction, avoid=(empty,))
+    job.desk.turn()
+    assert job.desk.of(StopWorker) == []
+
+
+def test_who_is_slow_on_every_node_is_replaced_so_often_only() -> None:
+    job = begun(fast, fast, slow)
+    for n in range(MOST):
+        [ask] = job.desk.of(StartWorker)
+        assert isinstance(ask, StartWorker)
+        assert ask.avoids == {"n", *[f"m{before}" for before in range(n)]}
+        come(job, ask.worker_id, f"m{n}", slow)
+        if n < MOST - 1:
+            until_asked(job)
+    job.run(400)
+    assert len(job.told(TimelineKind.WORKER_JOINED)) == MOST

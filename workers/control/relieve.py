@@ -1,0 +1,110 @@
+"""A worker that no share is small enough for gets a stand-in on another node, if one has room right now. Pure.
+
+It trains on until the stand-in is ready. What the stand-in is worth the next review of the parts finds out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from workers.control import membership, planning, resize, sharing
+from workers.control.decisions import Action, ControllerState, Inputs, Note, StartWorker, WorkerFacts
+from workers.control.sharing import Relief
+from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.status import TimelineRow
+
+Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
+
+MOST = 3
+"""Workers that an attempt relieves: whoever is slow on every node is slow by its work."""
+
+PLACE_S = 30.0
+"""A stand-in that has no place by then lost the room it was promised to somebody else."""
+
+
+def begin(state: ControllerState, inputs: Inputs, slow: str, now_s: float) -> Turned:
+    """Start a stand-in for ``slow``, unless the group is about to change anyway."""
+    known, plan, node_id = state.sharing.relief, state.plan, state.nodes.get(slow)
+    is_apt = plan is not None and plan.num_members == resize.wanted(state, inputs) == len(state.workers)
+    if not is_apt or known.stand_in or known.num_done >= MOST or not node_id:
+        return state, ()
+    worker_id, nodes = f"{state.term}.{state.next_worker}", known.nodes | {node_id}
+    avoids = state.avoided | nodes
+    facts = WorkerFacts(worker_id=worker_id, started_s=now_s, avoids=avoids)
+    state = replace(state, workers={**state.workers, worker_id: facts}, next_worker=state.next_worker + 1)
+    relief = replace(known, slow=slow, stand_in=worker_id, nodes=nodes)
+    return _knowing(state, relief), (StartWorker(worker_id, avoids, must_fit=True),)
+
+
+def observe(state: ControllerState, inputs: Inputs) -> tuple[ControllerState, tuple[Note, ...]]:
+    """Hear of a stand-in that came to nothing: a word to the job's owner, once for each who is slow."""
+    known = state.sharing.relief
+    why = inputs.lost.get(known.stand_in)
+    if not known.stand_in or why is None:
+        return state, ()
+    state = _knowing(state, replace(_ended(known), told=known.told | {known.slow}))
+    if known.slow in known.told:
+        return state, ()
+    row = TimelineRow(
+        key=f"relief/{state.term}/{known.slow}",
+        kind=TimelineKind.LIMIT,
+        time=inputs.unix_s,
+        step=planning.progress_step(state),
+        actor=sharing.ACTOR,
+        reason=f"worker {known.slow} stays: no other could take its place on another node ({why})",
+        after={"worker_id": known.slow, "node_id": state.nodes.get(known.slow, "")},
+        cost_s=0.0,
+        steps_lost=0,
+    )
+    return state, (Note(row),)
+
+
+def relieve(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Let the stand-in take the place once it is ready; a group that changes otherwise needs none."""
+    known, plan = state.sharing.relief, state.plan
+    if not known.stand_in:
+        return None
+    facts = state.workers.get(known.stand_in)
+    if plan is None or facts is None or not _is_needed(state, inputs, plan, known):
+        return _knowing(state, _ended(known)), ()
+    if known.stand_in in membership.ready(state):
+        return _replaced(state, inputs, plan, known)
+    if facts.heard_s is None and now_s - facts.started_s > PLACE_S:
+        return resize.stop(_knowing(state, _ended(known)), [known.stand_in], now_s)
+    return state, ()
+
+
+def _is_needed(state: ControllerState, inputs: Inputs, plan: Plan, known: Relief) -> bool:
+    ids, is_over = plan.worker_ids, any(s.is_finished for s in membership.statuses(state))
+    is_same = known.slow in ids and known.stand_in not in ids and len(ids) == resize.wanted(state, inputs)
+    return is_same and plan.goal is Goal.TRAIN and not is_over
+
+
+def _replaced(state: ControllerState, inputs: Inputs, plan: Plan, known: Relief) -> Turned:
+    source = planning.member_source(state)
+    if source is None:
+        return state, ()
+    here, there = (state.nodes.get(worker_id, "") for worker_id in (known.slow, known.stand_in))
+    reason = (
+        f"worker {known.stand_in} on node {there} takes the place of worker {known.slow} on node {here}, "
+        "which held the others up whatever its part"
+    )
+    members = tuple(known.stand_in if worker_id == known.slow else worker_id for worker_id in plan.worker_ids)
+    draft = planning.Draft(
+        switch=Switch.AGREED,
+        members=members,
+        source=source,
+        cause=Cause(kind=TimelineKind.WORKER_JOINED, actor=sharing.ACTOR, reason=reason),
+        parts=dict.fromkeys(members, 1),
+    )
+    state, note = planning.issue(state, inputs, draft, plan)
+    return _knowing(state, replace(_ended(known), num_done=known.num_done + 1)), (note,)
+
+
+def _ended(known: Relief) -> Relief:
+    return replace(known, slow="", stand_in="")
+
+
+def _knowing(state: ControllerState, relief: Relief) -> ControllerState:
+    return replace(state, sharing=replace(state.sharing, relief=relief))
