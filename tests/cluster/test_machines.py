@@ -139,6 +139,62 @@ def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serv
     job.assert_nothing_broken()
 
 
+STRAGGLING_TASK = """
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+
+def build(config):
+    try:
+        (Path(config["folder"]) / "slow").touch(exist_ok=False)
+        pass_s = 0.2
+    except FileExistsError:
+        pass_s = 0.001
+    data = torch.utils.data.TensorDataset(torch.ones(4096, 2), torch.ones(4096, 1))
+
+    def loss(model, batch):
+        time.sleep(pass_s)
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    return TrainingTask(model=nn.Linear(2, 1), train_data=data, loss=loss)
+"""
+
+
+def test_who_holds_the_others_up_whatever_its_part_is_relieved_by_a_worker_on_the_other_machine(
+    attached: Serving, machines: Machines, tmp_path: Path
+) -> None:
+    wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(attached).keys(), 90)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(STRAGGLING_TASK)
+    say(attached, machines.there, "drain")  # so that both begin here
+    two = {"workers": {"min": 2, "max": 2}, "batch": {"global_size": 64}, "steps": 1_000_000}
+    job = Gated(attached, tmp_path, code=code, **two)
+    try:
+        wait_for("the first step", lambda: job.job()["progress"]["step"] > 0, 90)
+        say(attached, machines.there, "uncordon")
+        wait_for("its relief", lambda: "worker_joined" in job.kinds(), 180)
+        step = job.job()["progress"]["step"]
+        # A minute would not do for so many with the straggler.
+        wait_for("steps without it", lambda: job.job()["progress"]["step"] > step + 1000, 60)
+    finally:
+        say(attached, machines.there, "uncordon")
+        job.end()
+    named = next(row for row in job.timeline() if row["kind"] == "limit")
+    joined = next(row for row in job.timeline() if row["kind"] == "worker_joined")
+    slow = named["after"]["worker_id"]
+    assert named["reason"].startswith(f"worker {slow} cannot be balanced away")
+    assert joined["actor"] == "shares"
+    assert f"takes the place of worker {slow} on node" in joined["reason"]
+    assert joined["steps_lost"] == 0
+    assert "worker_lost" not in job.kinds()
+
+
 @pytest.fixture
 def afar(machines: Machines, tmp_path: Path) -> Iterator[Serving]:
     """Another service: its own node is the other machine, Ray's head is not."""

@@ -229,9 +229,9 @@ class MortalHands:
         method = getattr(self._hands, name)
 
         @functools.wraps(method)
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
             await self._pass(name, When.BEFORE)
-            answer = await method(*arguments)
+            answer = await method(*arguments, **options)
             await self._pass(name, When.AFTER)
             return answer
 
