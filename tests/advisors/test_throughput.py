@@ -42,7 +42,7 @@ def test_steps_between_measured_batches_are_told_to_a_few_percent(
     model = fit([machine.seen(layout(2, batch)) for batch in (32, 64, 256)])
     for batch in (32, 45, 128, 256):
         told = model.step_s(layout(2, batch))
-        assert told.seconds == pytest.approx(machine.times(layout(2, batch))[1], rel=0.08)
+        assert told.value == pytest.approx(machine.times(layout(2, batch))[1], rel=0.08)
 
 
 def test_the_error_bar_holds_the_truth_as_often_as_it_should() -> None:
@@ -52,7 +52,7 @@ def test_the_error_bar_holds_the_truth_as_often_as_it_should() -> None:
         machine = Machine(10 ** rng.uniform(-3, -2), 10 ** rng.uniform(-5, -4), 10 ** rng.uniform(-3.5, -2.5))
         model = fit([machine.seen(layout(2, batch), rng, 0.05) for batch in (32, 64, 128)])
         told = model.step_s(layout(2, 256))
-        num_held += abs(math.log(told.seconds / machine.times(layout(2, 256))[1])) <= 2 * told.error
+        num_held += abs(math.log(told.value / machine.times(layout(2, 256))[1])) <= 2 * told.error
     assert num_held >= 54
 
 
@@ -69,5 +69,5 @@ def test_what_nobody_has_seen_is_told_with_a_wide_error() -> None:
 def test_more_passes_cost_what_they_cost() -> None:
     machine = Machine(2e-3, 1e-4, 3e-3)
     model = fit([machine.seen(layout(2, 64)), machine.seen(layout(2, 128)), machine.seen(layout(2, 256, passes=4))])
-    told = model.step_s(layout(2, 512, passes=8)).seconds
+    told = model.step_s(layout(2, 512, passes=8)).value
     assert told == pytest.approx(machine.times(layout(2, 512, passes=8))[1], rel=0.1)

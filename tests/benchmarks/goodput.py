@@ -45,11 +45,11 @@ CASES = {
         config={"dim": 64, "layers": 2, "context": 32, "max_bytes": 400_000},
         lr=1e-3,
         metric="eval.loss",
-        target=2.4,
+        target=1.9,
         is_rising=False,
         eval_samples=4096,
-        most_samples=200_000,
-        bound_s=90.0,
+        most_samples=150_000,
+        bound_s=120.0,
     ),
 }
 

@@ -6,6 +6,7 @@ of the batch M0 that was asked for, where phi is the gradient noise scale (McCan
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -19,6 +20,13 @@ LEAST_GAIN = 1.05
 LEAST_STEPS_LEFT = 100
 RATIO = 2**0.5
 """Batches are weighed in steps of this factor, up to twice the largest that was measured: the next leap comes after."""
+
+LEAP = 4
+"""So many times the largest that was measured where that is better even at the worst: a rate that rises by more at once
+may throw off what was learned (Goyal et al. 2017, arXiv 1706.02677, section 2.2)."""
+
+NOISE_DOUBT = 2.0
+"""A noise scale of some tens of measurements is right to about this factor."""
 
 UNBOUNDED = 32
 """Without ``batch.max_global_size`` a batch grows to so many times ``batch.global_size`` at most."""
@@ -86,16 +94,16 @@ def advise(situation: Situation) -> Advice:
     gains = {batch: _gain(s, batch) for batch in _candidates(s)}
     if not gains:
         return Keep(reason=f"{now} samples a step stay: no other batch lies within its bounds.")
-    best = max(gains, key=lambda batch: gains[batch].seconds)
+    best = max(gains, key=lambda batch: gains[batch].value)
     gain = gains[best]
     told = (
-        f"{best} samples a step are expected to make progress {gain.seconds:.2f} times as fast as {now}: "
+        f"{best} samples a step are expected to make progress {gain.value:.2f} times as fast as {now}: "
         f"{_throughput_gain(s, best):.2f} times the samples a second, each worth "
         f"{_worth(s, best):.2f} times as much (noise scale {s.noise_scale:.0f} samples)"
     )
-    if gain.seconds < LEAST_GAIN:
+    if gain.value < LEAST_GAIN:
         return Keep(reason=f"{told}; {LEAST_GAIN} is the least that is worth a change.")
-    return Change(global_batch=best, reason=told, expected_gain=gain.seconds, error=gain.error)
+    return Change(global_batch=best, reason=told, expected_gain=gain.value, error=gain.error)
 
 
 def judge(before: Rate, now: Rate | None, worth: float, *, least_steps: int, most_steps: int) -> Verdict | None:
@@ -111,9 +119,20 @@ def judge(before: Rate, now: Rate | None, worth: float, *, least_steps: int, mos
 
 
 def _candidates(s: Situation) -> list[int]:
+    """Batches near what was measured, and those further off that are better than these even at the worst."""
+    reach = 2 * max(s.largest_measured, s.layout.global_batch)
+    allowed = _allowed(s, LEAP * max(s.largest_measured, s.layout.global_batch))
+    near = [batch for batch in allowed if batch <= reach]
+    likeliest = max((_gain(s, batch).value for batch in near), default=LEAST_GAIN)
+    if set(s.refused or ()) - set(allowed):
+        return near  # what was sure has been wrong already
+    return near + [batch for batch in allowed if batch > reach and _least_gain(s, batch) > likeliest]
+
+
+def _allowed(s: Situation, most: int) -> list[int]:
+    """Those within the bounds that were not refused."""
     now, workers = s.layout.global_batch, s.layout.num_workers
-    least = max(s.initial, workers)
-    most = min(s.most, 2 * max(s.largest_measured, now))
+    least, most = max(s.initial, workers), min(s.most, most)
     if most < least:
         return []
     found, batch = set(), float(least)
@@ -133,14 +152,20 @@ def _is_refused(s: Situation, batch: int) -> bool:
     return s.noise_scale <= 1.5 * noise if batch > s.layout.global_batch else s.noise_scale >= noise / 1.5
 
 
+def _least_gain(s: Situation, batch: int) -> float:
+    """What is left of a gain at the worst: a step two deviations longer, a noise scale that was told too large."""
+    longer = math.exp(2 * _gain(s, batch).error)
+    doubted = efficiency(batch, s.layout.global_batch, s.noise_scale / NOISE_DOUBT)
+    return _throughput_gain(s, batch) / longer * doubted
+
+
 def _gain(s: Situation, batch: int) -> Estimate:
-    here, there = s.model.step_s(s.layout), s.model.step_s(_layout(s, batch))
-    gain = batch / there.seconds / (s.layout.global_batch / here.seconds) * _worth(s, batch)
-    return Estimate(gain, max(here.error, there.error))
+    longer = s.model.times_as_long(_layout(s, batch), s.layout)
+    return Estimate(batch / s.layout.global_batch / longer.value * _worth(s, batch), longer.error)
 
 
 def _throughput_gain(s: Situation, batch: int) -> float:
-    return _gain(s, batch).seconds / _worth(s, batch)
+    return _gain(s, batch).value / _worth(s, batch)
 
 
 def _worth(s: Situation, batch: int) -> float:

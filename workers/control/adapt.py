@@ -71,7 +71,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         expected_gain=advice.expected_gain,
         error=advice.error,
     )
-    return replace(state, adapting=replace(known, trial=trial, changed_at=_cursor(state))), (note,)
+    return replace(state, adapting=adapting.change(replace(known, trial=trial), _cursor(state))), (note,)
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned | None:
@@ -83,7 +83,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     if verdict is None or now is None:
         return None
     noise = known.noise_scale or 0.0
-    known = replace(known, trial=None, num_judged=known.num_judged + 1, reviewed=known.num_seen)
+    known = replace(known, trial=None, num_judged=known.num_judged + 1)
     row = replace(
         adapting.row_of(trial, now, verdict, noise),
         key=f"{ACTOR}/{state.term}/{known.num_judged}",
@@ -92,7 +92,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     )
     if verdict.is_kept:
         return replace(state, adapting=known), (Note(row),)
-    known = replace(known, refused={**known.refused, trial.after: noise}, changed_at=_cursor(state))
+    known = adapting.change(replace(known, refused={**known.refused, trial.after: noise}), _cursor(state))
     state, note = _issue(
         replace(state, adapting=known),
         inputs,
@@ -143,10 +143,9 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
 
 
 def _has_rested(state: ControllerState) -> bool:
-    """Whether enough of an epoch was drawn since the last change, so that there are few in each."""
+    """Whether there were few enough changes in the last epoch."""
     epochs = [s.build.num_train for s in membership.statuses(state) if s.build is not None]
-    since = _cursor(state) - state.adapting.changed_at
-    return state.adapting.changed_at == 0 or since >= adapting.REST_EPOCHS * min(epochs, default=0)
+    return adapting.has_rested(state.adapting, _cursor(state), min(epochs, default=0))
 
 
 def _cursor(state: ControllerState) -> int:

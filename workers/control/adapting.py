@@ -26,8 +26,8 @@ MAX_JUDGE_STEPS = 80
 NUM_SETTLING = 3
 """Steps after a change that are not measured: memory is taken, libraries set themselves up."""
 
-REST_EPOCHS = 0.25
-"""Least share of an epoch between two changes, so that there are few of them in each."""
+MOST_AN_EPOCH = 4
+"""Changes; a share of an epoch between them instead would hold up a job over much data at what it began with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ class Trial:
 class Adapting:
     """Steps by layout; those at ``place`` in samples a second; noise scale; the change on trial.
 
-    ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` is the
-    cursor of the last change, ``refused`` maps batches that did not pay to the noise scale at which they did not.
+    ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` are the
+    cursors of the last changes, ``refused`` maps batches that did not pay to the noise scale at which they did not.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Adapting:
     trial: Trial | None = None
     num_judged: int = 0
     reviewed: int = 0
-    changed_at: int = 0
+    changed_at: tuple[int, ...] = ()
     refused: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -108,6 +108,16 @@ def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
         return None
     passes = record.num_passes or max(1, round(batch / workers / micro))
     return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
+
+
+def change(known: Adapting, cursor: int) -> Adapting:
+    """A change of the batch at this cursor."""
+    return replace(known, changed_at=(*known.changed_at, cursor)[-MOST_AN_EPOCH:])
+
+
+def has_rested(known: Adapting, cursor: int, epoch: int) -> bool:
+    """Whether another change at this cursor is not one too many within ``epoch`` samples."""
+    return len(known.changed_at) < MOST_AN_EPOCH or cursor - known.changed_at[0] >= epoch
 
 
 def rate(known: Adapting, num_steps: int = MAX_STEPS) -> Rate | None:
