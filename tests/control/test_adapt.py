@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 from tests.control.desk import Desk, build_info
-from workers.control.adapting import MIN_STEPS, MOST_AN_EPOCH, NUM_SETTLING
+from workers.advisors.throughput import Layout, Observation
+from workers.control.adapting import MIN_STEPS, MOST_AN_EPOCH, NUM_SETTLING, current
 from workers.lr import Decay
 from workers.plan import Plan, Switch, TimelineKind
 from workers.status import Phase, RoundRecord, TimelineRow
@@ -162,6 +163,26 @@ def test_another_plan_of_the_same_batch_and_group_leaves_its_trial_alone() -> No
     job.run(60)
     assert job.plans[2].until == 32 * STEPS // 2
     assert job.told(TimelineKind.PROBATION)[0].after["is_kept"]
+
+
+def test_what_was_measured_while_others_had_the_machine_does_not_make_larger_batches_look_cheap() -> None:
+    def busy_at_first(batch: int) -> float:
+        return 1e-3 * batch * (3.0 if batch == 32 else 1.0)
+
+    job = NoisyJob(busy_at_first, lambda _: 60.0).run(300)
+    assert job.batches[1] > 32
+    assert len(job.batches) == 2
+
+
+def test_steps_that_contradict_newer_ones_are_forgotten() -> None:
+    def seen(batch: int, step_s: float, num_passes: int = 1) -> Observation:
+        layout = Layout(num_workers=2, num_nodes=1, global_batch=batch, num_passes=num_passes)
+        return Observation(layout=layout, pass_s=step_s, step_s=step_s, num_steps=40)
+
+    now, slower, faster = seen(64, 0.1), seen(32, 0.2), seen(128, 0.05)
+    assert current([now, slower, faster]) == [now]
+    alike, split = seen(32, 0.105), seen(32, 0.2, num_passes=4)
+    assert current([now, alike, split, seen(128, 0.2)]) == [now, alike, split, seen(128, 0.2)]
 
 
 def test_noise_that_fades_makes_it_smaller_again() -> None:

@@ -26,6 +26,9 @@ MAX_JUDGE_STEPS = 80
 NUM_SETTLING = 3
 """Steps after a change that are not measured: memory is taken, libraries set themselves up."""
 
+DRIFT = 0.1
+"""By so much medians of some tens of steps differ on a machine that is left alone."""
+
 MOST_AN_EPOCH = 4
 """Changes; a share of an epoch between them instead would hold up a job over much data at what it began with."""
 
@@ -51,7 +54,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapting:
-    """Steps by layout; those at ``place`` in samples a second; noise scale; the change on trial.
+    """Steps by layout, the latest last; those at ``place`` in samples a second; noise scale; the change on trial.
 
     ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` are the
     cursors of the last changes, ``refused`` maps batches that did not pay to the noise scale at which they did not.
@@ -97,7 +100,8 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes
     times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]
     speeds = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
-    return replace(known, memory={**known.memory, layout: Steps(times_s=times_s)}, samples_per_s=speeds)
+    others = {other: steps for other, steps in known.memory.items() if other != layout}
+    return replace(known, memory={**others, layout: Steps(times_s=times_s)}, samples_per_s=speeds)
 
 
 def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
@@ -126,18 +130,38 @@ def rate(known: Adapting, num_steps: int = MAX_STEPS) -> Rate | None:
 
 
 def model(known: Adapting) -> throughput.Model:
-    """Fitted to all layouts that were measured; there must be one."""
+    """Fitted to the layouts that were measured; there must be one."""
     return throughput.fit(
-        [
-            Observation(
-                layout=layout,
-                pass_s=median(pass_s for pass_s, _ in steps.times_s),
-                step_s=median(step_s for _, step_s in steps.times_s),
-                num_steps=len(steps.times_s),
-            )
-            for layout, steps in known.memory.items()
-        ]
+        current(
+            [
+                Observation(
+                    layout=layout,
+                    pass_s=median(pass_s for pass_s, _ in steps.times_s),
+                    step_s=median(step_s for _, step_s in steps.times_s),
+                    num_steps=len(steps.times_s),
+                )
+                for layout, steps in list(known.memory.items())[::-1]
+            ]
+        )
     )
+
+
+def current(observations: Iterable[Observation]) -> list[Observation]:
+    """Without those that the machine has changed since; the newest first, and it stays.
+
+    More samples in as many passes do not take less time. Where they seem to, others took of the machine or left it.
+    """
+    kept = list[Observation]()
+    for old in observations:
+        if not any(_contradict(old, new) or _contradict(new, old) for new in kept):
+            kept.append(old)
+    return kept
+
+
+def _contradict(small: Observation, large: Observation) -> bool:
+    a, b = small.layout, large.layout
+    is_alike = (a.num_workers, a.num_nodes, a.num_passes) == (b.num_workers, b.num_nodes, b.num_passes)
+    return is_alike and a.global_batch < b.global_batch and small.step_s > (1.0 + DRIFT) * large.step_s
 
 
 def judge(known: Adapting, trial: Trial) -> Verdict | None:
