@@ -11,7 +11,7 @@ import pytest
 
 from tests.control.desk import Desk, build_info
 from workers.advisors.throughput import Layout, Observation
-from workers.control.adapting import MIN_STEPS, MOST_AN_EPOCH, NUM_SETTLING, current
+from workers.control.adapting import MIN_STEPS, MOST_AN_EPOCH, NUM_SETTLING, current, model
 from workers.lr import Decay
 from workers.plan import Plan, Switch, TimelineKind
 from workers.status import Phase, RoundRecord, TimelineRow
@@ -170,8 +170,9 @@ def test_what_was_measured_while_others_had_the_machine_does_not_make_larger_bat
         return 1e-3 * batch * (3.0 if batch == 32 else 1.0)
 
     job = NoisyJob(busy_at_first, lambda _: 60.0).run(300)
-    assert job.batches[1] > 32
-    assert len(job.batches) == 2
+    assert job.batches == [32, 64]
+    now = Layout(num_workers=2, num_nodes=1, global_batch=64, num_passes=1)
+    assert model(job.desk.state.adapting).step_s(now).value == pytest.approx(busy_at_first(64), rel=0.05)
 
 
 def test_steps_that_contradict_newer_ones_are_forgotten() -> None:
