@@ -11,7 +11,15 @@ import pytest
 
 from tests.control.desk import Desk, build_info
 from workers.advisors.throughput import Layout, Observation
-from workers.control.adapting import MIN_STEPS, MOST_AN_EPOCH, NUM_SETTLING, current, model
+from workers.control.adapting import (
+    JUDGE_STEPS,
+    MAX_JUDGE_STEPS,
+    MIN_STEPS,
+    MOST_AN_EPOCH,
+    NUM_SETTLING,
+    current,
+    model,
+)
 from workers.lr import Decay
 from workers.plan import Plan, Switch, TimelineKind
 from workers.status import Phase, RoundRecord, TimelineRow
@@ -153,6 +161,27 @@ def test_a_batch_that_turns_out_slower_is_taken_back_and_not_tried_again() -> No
     assert (back.before, back.after) == ({"global_batch": 64}, {"global_batch": 32, "noise_scale": 2000.0})
     assert len(job.batches) <= 7
     assert job.batches[-1] == 32
+
+
+def test_a_batch_that_is_neither_better_nor_worse_is_judged_in_the_end() -> None:
+    def even(batch: int) -> float:
+        return 0.01 * (batch / 32) * (0.9 if batch > 32 else 1.0)
+
+    job = NoisyJob(even, lambda _: 288.0, jitter=0.3)
+    while job.batches == [32]:
+        job.run(1)
+    assert job.run(NUM_SETTLING + MAX_JUDGE_STEPS + 5).told(TimelineKind.PROBATION)
+
+
+def test_a_short_burst_of_other_work_does_not_take_a_batch_back() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while job.batches == [32]:
+        job.run(1)
+    job.step_s = lambda batch: 3 * flat(batch)
+    job.run(NUM_SETTLING + JUDGE_STEPS + 1)
+    job.step_s = flat
+    job.run(100)
+    assert job.told(TimelineKind.PROBATION)[0].after["is_kept"]
 
 
 def test_another_plan_of_the_same_batch_and_group_leaves_its_trial_alone() -> None:

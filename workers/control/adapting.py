@@ -22,7 +22,12 @@ MIN_STEPS = 20
 """Steps under a plan before its batch is looked at."""
 
 JUDGE_STEPS = 15
-MAX_JUDGE_STEPS = 80
+MAX_JUDGE_STEPS = MAX_STEPS
+"""No more than are remembered: what is open then is decided by what is likelier."""
+
+LEAST_LOST_S = 1.0
+"""A batch is not taken back on fewer seconds: what else a machine does comes in bursts of about that length."""
+
 NUM_SETTLING = 3
 """Steps after a change that are not measured: memory is taken, libraries set themselves up."""
 
@@ -168,7 +173,11 @@ def judge(known: Adapting, trial: Trial) -> Verdict | None:
     """What the batch on trial came to, None while it is open."""
     noise = known.noise_scale or 0.0
     worth = goodput.efficiency(trial.after, trial.before, noise)
-    return goodput.judge(trial.rate, rate(known), worth, least_steps=JUDGE_STEPS, most_steps=MAX_JUDGE_STEPS)
+    now = rate(known)
+    verdict = goodput.judge(trial.rate, now, worth, least_steps=JUDGE_STEPS, most_steps=MAX_JUDGE_STEPS)
+    if verdict is None or now is None or verdict.is_kept or now.num_steps >= MAX_JUDGE_STEPS:
+        return verdict
+    return verdict if now.num_steps * trial.after >= LEAST_LOST_S * now.samples_per_s else None
 
 
 def row_of(trial: Trial, now: Rate, verdict: Verdict, noise_scale: float) -> TimelineRow:
