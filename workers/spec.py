@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationErro
 from workers.errors import FieldProblem, SpecError
 from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
+    BUILT_SCHEMES,
     ENTRYPOINT_PATTERN,
     ENV_PATTERN,
     MAX_SAMPLES,
@@ -194,7 +195,8 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
         )
         for key in spec.labels
     ]
-    return _length_problems(spec) + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
+    told = _length_problems(spec) + _exchange_problems(spec)
+    return told + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
 
 
 def _batch_rows(batch: BatchSpec, least: int) -> list[tuple[bool, str, str]]:
@@ -248,6 +250,15 @@ def _length_problems(spec: JobSpec) -> list[FieldProblem]:
 _INSTEAD = "not built yet; use "
 
 
+def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
+    """A scheme beyond the class of loss that is asked for beside it."""
+    asked = spec.communication
+    if isinstance(asked, str) or asked.loss_class != "lossless" or asked.scheme in ("auto", "none"):
+        return []
+    told = f"lossless allows none and auto, and the scheme is {asked.scheme}; use near_lossless, or scheme none"
+    return [FieldProblem("/communication/loss_class", told)]
+
+
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
     batch, spread = spec.batch, spec.parallelism
@@ -255,7 +266,7 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
     rows: list[tuple[bool, str, object, str]] = [
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
-        (scheme not in ("auto", "none"), "/communication", scheme, "auto or none"),
+        (scheme not in BUILT_SCHEMES, "/communication", scheme, f"one of {', '.join(BUILT_SCHEMES)}"),
         (
             isinstance(spec.communication, ExchangeSpec) and bool(spec.communication.options),
             "/communication/options",

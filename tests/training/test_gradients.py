@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
 from itertools import chain
 
 import pytest
@@ -15,24 +14,24 @@ from tests.training.fake_store import FakeStore
 from tests.training.test_world import in_threads, joined
 from workers.training.exchange import buckets
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.schemes import Dense
-from workers.training.world import Transfer, World
+from workers.training.exchange.residual import Residual
+from workers.training.exchange.schemes import Dense, InFlight
+from workers.training.world import World
 
 NUM_RANKS, NUM_LAYERS, WIDTH = 2, 4, 8
 NUM_PIECES = 2
 
 
-@dataclass
 class Told(Dense):
     """Notes when which bucket leaves, among what else is noted."""
 
-    events: list[str] = field(default_factory=list)
-    num_started: int = 0
+    def __init__(self) -> None:
+        super().__init__(Residual())
+        self.events: list[str] = []
 
-    def start(self, flat: torch.Tensor, num_gradients: int, world: World) -> Transfer | None:
-        self.events.append(f"bucket {self.num_started} leaves")
-        self.num_started += 1
-        return super().start(flat, num_gradients, world)
+    def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
+        self.events.append(f"bucket {number} leaves")
+        return super().start(number, flat, num_gradients, world)
 
 
 def piece(rank: int, number: int) -> torch.Tensor:

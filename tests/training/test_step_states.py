@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from workers.training.buffers import BufferState
+from workers.training.exchange.residual import Residual
 from workers.training.noise import Estimate, NoiseScale
 from workers.training.precision.scaler import GROWTH_INTERVAL, LossScaler
 from workers.training.state import StepState
@@ -54,6 +55,20 @@ def _batch_norm() -> Subject:
     return Subject(state, stage, lambda: [b.tolist() for b in model.buffers()])
 
 
+def _residual() -> Subject:
+    residual = Residual()
+
+    def stage() -> None:
+        residual.place(0, torch.zeros(3)).fill_(2.0)
+
+    def look() -> object:
+        kept = torch.zeros(3)
+        residual.add_to(0, kept)
+        return kept.tolist()
+
+    return Subject(residual, stage, look)
+
+
 class Rebinding(nn.Module):
     """Writes its buffer by assignment, as plain code does."""
 
@@ -80,7 +95,7 @@ def _rebound_buffer() -> Subject:
     return Subject(state, stage, lambda: model.mean.tolist())
 
 
-SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _batch_norm, _rebound_buffer]
+SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _residual, _batch_norm, _rebound_buffer]
 
 
 @pytest.mark.parametrize("make", SUBJECTS)

@@ -139,6 +139,11 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         ({"precision": "fp99"}, "/precision", "must be 'auto', 'fp32', 'bf16' or 'fp16' or a mapping (seen: 'fp99')"),
         ({"precision": 3}, "/precision", "must be 'auto', 'fp32', 'bf16' or 'fp16' or a mapping (seen: 3)"),
         ({"communication": "gzip"}, "/communication", "'local_steps' or a mapping (seen: 'gzip')"),
+        (
+            {"communication": {"scheme": "int4", "loss_class": "lossless"}},
+            "/communication/loss_class",
+            "lossless allows none and auto, and the scheme is int4; use near_lossless, or scheme none",
+        ),
         ({"communication": {"scheme": "gzip"}}, "/communication/scheme", "must be 'auto', 'none', 'bf16', 'fp16',"),
         ({"batch": {"micro_size": "big"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: 'big')"),
         ({"batch": {"micro_size": 0}}, "/batch/micro_size", "must be greater than 0 (seen: 0)"),
@@ -247,8 +252,10 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
     [
         ({"batch": {"lr_rule": "adascale"}}, {"/batch/lr_rule": "adascale is not built yet; use sqrt, linear or none"}),
         ({"precision": {"*": "fp32"}}, {"/precision": "a policy is not built yet; use auto, fp32, bf16 or fp16"}),
-        ({"communication": "int8"}, {"/communication": "int8 is not built yet; use auto or none"}),
-        ({"communication": {"scheme": "topk"}}, {"/communication": "topk is not built yet; use auto or none"}),
+        (
+            {"communication": {"scheme": "topk"}},
+            {"/communication": "topk is not built yet; use one of auto, none, bf16, fp16, int8, int4"},
+        ),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
         (
             {"communication": {"scheme": "none", "options": {"k": 1}}},

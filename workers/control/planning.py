@@ -111,7 +111,7 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     seen = membership.usable(state)
     tables = [b.device_seconds for i in worker_ids if (b := seen[i].build) is not None]
     scheme = spec.communication if isinstance(spec.communication, str) else spec.communication.scheme
-    auto = "auto: no compression is built yet, so gradients travel as they are, which every loss_class allows"
+    auto = "auto: no scheme is chosen by measurement yet, so gradients travel as they are"
     assert isinstance(spec.precision, str)
     assert isinstance(spec.batch.lr_rule, LrRule)
     return Plan(
@@ -130,7 +130,7 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
             decay=spec.lr_schedule.decay,
         ),
         precision=precision_advisor.choose_precision(spec.precision, tables),
-        exchange=Exchange(why=auto) if scheme == "auto" else Exchange(),
+        exchange=Exchange(why=auto) if scheme == "auto" else Exchange(scheme=scheme),
         cause=Cause(kind=TimelineKind.START, actor="controller", reason=""),
     )
 

@@ -15,7 +15,8 @@ from workers.training import buffers
 from workers.training.back_off import settle
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.schemes import Scheme, scheme_named
+from workers.training.exchange.registry import scheme_named
+from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.vector import GlobalSums
 from workers.training.mailbox import Mailbox, Position
 from workers.training.noise_meter import NoiseMeter
@@ -61,7 +62,7 @@ class Rounds:
 
     def join(self, world: World, plan: Plan) -> None:
         """Train in this world from now on; its members hold the same state."""
-        self._world, self._scheme = world, scheme_named(plan.exchange.scheme)
+        self._world = world
         self.adapt(plan)
         self._committed_s = time.perf_counter()
 
@@ -69,6 +70,8 @@ class Rounds:
         """Take over the sections of a plan that has come into force."""
         if self._setup.precision.apply(plan.precision):
             self._setup.micro.again()
+        if self._scheme is None or self._scheme.name != plan.exchange.scheme:
+            self._scheme = scheme_named(plan.exchange.scheme, self._state.residual)
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
 
     def restart_clock(self) -> None:
@@ -91,6 +94,7 @@ class Rounds:
         """
         assert self._world is not None
         exchange = self._ready_exchange()
+        self._state.residual.begin(1.0 if self._state.scaler is None else self._state.scaler.scale)
         part = Part(self._setup, self._mailbox, exchange, plan, self._world.rank)
         self._noise.compute(part, exchange)
         self._mailbox.set_phase(Phase.EXCHANGE)
@@ -184,7 +188,8 @@ class Rounds:
         """
         state, scaler = self._state, self._state.scaler
         may_redraw = scaler is not None and not scaler.is_at_minimum and sums.weight > 0
-        state.buffers.rollback()
+        for staged in (state.buffers, state.residual):
+            staged.rollback()
         if scaler is not None:
             scaler.commit()
         if may_redraw:

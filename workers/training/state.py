@@ -12,6 +12,7 @@ from torch import nn
 from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError
 from workers.training.buffers import BufferState
+from workers.training.exchange.residual import Residual
 from workers.training.noise import NoiseScale
 from workers.training.precision.scaler import LossScaler
 from workers.training.staging import Form, Place, Staging, forms
@@ -109,6 +110,7 @@ class TrainingState:
         self.scaler: LossScaler | None = None
         self.buffers = BufferState(model)
         self.noise = NoiseScale()
+        self.residual = Residual()
         self.lineage: int | None = None
         self.generation = 0
         self.round = 0
@@ -125,7 +127,7 @@ class TrainingState:
 
     def staged(self) -> list[StepState]:
         """All that stages: commit or roll back all of it."""
-        return [self.buffers, self.noise, *([] if self.scaler is None else [self.scaler])]
+        return [self.buffers, self.noise, self.residual, *([] if self.scaler is None else [self.scaler])]
 
     def set_lr(self, lr: float) -> None:
         """Set every group's learning rate, in the ratio to the base that the user's optimizer gave it."""
@@ -164,6 +166,7 @@ class TrainingState:
         self.load_weights(loaded.model)
         self._load_scaler(loaded.scaler)
         self.noise.load(loaded.noise)
+        self.residual.clear()
         self.round, self.cursor = loaded.round, loaded.cursor
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -192,6 +195,7 @@ class TrainingState:
         self._load_optimizer(exported["optimizer"])
         self._load_scaler(exported["scaler"])
         self.noise.load(exported["noise"])
+        self.residual.clear()
         self.buffers.track(exported["tracked"])
         self.buffers.anchor()
         for name, value in exported["position"].items():

@@ -114,6 +114,23 @@ class World:
         except RuntimeError as error:
             raise self.broken(error) from error
 
+    def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
+        """Begin to collect every rank's contiguous tensor in ``output``, a row for each. Raises WorldError."""
+        try:
+            return Transfer(self, self._live()._allgather_base(output, tensor))
+        except RuntimeError as error:
+            raise self.broken(error) from error
+
+    def all_to_all(self, output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
+        """Begin to send row i to rank i, and to collect its row for this rank in row i of ``output``.
+
+        Both are contiguous, with a row for each rank. Raises WorldError.
+        """
+        try:
+            return Transfer(self, self._live().alltoall_base(output, tensor, [], []))
+        except RuntimeError as error:
+            raise self.broken(error) from error
+
     def sum(self, tensor: torch.Tensor) -> None:
         """Sum a contiguous tensor over all ranks, in place. Raises WorldError."""
         transfer = self.all_reduce(tensor)

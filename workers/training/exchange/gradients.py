@@ -55,7 +55,7 @@ class GradientExchange:
 
     def join(self, world: World, scheme: Scheme) -> None:
         """Exchange within this world from the next round on."""
-        if world is self._world:
+        if world is self._world and scheme is self._scheme:
             return
         self._world, self._scheme = world, scheme
         buckets = [(bucket.flat, bucket.gradients.numel()) for bucket in self._layout.buckets]
@@ -103,13 +103,15 @@ class GradientExchange:
         self._fill = fill
         if self._error is not None:
             raise self._error
-        for bucket in self._layout.buckets:
+        for number, bucket in enumerate(self._layout.buckets):
             if not bucket.is_launched:
-                self._launch(bucket)
+                self._launch(number, bucket)
         waited_s = time.perf_counter()
-        for transfer in self._in_flight:
-            if transfer is not None:
-                transfer.wait()
+        under_way = [transfer for transfer in self._in_flight if transfer is not None]
+        for transfer in under_way:
+            transfer.forward()
+        for transfer in under_way:
+            transfer.wait()
         now_s = time.perf_counter()
         self._in_flight.clear()
         self._fill = None
@@ -176,15 +178,15 @@ class GradientExchange:
         if self._error is not None:
             return
         try:
-            for bucket in self._layout.buckets:
+            for number, bucket in enumerate(self._layout.buckets):
                 if bucket.num_missing > 0:
                     return
                 if not bucket.is_launched:
-                    self._launch(bucket)
+                    self._launch(number, bucket)
         except Exception as error:  # raised by finish: out of a hook it would look like an error of the user's model
             self._error = error
 
-    def _launch(self, bucket: Bucket) -> None:
+    def _launch(self, number: int, bucket: Bucket) -> None:
         assert self._world is not None
         assert self._scheme is not None
         if bucket is self._layout.buckets[-1] and self._fill is not None:
@@ -192,4 +194,4 @@ class GradientExchange:
         if not self._in_flight:
             self.started_s = time.perf_counter()
         bucket.is_launched = True
-        self._in_flight.append(self._scheme.start(bucket.flat, bucket.gradients.numel(), self._world))
+        self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
-from workers.errors import JobError
-from workers.training.state import StepState
-from workers.training.world import World
+from workers.training.exchange.residual import Residual
+from workers.training.world import Transfer, World
 
 
 class InFlight(Protocol):
-    """A bucket under way."""
+    """A bucket under way. All ranks forward and await the same buckets in the same order."""
+
+    def forward(self) -> None:
+        """Wait for the first of two hops and begin the second, where there are two. Raises WorldError."""
 
     def wait(self) -> None:
         """Wait until the bucket holds the sum, decoded in place. Raises WorldError."""
@@ -23,16 +24,14 @@ class Scheme(Protocol):
     """Encodes a bucket, sends it by a collective and decodes what comes back into the same memory.
 
     All ranks start the same buckets in the same order. The first ``num_gradients`` values may come
-    back approximately; those after them (the vector, buffers) must be summed as they are.
+    back approximately; those after them (the vector, buffers) must be summed as they are. What a scheme leaves out
+    of a bucket it may keep in the ``Residual``; what it finds there it must add.
     """
 
-    @property
-    def states(self) -> Sequence[StepState]:
-        """What the scheme remembers from round to round (residuals, factors), staged until the commit."""
-        ...
+    name: str
 
-    def start(self, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
-        """Send a bucket; None where the world is one rank. Raises WorldError."""
+    def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
+        """Send the layout's bucket of this number; None where the world is one rank. Raises WorldError."""
         ...
 
     def wire_bytes(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
@@ -40,23 +39,33 @@ class Scheme(Protocol):
         ...
 
 
+class Summed:
+    """One hop, which adds up in place."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+
+    def forward(self) -> None:
+        return
+
+    def wait(self) -> None:
+        self._transfer.wait()
+
+
 class Dense:
     """Gradients as they are, by all-reduce."""
 
-    states: Sequence[StepState] = ()
+    name = "none"
 
-    def start(self, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
-        return world.all_reduce(flat)
+    def __init__(self, residual: Residual) -> None:
+        self._residual = residual
+
+    def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
+        if not self._residual.is_empty:
+            self._residual.add_to(number, flat[:num_gradients])
+            self._residual.stage_nothing(number)
+        transfer = world.all_reduce(flat)
+        return None if transfer is None else Summed(transfer)
 
     def wire_bytes(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
         return 2.0 * flat.numel() * flat.element_size() * (num_ranks - 1) / num_ranks
-
-
-_SCHEMES: dict[str, type[Scheme]] = {"none": Dense}
-
-
-def scheme_named(name: str) -> Scheme:
-    """A fresh scheme of that name. Raises JobError for one that is not built."""
-    if name not in _SCHEMES:
-        raise JobError(f"the exchange scheme {name!r} is not built; use one of {', '.join(_SCHEMES)}")
-    return _SCHEMES[name]()

@@ -1,0 +1,199 @@
+"""The contract of every exchange scheme: the sum comes back, alike on all ranks, and nothing is lost for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.fake_store import FakeStore
+from tests.training.test_world import in_threads, joined
+from workers.training.exchange.registry import SCHEMES, scheme_named
+from workers.training.exchange.residual import Residual
+from workers.training.exchange.schemes import Scheme
+from workers.training.world import World
+
+NAMES = tuple(SCHEMES)
+WITH_RESIDUAL = ("int8", "int4")
+NUM_TAIL = 5
+# Of the root of the mean square of the sum, for a vector of the normal distribution.
+MOST_ERROR = {"none": 1e-6, "bf16": 4e-3, "fp16": 5e-4, "int8": 1.6e-2, "int4": 0.3}
+
+
+@dataclass
+class Rank:
+    """One rank's scheme, what it keeps, and its gradients of a round: the same for every run of a test."""
+
+    rank: int
+    world: World
+    numel: int
+    dtype: torch.dtype = torch.float32
+    residual: Residual = field(default_factory=Residual)
+    scheme: Scheme = field(init=False)
+
+    def take(self, name: str) -> Rank:
+        self.scheme = scheme_named(name, self.residual)
+        return self
+
+    def gradients(self, round: int, rank: int | None = None) -> torch.Tensor:
+        seed = 1000 * round + (self.rank if rank is None else rank)
+        return torch.randn(self.numel, generator=torch.Generator().manual_seed(seed)).to(self.dtype)
+
+    def exchange(self, round: int, loss_scale: float = 1.0, poison: float | None = None) -> torch.Tensor:
+        """What the gradients of a round become, and behind them the tail."""
+        flat = torch.zeros(self.numel + NUM_TAIL, dtype=self.dtype)
+        flat[: self.numel] = self.gradients(round) * loss_scale
+        flat[self.numel :] = torch.arange(NUM_TAIL) + self.rank
+        if poison is not None:
+            flat[self.numel // 2] = poison
+        self.residual.begin(loss_scale)
+        under_way = self.scheme.start(0, flat, self.numel, self.world)
+        if under_way is not None:
+            under_way.forward()
+            under_way.wait()
+        return flat
+
+    def truth(self, round: int) -> torch.Tensor:
+        return torch.stack([self.gradients(round, rank).double() for rank in range(self.world.size)]).sum(0)
+
+
+def ranks(size: int, numel: int, work: Callable[[Rank], Any], dtype: torch.dtype = torch.float32) -> list[Any]:
+    """``work`` in a thread a rank."""
+    store = FakeStore()
+
+    def run(rank: int) -> Any:
+        world = joined(store, rank, size, "1/1")
+        try:
+            return work(Rank(rank, world, numel, dtype))
+        finally:
+            world.leave()
+
+    results = in_threads(size, run)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_sum_comes_back_alike_on_all_ranks_and_the_tail_as_it_was_sent(name: str, size: int) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
+        return rank.take(name).exchange(0), rank.truth(0)
+
+    (first, truth), *others = ranks(size, 10_007, work)
+    for other, _ in others:
+        assert torch.equal(other, first)
+    sums, tail = first[:-NUM_TAIL].double(), first[-NUM_TAIL:]
+    assert tail.tolist() == [float(size * i + sum(range(size))) for i in range(NUM_TAIL)]
+    bound = MOST_ERROR["none"] if size == 1 else MOST_ERROR[name]
+    assert (sums - truth).square().mean().sqrt() <= bound * truth.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("numel", [0, 1, 3, 255, 257])
+@pytest.mark.parametrize("size", [2, 3])
+def test_buckets_of_any_length_arrive(name: str, numel: int, size: int) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
+        return rank.take(name).exchange(0), rank.truth(0)
+
+    for flat, truth in ranks(size, numel, work):
+        torch.testing.assert_close(flat[:numel].double(), truth, atol=1.0 if name == "int4" else 0.1, rtol=0.0)
+        assert flat[numel:].tolist() == [float(size * i + sum(range(size))) for i in range(NUM_TAIL)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_gradients_of_any_format_travel(name: str, dtype: torch.dtype) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
+        return rank.take(name).exchange(0), rank.truth(0)
+
+    for flat, truth in ranks(3, 1000, work, dtype):
+        error = (flat[:-NUM_TAIL].double() - truth).square().mean().sqrt() / truth.square().mean().sqrt()
+        assert error <= MOST_ERROR[name] + (8e-3 if dtype is torch.bfloat16 else 0.0)
+        assert flat[-NUM_TAIL:].tolist() == [float(3 * i + 3) for i in range(NUM_TAIL)]
+
+
+@pytest.mark.parametrize("name", WITH_RESIDUAL)
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_left_out_comes_later_and_a_dense_round_brings_the_rest(name: str, size: int) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        rank.take(name)
+        received, truth = torch.zeros(rank.numel, dtype=torch.float64), torch.zeros(rank.numel, dtype=torch.float64)
+        for round in range(12):
+            received += rank.exchange(round)[:-NUM_TAIL].double()
+            truth += rank.truth(round)
+            rank.residual.commit()
+        late = (received - truth).square().mean().sqrt() / rank.truth(0).square().mean().sqrt()
+        rank.take("none")
+        received += rank.exchange(12)[:-NUM_TAIL].double()
+        truth += rank.truth(12)
+        rank.residual.commit()
+        assert rank.residual.is_empty
+        return late, received, truth
+
+    for late, received, truth in ranks(size, 5000, work):
+        assert 1e-4 < late < MOST_ERROR[name] * 1.5  # of one round: errors of twelve do not add up
+        torch.testing.assert_close(received, truth, atol=2e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_on_one_rank_is_so_on_all_and_leaves_no_trace(name: str, poison: float) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        rank.take(name)
+        rank.exchange(0)
+        rank.residual.commit()
+        spoilt = rank.exchange(1, poison=poison if rank.rank == 1 else None)
+        rank.residual.rollback()
+        return spoilt, rank.exchange(2), torch.zeros(0)
+
+    def undisturbed(rank: Rank) -> torch.Tensor:
+        rank.take(name)
+        rank.exchange(0)
+        rank.residual.commit()
+        return rank.exchange(2)
+
+    expected = ranks(3, 1000, undisturbed)[0]
+    for spoilt, after, _ in ranks(3, 1000, work):
+        assert not spoilt[:-NUM_TAIL].isfinite().all()
+        assert spoilt[-NUM_TAIL:].isfinite().all()
+        assert torch.equal(after, expected)
+
+
+@pytest.mark.parametrize("name", WITH_RESIDUAL)
+def test_what_is_kept_follows_the_loss_scale(name: str) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled, plain = Residual(), Residual()
+        sums = []
+        for residual, scales in ((scaled, (1024.0, 1024.0, 8.0)), (plain, (1.0, 1.0, 1.0))):
+            rank.residual = residual
+            rank.take(name)
+            for round, scale in enumerate(scales):
+                last = rank.exchange(round, loss_scale=scale)[:-NUM_TAIL] / scale
+                residual.commit()
+            sums.append(last)
+        return sums[0], sums[1]
+
+    for scaled, plain in ranks(3, 1000, work):
+        assert torch.equal(scaled, plain)  # powers of two change no digit
+
+
+def test_a_codec_scales_each_block_by_itself() -> None:
+    def work(rank: Rank) -> torch.Tensor:
+        rank.take("int4")
+        flat = torch.zeros(512 + NUM_TAIL)
+        flat[:256], flat[256:512] = 1e-6, 1e6
+        flat[7] = 0.0
+        under_way = rank.scheme.start(0, flat, 512, rank.world)
+        assert under_way is not None
+        under_way.wait()
+        return flat[:512]
+
+    for sums in ranks(2, 512, work):
+        torch.testing.assert_close(sums[:7], torch.full((7,), 2e-6), rtol=1e-5, atol=0.0)
+        assert sums[7] == 0.0
+        torch.testing.assert_close(sums[256:], torch.full((256,), 2e6), rtol=1e-5, atol=0.0)

@@ -1,0 +1,75 @@
+"""What compression left out of this rank's gradients, kept to be added to the next ones.
+
+Error feedback (Karimireddy et al. 2019, arXiv 1901.09847, algorithm 2): with p = g + e the rank sends C(p) and keeps
+e = p - C(p), so that what all ranks sent so far and what they keep is always the sum of their gradients.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+class Residual:
+    """A ``StepState`` of one rank: a flat tensor for each bucket of the layout, by the bucket's number.
+
+    Residuals are in the units of the gradients, which a loss scale multiplies: ``begin`` tells that of a round.
+    A newcomer, and whoever restores a checkpoint, begins without any.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, torch.Tensor] = {}
+        self._staged: dict[int, torch.Tensor | None] = {}
+        self._spare: dict[int, torch.Tensor] = {}
+        self._held_scale = self._scale = 1.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept."""
+        return not self._held
+
+    def begin(self, loss_scale: float) -> None:
+        """The coming round's gradients are multiplied by this."""
+        self._scale = loss_scale
+
+    def add_to(self, number: int, values: torch.Tensor) -> None:
+        """Add what is kept of a bucket to its gradients, in place."""
+        held = self._held.get(number)
+        if held is not None:
+            values.add_(held.view(-1)[: values.numel()], alpha=self._scale / self._held_scale)
+
+    def place(self, number: int, like: torch.Tensor) -> torch.Tensor:
+        """Memory of ``like``'s shape in fp32 for what this round leaves out of a bucket; it counts as staged.
+
+        The first values are the gradients', in their order; what follows them is padding.
+        """
+        place = self._spare.pop(number, None)
+        if place is None or place.shape != like.shape:
+            place = torch.empty_like(like, dtype=torch.float32)
+        self._staged[number] = place
+        return place
+
+    def stage_nothing(self, number: int) -> None:
+        """This round leaves nothing out of a bucket."""
+        if number in self._held:
+            self._staged[number] = None
+
+    def commit(self) -> None:
+        for number, staged in self._staged.items():
+            old = self._held.pop(number, None)
+            if staged is not None:
+                self._held[number] = staged
+            if staged is not None and old is not None:
+                self._spare[number] = old
+        if self._staged:
+            self._held_scale = self._scale
+        self._staged.clear()
+
+    def rollback(self) -> None:
+        self._spare |= {number: staged for number, staged in self._staged.items() if staged is not None}
+        self._staged.clear()
+
+    def clear(self) -> None:
+        """Forget everything: the state is somebody else's, or of another time."""
+        self._held.clear()
+        self._staged.clear()
+        self._spare.clear()
