@@ -1,0 +1,155 @@
+"""One rank of the exchange's benchmark: recorded gradients of a GPT, exchanged by torch's DDP and by every scheme.
+
+All of them run the same backward pass, which gives each parameter its recorded gradient and computes next to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.benchmarks.links import PORT
+from workers.recipes.chargpt import Gpt, GptOptions
+from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.registry import SCHEMES, scheme_named
+from workers.training.exchange.residual import Residual
+from workers.training.world import Seat, World
+
+OPTIONS = GptOptions(dim=256, layers=6, heads=4, context=64)
+WARM_UP = 3  # PowerSGD sends everything in its first two
+TIMEOUT_S = 300.0
+POWER_SGD = "ddp powersgd 4"
+RIVALS = ("ddp", "ddp bf16", POWER_SGD)
+
+
+class StoreOfTorch:
+    """``StoreCalls`` by torch's own store."""
+
+    def __init__(self, store: dist.TCPStore, address: str) -> None:
+        self._store, self.address = store, address
+
+    def set(self, group: str, key: str, value: bytes) -> None:
+        self._store.set(f"{group}/{key}", value)  # type: ignore[arg-type]  # takes bytes as well
+
+    def get(self, group: str, key: str, timeout_s: float) -> bytes:
+        self._store.wait([f"{group}/{key}"], timedelta(seconds=timeout_s))
+        return self._store.get(f"{group}/{key}")
+
+    def add(self, group: str, key: str, amount: int) -> int:
+        return self._store.add(f"{group}/{key}", amount)
+
+    def check(self, group: str, keys: list[str]) -> bool:
+        return self._store.check([f"{group}/{key}" for key in keys])
+
+
+class Replay(nn.Module):
+    """Parameters whose gradients are those of a GPT on random bytes; a rank has its own."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        model = Gpt(OPTIONS)
+        torch.manual_seed(rank)
+        ids_BT = torch.randint(0, 256, (4, OPTIONS.context + 1))
+        logits_BTV = model(ids_BT[:, :-1])
+        nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten()).backward()
+        self.recorded = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        self.replayed = nn.ParameterList(torch.zeros_like(gradient) for gradient in self.recorded)
+
+    def forward(self) -> torch.Tensor:
+        pairs = zip(self.replayed, self.recorded, strict=True)
+        return torch.stack([torch.dot(p.view(-1), g.view(-1)) for p, g in pairs]).sum()
+
+
+def rival(name: str, replay: Replay) -> Callable[[], None]:
+    """A step of DDP with one of torch's own hooks."""
+    # Its PowerSGD begins collectives in callbacks, which with several buckets come in any order: gloo then ends ranks.
+    model = DistributedDataParallel(replay, bucket_cap_mb=100 if name == POWER_SGD else None)
+    if name == "ddp bf16":
+        # DDP refuses this hook by its name where gloo is to carry it, and gloo carries it.
+        unnamed: Any = lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)  # noqa: E731
+        model.register_comm_hook(None, unnamed)  # type: ignore[no-untyped-call]
+    elif name == POWER_SGD:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)  # type: ignore[no-untyped-call]
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)  # type: ignore[no-untyped-call]
+
+    def step() -> None:
+        for parameter in replay.replayed:
+            parameter.grad = None
+        model().backward()
+
+    return step
+
+
+def ours(name: str, replay: Replay, world: World) -> Callable[[], None]:
+    """A step of one of our schemes; what it leaves out is kept for the next."""
+    residual = Residual()
+    exchange = GradientExchange([*replay.named_parameters()], 0)
+    exchange.join(world, scheme_named(name, residual))
+
+    def step() -> None:
+        exchange.clear()
+        exchange.arm(lambda: None)
+        replay().backward()
+        exchange.finish(lambda: None)
+        residual.commit()
+
+    return step
+
+
+def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], None]]:
+    """All of them, by name; each has its own parameters."""
+    seat = Seat(group="bench", rank=given.rank, size=given.size, backend="gloo", device=torch.device("cpu"))
+    world = World(seat, StoreOfTorch(store, given.address))
+    world.connect()
+    steps = {name: rival(name, Replay(given.rank)) for name in RIVALS}
+    return steps | {name: ours(name, Replay(given.rank), world) for name in SCHEMES}
+
+
+def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], None]]) -> None:
+    """Rounds in which everybody has one step, in an order of its own; rank 0 prints seconds and bytes of each."""
+    counter, rng = Path(given.counter), random.Random(0)
+    for round in range(WARM_UP + given.rounds):
+        order = [*steps]
+        rng.shuffle(order)
+        for name in order:
+            dist.barrier()
+            before, began_s = int(counter.read_text()), time.perf_counter()
+            steps[name]()
+            took = torch.tensor([time.perf_counter() - began_s, 0.0], dtype=torch.float64)
+            took[1] = int(counter.read_text()) - before
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            if given.rank == 0 and round >= WARM_UP:
+                print(json.dumps({"name": name, "seconds": took[0].item(), "bytes": took[1].item()}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("--rank", "--size", "--rounds"):
+        parser.add_argument(name, type=int, required=True)
+    for name in ("--address", "--master", "--counter"):
+        parser.add_argument(name, required=True)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    bound = timedelta(seconds=TIMEOUT_S)
+    store = dist.TCPStore(given.master, PORT, given.size, given.rank == 0, bound)
+    dist.init_process_group("gloo", store=store, rank=given.rank, world_size=given.size, timeout=bound)
+    measure(given, contenders(given, store))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
