@@ -114,6 +114,19 @@ SUCCEEDING: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"precision": "bf16"},
 }
 
+DIGITS = {
+    "entrypoint": "workers.recipes.digits:build",
+    "bundle": None,
+    "steps": 60,
+    "workers": 2,
+    "batch": {"global_size": 64, "micro_size": 32},
+    "optimizer": {"lr": 3e-3},
+}
+EXCHANGING: Mapping[str, Mapping[str, Any]] = {
+    "dense": {**DIGITS, "communication": "none"},
+    "int4": {**DIGITS, "communication": {"scheme": "int4"}},
+}
+
 
 class Jobs:
     """All jobs by name."""
@@ -173,14 +186,14 @@ def jobs(served: Serving) -> Iterator[Jobs]:
     with served.client() as client:
         made = Jobs(client)
         try:
-            for name, changes in SUCCEEDING.items():
+            for name, changes in (SUCCEEDING | EXCHANGING).items():
                 made.submit(name, **changes)
             for name, failing in FAILING.items():
                 made.submit(name, **failing.spec)
             made.wait("first")
             origin = {"job": made.id_of("first")}
             made.submit("heir", init_from=origin, optimizer={"lr": STANDSTILL}, precision="auto")
-            made.wait(*SUCCEEDING, *FAILING, "heir")
+            made.wait(*SUCCEEDING, *EXCHANGING, *FAILING, "heir")
             yield made
         finally:
             made.end()
@@ -230,6 +243,17 @@ def test_a_precision_that_is_asked_for_is_what_it_computes_in(jobs: Jobs, name: 
     assert all(("loss_scale" in point["values"]) == (asked == "fp16") for point in points)
     assert points[-1]["values"]["loss"] < points[0]["values"]["loss"]
     assert {str(numbers.dtype) for numbers in load_file(weights(jobs, name, tmp_path)).values()} == {"float32"}
+
+
+def test_gradients_in_four_bits_train_as_well_and_take_an_eighth_of_the_bytes(jobs: Jobs) -> None:
+    points = {name: jobs.of(name, "metrics")["points"] for name in EXCHANGING}
+    for name, (first, *_, last) in points.items():
+        assert (jobs.job(name)["state"], jobs.job(name)["reason"]) == ("SUCCEEDED", None)
+        assert last["values"]["loss"] < first["values"]["loss"] / 4
+    (start,) = [row for row in jobs.of("int4", "timeline")["timeline"] if row["kind"] == "start"]
+    assert start["after"]["communication"] == {"scheme": "int4", "why": "asked for in the spec"}
+    dense, int4 = (points[name][0]["values"]["wire_bytes"] for name in ("dense", "int4"))
+    assert 7.0 < dense / int4 < 8.0
 
 
 def test_a_job_begins_with_the_weights_of_the_one_that_it_names(jobs: Jobs, tmp_path: Path) -> None:
