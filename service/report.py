@@ -25,12 +25,28 @@ _COMPARED: Mapping[str, str] = {"workers": "Workers", "global_batch": "Global ba
 _Numbers: TypeAlias = Sequence[float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When a change came into force: after ``samples`` were drawn where that is known, else by the clock.
+
+    ``time`` is when it was decided, in Unix seconds; until all workers have agreed, steps are as before.
+    """
+
+    time: float
+    samples: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Points of one lineage up to a change and after it, by growing round."""
+    """Points of one lineage before a change came into force and since, by growing round."""
 
     before: Sequence[Point]
     after: Sequence[Point]
+
+
+def moment_of(row: TimelineEntry, global_size: int) -> Moment:
+    """When a row's change came into force; its step is that of the first round under it once its price is known."""
+    return Moment(time=row.time, samples=None if row.cost_s is None else row.step * global_size)
 
 
 def is_judged(row: TimelineEntry) -> bool:
@@ -46,13 +62,18 @@ def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Do
     out. ``low`` and ``high`` are two standard errors of the ratio of two medians away from the gain, from their median
     absolute deviations. None where there are too few steps.
     """
-    changes = [row.time for row in rows if row.kind in KINDS and _changed(row) is not None]
-    return [_section(row, near.get(row.seq, Near((), ())), _span(row, changes)) for row in rows if is_judged(row)]
+    begins = {
+        row.seq: near[row.seq].after[0].round
+        for row in rows
+        if row.kind in KINDS and _changed(row) is not None and row.seq in near and near[row.seq].after
+    }
+    return [_section(row, near.get(row.seq, Near((), ())), _span(row, begins)) for row in rows if is_judged(row)]
 
 
-def _span(row: TimelineEntry, changes: Sequence[float]) -> tuple[float, float]:
-    """From the change before a row to the one after it, in Unix seconds."""
-    earlier, later = [t for t in changes if t < row.time], [t for t in changes if t > row.time]
+def _span(row: TimelineEntry, begins: Mapping[int, int]) -> tuple[float, float]:
+    """From the first round of the change before a row to that of the one after it; ``begins`` has them by ``seq``."""
+    earlier = [first for seq, first in begins.items() if seq < row.seq]
+    later = [first for seq, first in begins.items() if seq > row.seq]
     return max(earlier, default=float("-inf")), min(later, default=float("inf"))
 
 
@@ -64,8 +85,8 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
         return {**about, **_of_trials(row, trials)}
     key = _changed(row)
     assert key is not None
-    before = _numbers([p for p in near.before if p.time > span[0]], key, row.before.get(key))
-    after = _numbers([p for p in near.after if p.time < span[1]], key, row.after.get(key))[_NUM_SETTLING:]
+    before = _numbers([p for p in near.before if p.round >= span[0]], key, row.before.get(key))
+    after = _numbers([p for p in near.after if p.round < span[1]], key, row.after.get(key))[_NUM_SETTLING:]
     name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
     worth = _worth(row)
     return {**about, "name": name, **_compared(before, after, worth), "evidence": _evidence(row, before, after, worth)}

@@ -16,7 +16,7 @@ from service.jobs import Jobs
 from service.logs import Kept, LogText, log_text, tail_text
 from service.rank_history import AttemptSpan
 from service.records import JobFilter, JobRow, Point
-from service.report import NUM_POINTS, is_judged, sections
+from service.report import NUM_POINTS, is_judged, moment_of, sections
 from service.states import PLACED_STATES, JobState
 from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
@@ -126,10 +126,11 @@ class Telemetry:
 
     async def report(self, job_id: str) -> Document:
         """``{sections}``: what the newest changes did to the job's throughput. Raises NotFoundError."""
-        await self._jobs.get(job_id)
+        job = await self._jobs.get(job_id)
         rows = await self._store.timeline_newest(job_id, MAX_NEWEST_CHANGES, 1)
         judged = [row for row in reversed(rows) if is_judged(row)][-MAX_JUDGED_CHANGES:]
-        near = await self._store.near(job_id, {row.seq: row.time for row in judged}, NUM_POINTS)
+        moments = {row.seq: moment_of(row, job.spec.batch.global_size) for row in judged}
+        near = await self._store.near(job_id, moments, NUM_POINTS)
         return {"sections": sections(judged, near)}
 
     async def logs(self, job_id: str, query: LogQuery) -> LogText:

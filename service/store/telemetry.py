@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, se
 
 from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
-from service.report import Near
+from service.report import Moment, Near
 from service.store.database import Database
 from service.store.moves import fetch_job
 from service.store.near import points_near
@@ -86,8 +86,8 @@ class TelemetryStore:
 
         return await asyncio.to_thread(_points_of, await self._database.read(work))
 
-    async def near(self, job_id: str, moments: Mapping[int, float], limit: int) -> dict[int, Near]:
-        """At most ``limit`` points a side of each moment (Unix seconds), by the moments' keys."""
+    async def near(self, job_id: str, moments: Mapping[int, Moment], limit: int) -> dict[int, Near]:
+        """At most ``limit`` points a side of each moment, by the moments' keys."""
 
         def work(conn: Connection) -> dict[int, tuple[Sequence[_PointRow], Sequence[_PointRow]]]:
             parts = visible_parts(conn, job_id)

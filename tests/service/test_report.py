@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from service.api.shapes import Report
+from service.api.shapes import Report, ReportSection
 from service.records import Point, TimelineEntry
 from service.report import NUM_POINTS, Near, is_judged, sections
 from service.services import Services
@@ -17,7 +17,7 @@ from service.words import gain
 from tests.service.given import START_S, leader, placed, record, row, snapshot
 from tests.service.query_plans import bad_steps, noted_statements, num_rows
 from workers.plan import TimelineKind
-from workers.status import RoundRecord
+from workers.status import RoundRecord, TimelineRow
 
 
 def entry(seq: int = 1, time: float = 100.0, kind: str = "resize", **sides: Any) -> TimelineEntry:
@@ -114,7 +114,7 @@ async def test_the_report_of_a_long_job_reads_only_the_steps_around_its_changes(
 ) -> None:
     fence = await leader(services.store)
     job = await placed(services.store, fence)
-    change = replace(row("plan/1/2", cost_s=0.1), time=START_S + 600.5, kind=TimelineKind.RESIZE)
+    change = replace(row("plan/1/2", cost_s=0.1), time=START_S + 600.5, step=600, kind=TimelineKind.RESIZE)
     # Thinned here and there, as buffers that nobody fetched are.
     rounds = [n for n in range(1, 1001) if n % 7 or n > 900]
     records = [told_at(n, 100.0 if n <= 600 else 150.0, 1 if n <= 600 else 2) for n in rounds]
@@ -138,6 +138,33 @@ async def test_the_report_of_a_long_job_reads_only_the_steps_around_its_changes(
     page = (await client.get(f"/jobs/{job.id}?tab=report")).text
     assert "Workers 1 → 2" in page
     assert "1.50 (1.50 to 1.50)" in page
+
+
+@pytest.mark.anyio
+async def test_steps_that_ran_while_a_change_was_agreed_count_as_before_it(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    """Of other parts no step tells; a row is written when they are decided, and many short steps earlier."""
+    fence = await leader(services.store)
+    job = await placed(services.store, fence)
+    records = [told_at(n, 100.0 if n <= 540 else 150.0, 2) for n in range(1, 701)]
+    decided = replace(
+        row("plan/1/2", kind=TimelineKind.BATCH),
+        time=START_S + 500.5,
+        actor="shares",
+        before={"parts": [16, 16]},
+        after={"parts": [24, 8]},
+    )
+
+    async def told(change: TimelineRow) -> ReportSection:
+        await services.store.reconciler.fold(snapshot(job, records, timeline=(change,)), fence)
+        [section] = Report.model_validate((await client.get(f"/api/v1/jobs/{job.id}/report")).json()).sections
+        return section
+
+    assert (await told(decided)).gain == 1.0  # by the clock, as nobody knows yet when it came into force
+    section = await told(replace(decided, step=540, cost_s=0.0))
+    assert (section.gain, section.before, section.after) == (1.5, 100.0, 150.0)
+    assert section.num_measured == 2 * NUM_POINTS - 2
 
 
 @pytest.mark.anyio
