@@ -228,6 +228,28 @@ def test_memory_that_runs_out_after_gradients_have_left_ends_the_round_for_all()
     assert min(reference.distance(plain.model, m) for m in models) < 1e-10
 
 
+def test_memory_that_a_measured_round_alone_lacks_in_mid_exchange_leaves_the_micro_batches_their_size() -> None:
+    models: list[nn.Module] = []
+
+    def task() -> TrainingTask:
+        model = wide(lambda: bool(model.last.weight._backward_hooks))  # as while the gradient noise is measured
+        models.append(model)
+        return TrainingTask(model=model, train_data=Regression(SAMPLES, DTYPE), loss=mse, optimizer=sgd)
+
+    with job(Script(task=task)) as group:
+        workers = group.start(2)
+        group.train(workers)
+        for _ in range(2):  # measured with less memory, too
+            assert StopCause.MEMORY in causes(group.await_break(workers)).values()
+            group.train(workers)
+        statuses = group.await_done(workers)
+        assert [s.micro_changes for s in statuses.values()] == [(), ()]
+        losses = group.losses()
+    plain = expected(model=wide(lambda: False))
+    assert losses == pytest.approx(plain.losses, abs=1e-10)
+    assert all(reference.distance(plain.model, m) < 1e-10 for m in models)
+
+
 def test_a_loss_that_is_not_finite_is_passed_over_and_told() -> None:
     models: list[nn.Module] = []
     once, calls = Once(), [0]

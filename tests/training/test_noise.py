@@ -182,10 +182,11 @@ def test_one_round_tells_the_definition_whatever_the_shares_the_clipping_and_the
     assert told[2] == pytest.approx(expected.variance * per_sample / expected.signal, **tolerance)
 
 
-@pytest.mark.parametrize("is_host", [True, False])
+@pytest.mark.parametrize(("is_host", "is_frugal"), [(True, False), (False, False), (True, True)])
 def test_an_adam_like_optimizer_is_measured_by_what_it_divides_by(
-    is_host: bool, monkeypatch: pytest.MonkeyPatch
+    is_host: bool, is_frugal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gradient_squares, "_SLICE_NUMEL", 20)
     monkeypatch.setattr(gradient_squares, "_is_on_host", lambda parameters: is_host)
     model, memory = mlp(torch.float64), dict[int, torch.Tensor]()
     idle = nn.Parameter(torch.ones(3, dtype=torch.float64))
@@ -196,7 +197,7 @@ def test_an_adam_like_optimizer_is_measured_by_what_it_divides_by(
     assert not Measure(parameters, optimizer, memory).is_preconditioned  # too young
     for batch in batches[MIN_STEPS - 1 : -1]:  # another measure before that one, of what is no longer so
         reference.train(model, optimizer, iter([batch]), mse)
-        measure = Measure(parameters, optimizer, memory)
+        measure = Measure(parameters, optimizer, memory, is_frugal=is_frugal)
         before = measure.square_of_all([torch.ones_like(p) for p in parameters])
     optimizer.zero_grad()
 

@@ -245,7 +245,8 @@ def _cause(state: ControllerState, num_members: int) -> Cause:
         count = f" (failure {state.failures.num}, {state.spec.retry.max_failures} are allowed)"
         return Cause(kind=TimelineKind.FAILURE, actor="controller", reason=reason + count + _besides(state))
     if memory:
-        reason = "a worker ran out of memory in mid-exchange and goes on with half its micro-batch"
+        told = next((r.failure.message for r in memory if r.failure is not None), "memory ran out in mid-exchange")
+        reason = f"on a worker {told}"
         return Cause(kind=TimelineKind.BATCH, actor="controller", reason=reason + _besides(state))
     if spurned := [r.failure.message for r in _reports(state) if r.cause is StopCause.DONOR and r.failure]:
         reason = f"{spurned[0]}; the job trains on with its own"

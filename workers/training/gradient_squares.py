@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from workers.errors import described
+from workers.training import memory
 from workers.training.exchange.vector import NoiseSums
 
 MIN_STEPS = 5
@@ -24,6 +26,9 @@ the moment of the steps before lacks: a number whose gradients were all next to 
 
 _HOST_NUMEL, _DEVICE_NUMEL = 1, 2**22
 """So many numbers are measured at a time: on a CPU each gradient while it is in the cache, else many in few kernels."""
+
+_SLICE_NUMEL = 2**16
+"""So many numbers at a time, or a row of them, where memory is short."""
 
 _MAX_KEPT_NUMEL = 2**24
 """For models up to this size what to multiply by is computed once a round, in memory that stays: 64 MiB at most."""
@@ -49,21 +54,29 @@ class Measure:
         self,
         parameters: Sequence[nn.Parameter],
         optimizer: torch.optim.Optimizer,
-        memory: dict[int, torch.Tensor],
+        kept: dict[int, torch.Tensor],
+        *,
+        is_frugal: bool = False,
     ) -> None:
-        """``memory`` is to be that of the measure before, since fresh memory costs more than the arithmetic in it."""
+        """``kept`` is to be that of the measure before, since fresh memory costs more than the arithmetic in it.
+
+        ``is_frugal``: slower, and hardly any memory is taken.
+        """
         moments = _moments(parameters, optimizer)
         self.is_preconditioned = moments is not None
         self._moments = moments or [None] * len(parameters)
         self.indexes = [i for i, m in enumerate(self._moments) if m is not None or moments is None]
         self._is_small = sum(p.numel() for p in parameters) <= _MAX_KEPT_NUMEL
-        self._memory = memory
+        self._kept = kept
         self._known: set[int] = set()
         self._is_host = _is_on_host(parameters)
-        self.portion_numel = _HOST_NUMEL if self._is_host else _DEVICE_NUMEL
+        self._is_frugal = is_frugal
+        self.portion_numel = _HOST_NUMEL if self._is_host or is_frugal else _DEVICE_NUMEL
 
     def square(self, indexes: Sequence[int], gradients: list[torch.Tensor]) -> float | torch.Tensor:
-        """The squared length of the gradients of these parameters; takes as much memory as they do."""
+        """The squared length of the gradients of these parameters; takes as much memory as they do, unless frugal."""
+        if self._is_frugal:
+            return sum(self._square_in_slices(i, gradient) for i, gradient in zip(indexes, gradients, strict=True))
         if self._is_host:
             return sum(self._square_on_host(i, gradient) for i, gradient in zip(indexes, gradients, strict=True))
         moments = [m for i in indexes if (m := self._moments[i]) is not None]
@@ -87,20 +100,36 @@ class Measure:
         moment = self._moments[index]
         if moment is None:
             return float(torch.linalg.vector_norm(gradient)) ** 2
-        inverse = self._memory.get(index) if self._is_small else None
+        inverse = self._kept.get(index) if self._is_small else None
         if index not in self._known or inverse is None:
             inverse = torch.sqrt(moment.square, out=inverse).add_(moment.epsilon).reciprocal_()
             if self._is_small:
-                self._memory[index] = inverse
+                self._kept[index] = inverse
                 self._known.add(index)
         return (float(torch.linalg.vector_norm(gradient * inverse)) * moment.unbiased) ** 2
+
+    def _square_in_slices(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        moment = self._moments[index]
+        if moment is None:
+            whole: torch.Tensor = torch.linalg.vector_norm(gradient).double().square()
+            return whole
+        square = moment.square
+        if gradient.dim() == 0:
+            gradient, square = gradient.reshape(1), square.reshape(1)
+        num_rows = max(1, _SLICE_NUMEL * len(gradient) // max(1, gradient.numel()))
+        total = torch.zeros((), dtype=torch.float64, device=gradient.device)
+        for rows, moments in zip(torch.split(gradient, num_rows), torch.split(square, num_rows), strict=True):
+            divided_by = torch.sqrt(moments).add_(moment.epsilon)
+            total += torch.linalg.vector_norm(rows / divided_by).double().square()
+        return total * moment.unbiased**2
 
 
 class PieceSquares:
     """Sum of weighted squared norms over a rank's micro-batches of one round; entered anew whenever it computes them.
 
     Tensor hooks see what this backward pass alone makes, before it is added to what was accumulated; nothing is
-    copied. Outside of the context there are none, so that other rounds pay nothing.
+    copied. Outside of the context there are none, so that other rounds pay nothing. Where memory for it runs out the
+    measurement is given up, not the pass: its sum is infinite, so that no rank takes what the others' come to.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], measure: Measure, cost: float) -> None:
@@ -115,12 +144,23 @@ class PieceSquares:
         self._total: float | torch.Tensor = 0.0
         self._num_pieces = 0
         self.seconds = 0.0
+        self.lack = ""
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nothing is measured, for ``lack`` of memory in the words of the error."""
+        return bool(self.lack)
+
+    def give_up(self, lack: str) -> None:
+        """Measure nothing more of this round, also when its passes are computed again."""
+        self.lack = lack
+        self._forget()
 
     def __enter__(self) -> PieceSquares:
         started_s = time.perf_counter()
         self._forget()
         self._total, self._num_pieces = 0.0, 0
-        self._hooks = [self._hooked(index) for index in self._measure.indexes]
+        self._hooks = [] if self.is_given_up else [self._hooked(index) for index in self._measure.indexes]
         self.seconds += time.perf_counter() - started_s
         return self
 
@@ -141,10 +181,14 @@ class PieceSquares:
     def sums(self) -> NoiseSums:
         """What this rank's part of the vector is to tell; nothing waits for the device."""
         self._measure_held()
+        if self.is_given_up:
+            return NoiseSums(squares=math.inf, num_pieces=self._num_pieces, cost=self._cost)
         return NoiseSums(squares=self._total, num_pieces=self._num_pieces, cost=self._cost)
 
     def _hooked(self, index: int) -> RemovableHandle:
         def on_gradient(gradient: torch.Tensor) -> None:
+            if self.is_given_up:
+                return
             if index in self._arrived:  # in parts, as of reentrant checkpoints: their squares do not add up
                 self._total = math.inf
             self._arrived.add(index)
@@ -160,8 +204,13 @@ class PieceSquares:
         if not self._gradients:
             return
         started_s = time.perf_counter()
-        with torch.no_grad():
-            self._total = self._total + self._factor * self._measure.square(self._indexes, self._gradients)
+        try:
+            with torch.no_grad():
+                self._total = self._total + self._factor * self._measure.square(self._indexes, self._gradients)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            self.give_up(described(error))
         self._forget()
         self.seconds += time.perf_counter() - started_s
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from workers.errors import OutOfMemoryError
+from workers.errors import OutOfMemoryError, described
 from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, memory
@@ -50,6 +50,7 @@ class Part:
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
         self.squares: PieceSquares | None = None  # where this round's gradient noise is measured
         self.is_split = False  # two passes where one would do
+        self.has_backed_off = False
 
     @property
     def share(self) -> float:
@@ -59,6 +60,8 @@ class Part:
     def compute(self) -> None:
         """Gradients and sums, with fewer samples a forward pass where memory asks for it.
 
+        Where the gradient noise was being measured that is given up first: passes of this size may fit without it.
+
         Raises MemoryInExchangeError, OutOfMemoryError, GroupLeftError, DataError, and whatever the user's code raises.
         """
         while True:
@@ -67,7 +70,10 @@ class Part:
             except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
-                self._back_off(error)
+                if self.squares is not None and not self.squares.is_given_up:
+                    self._give_up_noise(self.squares, error)
+                else:
+                    self._back_off(error)
             else:
                 if self._clock is not None:
                     self._clock.stop()
@@ -174,10 +180,20 @@ class Part:
             torch.autograd.backward(loss, torch.full_like(loss, factor))
         times.compute_s += time.perf_counter() - drawn_s
 
+    def _give_up_noise(self, squares: PieceSquares, error: Exception) -> None:
+        squares.give_up(described(error))
+        self.is_split = False
+        if self._exchange.has_launched:
+            raise MemoryInExchangeError(
+                "memory ran out while the gradient noise was measured, after gradients had left; "
+                "the round is tried again without"
+            ) from error
+
     def _back_off(self, error: Exception) -> None:
         has_launched, draw, tried = self._exchange.has_launched, self._draw, self._tried
         if draw is None:  # a sample was read for its length, one alone
             raise too_big(self._setup, error, 1) from error
+        self.has_backed_off = True
         back_off(self._setup, self._mailbox, error, tried, draw.unit)
         if has_launched:
             raise MemoryInExchangeError(
