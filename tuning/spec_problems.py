@@ -41,6 +41,7 @@ def rule_problems(spec: SweepSpec, known: Known) -> list[FieldProblem]:
     if not any(p.pointer.startswith("/space") for p in problems):
         space = space_of(spec.space)
         problems += [*_sampler_problems(spec, space, known), *_population_problems(spec, space)]
+        problems += _goodput_problems(spec, space)
     return problems
 
 
@@ -55,6 +56,29 @@ def _length_problems(spec: SweepSpec) -> Iterator[FieldProblem]:
         yield FieldProblem("/job/steps", told)
     if "steps" in spec.space:
         yield FieldProblem("/space/steps", told)
+
+
+def _goodput_problems(spec: SweepSpec, space: Space) -> Iterator[FieldProblem]:
+    """A batch that moves while a trial trains is not one that the trial was given."""
+    batch = spec.job.get("batch")
+    given = batch.get("adapt") if isinstance(batch, Mapping) else None
+    chosen = [p.distribution for p in space.parameters if p.path == "batch.adapt"]
+    values = [option for each in chosen if isinstance(each, Choice) for option in each.options] if chosen else [given]
+    if "goodput" not in values:
+        return
+    remedy = "set batch.adapt to fixed"
+    if "batch.global_size" in spec.space:
+        told = (
+            "batch.adapt=goodput moves the global batch of a trial, so its result tells nothing of the size that it "
+            f"began with; {remedy}, or take batch.global_size out of the space"
+        )
+        yield FieldProblem(place("batch.global_size"), told)
+    if spec.population is not None:
+        told = (
+            f"{spec.population} gives running trials a batch with each of its orders, and batch.adapt=goodput another; "
+            f"{remedy}, or leave the population out"
+        )
+        yield FieldProblem("/population", told)
 
 
 def _limit_problems(spec: SweepSpec, known: Known) -> Iterator[FieldProblem]:

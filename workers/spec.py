@@ -185,6 +185,12 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
             "upload your code (the CLI does it for `code: ./dir`)",
         ),
         (metric is not None and not can_be_reported(metric), "/checkpoint/metric", no_such_key(metric or "")),
+        (
+            metric == "noise_scale",
+            "/checkpoint/metric",
+            "'noise_scale' is an average over the rounds so far, told by the few that measure it, and rates no state; "
+            "name eval.NAME for what `evaluate` returns, or loss",
+        ),
     ]
     rows += _batch_rows(spec.batch, spec.workers.min)
     rows += [

@@ -137,6 +137,23 @@ def test_a_field_that_cannot_be_read_makes_no_other_one_wrong() -> None:
         ({"job": {**JOB, "epochs": None}}, "/job/steps", "exactly one of steps, epochs and samples"),
         ({"job": {"entrypoint": JOB["entrypoint"], "steps": 9}}, "/job/steps", "needs epochs or samples"),
         ({"job": {**JOB, "batch": {"micro_size": 64}}}, "/job/batch/micro_size", "64 is above batch.global_size=32"),
+        ({"metric": "noise_scale"}, "/metric", "'noise_scale' is an average over the rounds so far"),
+        ({"job": {**JOB, "batch": {"adapt": "goodput"}}}, "/space/batch.global_size", "set batch.adapt to fixed"),
+        (
+            {"space": {**BASE["space"], "batch.adapt": {"choice": ["fixed", "goodput"]}}},
+            "/space/batch.global_size",
+            "take batch.global_size out of the space",
+        ),
+        (
+            {
+                "job": {**JOB, "batch": {"adapt": "goodput"}},
+                "space": {"optimizer.lr": BASE["space"]["optimizer.lr"]},
+                "population": "pbt",
+                "trials": 4,
+            },
+            "/population",
+            "pbt gives running trials a batch with each of its orders",
+        ),
         ({"limits": {"cost": 3}}, "/limits/cost", "the settings have no prices; set price_cpu_hour, or use time_s"),
         ({"limits": {"time": 3}}, "/limits/time", "did you mean 'time_s'?"),
         ({"warm_start": ["a", "a"]}, "/warm_start/1", "'a' is listed twice; keep one"),

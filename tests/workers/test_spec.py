@@ -179,6 +179,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         ({"checkpoint": {"metric": "accuracy"}}, "/checkpoint/metric", "write 'eval.accuracy' for what `evaluate`"),
         ({"checkpoint": {"metric": "evl.accuracy"}}, "/checkpoint/metric", "write 'eval.accuracy' for what `evaluate`"),
         ({"checkpoint": {"metric": "eval."}}, "/checkpoint/metric", "write 'eval.NAME' for what `evaluate`"),
+        ({"checkpoint": {"metric": "noise_scale"}}, "/checkpoint/metric", "rates no state; name eval.NAME"),
         ({"checkpoint": {"metric": "los"}}, "/checkpoint/metric", "did you mean 'loss'?"),
         (
             {"env": {"A": {"secret": "CONCERTINA_DATABASE"}}},
