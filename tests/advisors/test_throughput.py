@@ -66,6 +66,15 @@ def test_what_nobody_has_seen_is_told_with_a_wide_error() -> None:
     assert alone.step_s(layout(2, 64)).error > 0.4
 
 
+def test_what_was_measured_is_told_as_surely_as_it_was_measured() -> None:
+    """One layout says nothing of what in its cost is fixed and what grows, and all of their sum."""
+    machine = Machine(2e-3, 1e-4, 3e-3)
+    model = fit([machine.seen(layout(2, 128))])
+    assert model.step_s(layout(2, 128)).error < 0.08
+    assert 0.1 < model.step_s(layout(1, 128)).error < 0.4  # a pass of twice the samples takes up to twice as long
+    assert model.step_s(layout(2, 128, nodes=2)).error > 0.4
+
+
 def test_more_passes_cost_what_they_cost() -> None:
     machine = Machine(2e-3, 1e-4, 3e-3)
     model = fit([machine.seen(layout(2, 64)), machine.seen(layout(2, 128)), machine.seen(layout(2, 256, passes=4))])

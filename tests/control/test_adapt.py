@@ -106,7 +106,7 @@ def test_a_noisy_job_grows_and_tells_what_it_expected_and_what_it_found() -> Non
     assert (first.actor, first.before) == ("goodput", {"global_batch": 32})
     assert first.after["global_batch"] == 64
     assert 1.3 < first.after["expected_gain"] < 2.0  # with one batch seen nobody knows what a sample costs
-    assert first.after["error"] > 0.2
+    assert first.after["error"] > 0.15
     _, second, *_ = job.told(TimelineKind.BATCH)
     assert second.after["expected_gain"] == pytest.approx(4 * 2064 / 2256, rel=0.1)
     assert second.after["error"] < first.after["error"]

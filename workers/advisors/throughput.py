@@ -8,6 +8,9 @@ Qiao et al. 2021 (OSDI), arXiv 2008.12260, section 3.2, with seven parameters:
 
 They are fitted by Levenberg-Marquardt to logarithms of times, with normal priors on the logarithms of the parameters
 instead of the paper's bounds and penalties: what nothing was measured of stays as uncertain as it is, and says so.
+How uncertain is found by fitting again and again to data and priors that are shifted as far as they may be wrong
+(Bardsley et al. 2014, SIAM J. Sci. Comput. 36, A1895): what is added up, such as fixed and growing cost, is not known
+apart where its sum is, and normal draws around the likeliest parameters would forget that the sum is.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ _PRIOR_SD = np.array([2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.5])
 _LEAST_NOISE = 0.03
 _MAX_ROUNDS = 60
 _STEP = 1e-5
+_CONVERGED = 1e-6
 _NUM_DRAWS = 64
 
 Vector: TypeAlias = NDArray[np.float64]
+Residuals: TypeAlias = Callable[[Vector], Vector]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +67,14 @@ class Estimate:
 
 
 class Model:
-    """A fit; make it by ``fit``."""
+    """A fit; make it by ``fit``. ``draws`` are other parameters, each as likely as the next, one set a row."""
 
-    def __init__(self, parameters: Vector, covariance: Vector, noise: float) -> None:
-        self._parameters, self._noise = parameters, noise
-        normal = np.random.Generator(np.random.PCG64(0)).standard_normal((_NUM_DRAWS, len(parameters)))
-        # A straight line through the likeliest ones would hide an exchange that nobody has seen behind the computing.
-        self._draws = parameters + normal @ np.linalg.cholesky(covariance).T
+    def __init__(self, parameters: Vector, draws: Vector, noise: float) -> None:
+        self._sets, self._noise = np.vstack([parameters, draws]), noise
 
     def step_s(self, layout: Layout) -> Estimate:
         """A step of this layout, as it is most likely; the error is that of parameters drawn as likely as they are."""
-        log_s = _Table([layout]).log_times(np.vstack([self._parameters, self._draws]))[:, 1]
+        log_s = _Table([layout]).log_times(self._sets)[:, 1]
         return self._estimate(log_s)
 
     def times_as_long(self, layout: Layout, other: Layout) -> Estimate:
@@ -81,7 +83,7 @@ class Model:
         Surer than either: parameters that nobody has told apart, such as what a pass and what an exchange costs
         without a sample, make both longer at once.
         """
-        log_s = _Table([layout, other]).log_times(np.vstack([self._parameters, self._draws]))[:, 2:]
+        log_s = _Table([layout, other]).log_times(self._sets)[:, 2:]
         return self._estimate(log_s[:, 0] - log_s[:, 1])
 
     def _estimate(self, logarithms: Vector) -> Estimate:
@@ -95,20 +97,24 @@ def fit(observations: Sequence[Observation]) -> Model:
     mean = _prior_mean(observations)
     table = _Table([o.layout for o in observations])
     seen = np.log([o.pass_s for o in observations] + [o.step_s for o in observations])
-    weights = np.tile([min(1.0, (o.num_steps / 20) ** 0.5) for o in observations], 2) / _LEAST_NOISE
+    weights = np.tile([min(1.0, (o.num_steps / 20) ** 0.5) for o in observations], 2)
 
-    def residuals(sets: Vector) -> Vector:
-        misfit = (table.log_times(sets) - seen) * weights
-        return np.concatenate([misfit, (sets - mean) / _PRIOR_SD], axis=1)
+    def residuals_to(data: Vector, priors: Vector, noise: float) -> Residuals:
+        def residuals(sets: Vector) -> Vector:
+            misfit = (table.log_times(sets.reshape(-1, len(mean))).reshape(*sets.shape[:-1], -1) - data) * weights
+            return np.concatenate([misfit / noise, (sets - priors) / _PRIOR_SD], axis=-1)
 
-    parameters = _least_squares(residuals, mean)
-    jacobian = _slopes(residuals, parameters)
-    left = residuals(parameters[None])[0, : len(seen)] * _LEAST_NOISE
+        return residuals
+
+    parameters = _least_squares(residuals_to(seen, mean, _LEAST_NOISE), mean[None])
+    left = (table.log_times(parameters)[0] - seen) * weights
     noise = max(_LEAST_NOISE, float(np.sqrt(np.mean(left**2))))
-    # Observations were weighed as if they were as exact as they can be; the misfit tells what they are.
-    scale = np.concatenate([np.full(len(seen), _LEAST_NOISE / noise), np.ones(len(mean))])
-    weighed = jacobian * scale[:, None]
-    return Model(parameters, np.linalg.inv(weighed.T @ weighed), noise)
+    normal = np.random.Generator(np.random.PCG64(0)).standard_normal((_NUM_DRAWS, len(seen) + len(mean)))
+    data = seen + normal[:, : len(seen)] * noise / weights
+    priors = mean + normal[:, len(seen) :] * _PRIOR_SD
+    # From where the priors lie, since a path from the likeliest ones may end where it began.
+    draws = _least_squares(residuals_to(data, priors, noise), priors)
+    return Model(parameters, draws, noise)
 
 
 def _prior_mean(observations: Sequence[Observation]) -> Vector:
@@ -143,31 +149,33 @@ class _Table:
         return times
 
 
-def _least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:
-    """Levenberg-Marquardt (Marquardt 1963, SIAM 11, 431); ``residuals`` takes parameters and gives values, in rows."""
-    parameters, damping = start, 1e-2
-    left = residuals(parameters[None])[0]
+def _least_squares(residuals: Residuals, start: Vector) -> Vector:
+    """Levenberg-Marquardt (Marquardt 1963, SIAM 11, 431) of problems of one form at once, each a row of ``start``.
+
+    ``residuals`` takes parameters (..., problem, parameter) and gives values (..., problem, value).
+    """
+    parameters, damping = start, np.full(len(start), 1e-2)
+    left, is_done = residuals(parameters), np.zeros(len(start), dtype=bool)
     for _ in range(_MAX_ROUNDS):
         jacobian = _slopes(residuals, parameters)
-        normal, pull = jacobian.T @ jacobian, jacobian.T @ left
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -pull)
-        tried = parameters + np.clip(step, -2.0, 2.0)
-        found = residuals(tried[None])[0]
-        if found @ found < left @ left:
-            is_done = left @ left - found @ found < 1e-9 * (left @ left)
-            parameters, left, damping = tried, found, damping / 3
-            if is_done:
-                break
-        elif damping > 1e8:
+        normal = np.einsum("kvp,kvq->kpq", jacobian, jacobian)
+        pull = np.einsum("kvp,kv->kp", jacobian, left)
+        damped = normal + damping[:, None, None] * normal * np.eye(normal.shape[-1])
+        tried = parameters - np.clip(np.linalg.solve(damped, pull[..., None])[..., 0], -2.0, 2.0)
+        found = residuals(tried)
+        before, after = np.sum(left**2, axis=-1), np.sum(found**2, axis=-1)
+        is_better = after < before
+        parameters, left = np.where(is_better[:, None], tried, parameters), np.where(is_better[:, None], found, left)
+        damping = np.where(is_better, damping / 3, damping * 4)
+        is_done |= (damping > 1e8) | (is_better & (before - after < _CONVERGED * before))
+        if is_done.all():
             break
-        else:
-            damping *= 4
     return parameters
 
 
-def _slopes(residuals: Callable[[Vector], Vector], at: Vector) -> Vector:
-    """The Jacobian by central differences: all fourteen neighbours in one call."""
-    shifts = _STEP * np.eye(len(at))
-    values = residuals(np.vstack([at + shifts, at - shifts]))
-    slopes: Vector = ((values[: len(at)] - values[len(at) :]) / (2 * _STEP)).T
-    return slopes
+def _slopes(residuals: Residuals, at: Vector) -> Vector:
+    """The Jacobians (problem, value, parameter) by central differences: all fourteen neighbours in one call."""
+    shifts = _STEP * np.eye(at.shape[-1])[:, None, :]
+    values = residuals(np.concatenate([at + shifts, at - shifts]))
+    num = at.shape[-1]
+    return np.moveaxis((values[:num] - values[num:]) / (2 * _STEP), 0, -1)
