@@ -1,4 +1,4 @@
-"""What a worker measures of its own work: what rounds and parts cost it, and which forward passes it settled on."""
+"""What workers measure of their own work, and what a controller foresees by it: seconds, memory, throughput."""
 
 from __future__ import annotations
 
@@ -65,3 +65,42 @@ class MicroChange:
     time: float
     unit: str = "samples"
     seconds: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Memory of one worker's device in bytes: the most that it held since its micro-batch was settled, and may hold.
+
+    A forward pass of n samples is expected to need ``fixed_bytes + sample_bytes * n`` in all, by the sizes that were
+    tried; None where fewer than two were. ``limit_bytes`` is None where nobody can tell.
+    """
+
+    peak_bytes: int
+    limit_bytes: int | None = None
+    fixed_bytes: int | None = None
+    sample_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Samples a second of a job at one size and batch; ``error`` is the standard deviation of their logarithm.
+
+    ``measured`` is the median of the ``num_steps`` newest steps there, None where there was none.
+    """
+
+    num_workers: int
+    global_batch: int
+    samples_per_s: float
+    error: float
+    measured: float | None = None
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A job's throughput by its number of workers at the batch in force, and by its batch at the size in force."""
+
+    num_workers: int
+    global_batch: int
+    sizes: tuple[Prediction, ...]
+    batches: tuple[Prediction, ...]

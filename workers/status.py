@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from workers.errors import Failure, Reason
-from workers.measures import MicroChange, RankLoad, RankSpan
+from workers.measures import Footprint, Forecast, MicroChange, RankLoad, RankSpan
 from workers.plan import Plan, PlanId, TimelineKind
 from workers.run_settings import RunSettings
 
@@ -209,6 +209,7 @@ class WorkerStatus:
     micro_size: int | None = None
     memory_bytes: int = 0
     gpu_utilisation: float | None = None
+    footprint: Footprint | None = None
     spans: tuple[RankSpan, ...] = ()
     loads: tuple[RankLoad, ...] = ()
     cuts: tuple[Cut, ...] = ()
@@ -321,7 +322,8 @@ class WorkerView:
 
     ``part`` is its samples of a whole batch. Shares of a step's time: ``busy_share`` goes into fetching, computing and
     updating, ``waiting_share`` into waiting for others and for gradients. ``memory_share`` is that of the bytes that a
-    worker may use (None: no bound is set), ``wire_bytes_per_s`` what it sends. None where nothing was measured yet.
+    worker may use (None: no bound is known), ``wire_bytes_per_s`` what it sends, ``wire_share`` what part that is of
+    the fastest that it was seen to send. None where nothing was measured yet.
     """
 
     worker_id: str
@@ -339,6 +341,8 @@ class WorkerView:
     waiting_share: float | None = None
     memory_share: float | None = None
     wire_bytes_per_s: float | None = None
+    wire_share: float | None = None
+    footprint: Footprint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +352,7 @@ class JobSnapshot:
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
     built the task. ``has_trained``: this attempt has trained, under whatever controller.
     ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
-    ``size_reason`` tells why, in a sentence.
+    ``size_reason`` tells why, in a sentence. ``forecast`` is None until enough steps were measured.
     """
 
     job_id: str
@@ -368,6 +372,7 @@ class JobSnapshot:
     num_pending: int = 0
     num_asked: int | None = None
     size_reason: str = ""
+    forecast: Forecast | None = None
     workers: tuple[WorkerView, ...] = ()
     records: tuple[RoundRecord, ...] = ()
     logs: tuple[LogChunk, ...] = ()

@@ -9,7 +9,7 @@ from workers.control.snapshot import Progress, fold
 from workers.control.telemetry import Pending
 from workers.errors import Failure, Reason
 from workers.lr import LrPlan
-from workers.measures import RankSpan
+from workers.measures import Footprint, RankSpan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.spec import parse_job_spec
 from workers.status import Direction, JobSnapshot, Outcome, Phase, RunGoal, RunPhase, WorkerStatus
@@ -91,10 +91,21 @@ def test_a_worker_is_shown_with_its_load_under_its_own_rank() -> None:
         status("1.1", Phase.COMPUTE, of_plan), status("1.2", Phase.COMPUTE, of_plan, spans=spans, memory_bytes=2**26)
     )
     limited = SPEC.model_copy(update={"resources": SPEC.resources.model_copy(update={"memory_bytes": 2**27})})
-    told = snapshot(replace(trained, spec=limited, sharing=Sharing(wire_bytes_per_s=7.0))).workers
+    sending = Sharing(wire_bytes_per_s=7.0, most_bytes_per_s=28.0)
+    told = snapshot(replace(trained, spec=limited, sharing=sending)).workers
     assert [view.part for view in told] == [6, 2]
     assert [(v.busy_share, v.waiting_share, v.memory_share) for v in told] == [(None, None, 0.0), (0.5, 0.5, 0.5)]
-    assert [view.wire_bytes_per_s for view in told] == [7.0, 7.0]
+    assert [(view.wire_bytes_per_s, view.wire_share) for view in told] == [(7.0, 0.25), (7.0, 0.25)]
+    alone = snapshot(replace(trained, sharing=Sharing(wire_bytes_per_s=0.0))).workers
+    assert [view.wire_share for view in alone] == [None, None]
+
+
+def test_memory_without_a_limit_of_the_spec_is_told_of_what_the_device_has() -> None:
+    of_plan = plan(1, "1.1")
+    told = Footprint(peak_bytes=2**26, limit_bytes=2**28, fixed_bytes=2**25, sample_bytes=100.0)
+    held = status("1.1", Phase.COMPUTE, of_plan, memory_bytes=2**26, footprint=told)
+    [view] = snapshot(state(held)).workers
+    assert (view.memory_share, view.footprint) == (0.25, told)
 
 
 def test_progress_is_remembered_when_nobody_is_left_to_tell_it() -> None:

@@ -236,6 +236,13 @@ def hungry(steps: int, memory_bytes: int | None) -> WorkerStatus:
 def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_with_it() -> None:
     roomy = hungry(30, None)
     assert [change.after for change in roomy.micro_changes] == [PART]
+    told = roomy.footprint
+    assert told is not None
+    assert told.sample_bytes == pytest.approx(HELD_BYTES, rel=0.3)
+    assert told.fixed_bytes is not None
+    assert told.fixed_bytes + told.sample_bytes * PART == pytest.approx(told.peak_bytes, rel=0.1)
+    assert told.limit_bytes is not None
+    assert told.limit_bytes > told.peak_bytes
     tight = hungry(30, roomy.memory_bytes + 25 * HELD_BYTES)
     assert tight.micro_size in (16, 32)
     assert [change.after for change in tight.micro_changes][-1] == tight.micro_size

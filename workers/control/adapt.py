@@ -16,9 +16,7 @@ Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 
 def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
-    """Take in what steps took; nothing where the batch is fixed."""
-    if state.spec.batch.adapt != "goodput":
-        return state
+    """Take in what steps took, where the batch is fixed, too: other sizes are foreseen by it."""
     found = [record for status in inputs.statuses.values() for record in status.records]
     members = state.plan.worker_ids if state.plan else ()
     num_nodes = len({state.nodes[i] for i in members if i in state.nodes}) or 1

@@ -68,7 +68,8 @@ class Relief:
 class Sharing:
     """Speeds by worker id; steps as (samples a second, seconds) under the plan ``plan_id``; when parts were reviewed.
 
-    ``wire_bytes_per_s`` is what each member sends, by the newest step. ``reviewed_s`` is the controller's monotonic
+    ``wire_bytes_per_s`` is what each member sends, by the newest step, ``most_bytes_per_s`` the most that it was seen
+    to send while gradients were under way. ``reviewed_s`` is the controller's monotonic
     clock, ``reviewed_generation`` and ``num_shifts`` what they were then: another group, or a worker whose speed has
     changed, is looked at without delay. ``told`` are the workers that were named as stragglers.
     """
@@ -78,6 +79,7 @@ class Sharing:
     plan_id: PlanId = PlanId(0, 0)
     steps: tuple[tuple[float, float], ...] = ()
     wire_bytes_per_s: float | None = None
+    most_bytes_per_s: float = 0.0
     reviewed_s: float = float("-inf")
     reviewed_generation: int = 0
     num_shifts: int = 0
@@ -117,12 +119,21 @@ def _heard(known: Known, status: WorkerStatus) -> Known:
 def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
     step_s, wire_bytes = record.values.get("step_s", 0.0), record.values.get("wire_bytes")
     wire_bytes_per_s = None if wire_bytes is None or step_s <= 0.0 else wire_bytes / step_s
-    sharing = replace(sharing, last=record.key, wire_bytes_per_s=wire_bytes_per_s)
+    exchange_s = record.values.get("exchange_s", 0.0)
+    most = max(sharing.most_bytes_per_s, (wire_bytes or 0.0) / exchange_s if exchange_s > 0.0 else 0.0)
+    sharing = replace(sharing, last=record.key, wire_bytes_per_s=wire_bytes_per_s, most_bytes_per_s=most)
     if record.plan_id != sharing.plan_id:
         return replace(sharing, plan_id=record.plan_id, steps=())  # the first step of a plan pays for warming up
     if record.is_skipped or record.is_trial or step_s <= 0.0:
         return sharing
     return replace(sharing, steps=(*sharing.steps, (record.samples / step_s, step_s))[-MAX_STEPS:])
+
+
+def wire_share(sharing: Sharing) -> float | None:
+    """What each member sends, of the most that it was seen to send; None where nothing is sent."""
+    if not sharing.wire_bytes_per_s or sharing.most_bytes_per_s <= 0.0:
+        return None
+    return min(1.0, sharing.wire_bytes_per_s / sharing.most_bytes_per_s)
 
 
 def without(sharing: Sharing, worker_ids: Iterable[str]) -> Sharing:

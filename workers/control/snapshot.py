@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from workers.control import sharing
 from workers.control.decisions import ControllerState
 from workers.control.sizing import num_asked
 from workers.control.telemetry import Pending
@@ -82,6 +83,7 @@ def fold(
         has_trained=progress.has_trained,
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
+        forecast=state.forecast,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
         workers=tuple(_view(state, s, plan, parts) for s in statuses),
         records=pending.records,
@@ -119,7 +121,8 @@ def _num_training(plan: Plan | None, statuses: list[WorkerStatus]) -> int:
 
 def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None, parts: Mapping[str, int]) -> WorkerView:
     member = plan.member(status.worker_id) if plan else None
-    build, most_bytes = status.build, state.spec.resources.memory_bytes
+    build, footprint = status.build, status.footprint
+    most_bytes = state.spec.resources.memory_bytes or (footprint.limit_bytes if footprint else None)
     # The newest span may have just begun; with the one before it there are some seconds of steps.
     spans = [s for s in status.spans[-2:] if member is not None and s.rank == member.rank]
     step_s = sum(s.step_s for s in spans)
@@ -139,4 +142,6 @@ def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None, parts
         waiting_share=sum(s.exposed_s for s in spans) / step_s if step_s else None,
         memory_share=status.memory_bytes / most_bytes if most_bytes else None,
         wire_bytes_per_s=state.sharing.wire_bytes_per_s if member else None,
+        wire_share=sharing.wire_share(state.sharing) if member else None,
+        footprint=footprint,
     )

@@ -16,6 +16,7 @@ from workers.control import (
     balance,
     ending,
     evacuate,
+    forecasting,
     membership,
     planning,
     reach,
@@ -63,6 +64,7 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     state, unrelieved = relieve.observe(state, inputs)
     state, kills = _kill(state, inputs, now_s)
     state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
+    state = forecasting.foresee(state, now_s)
     state, notes = _size(state, inputs, now_s)
     actions: tuple[Action, ...] = (*told, *unrelieved, *kills, *notes)
     for rule in _RULES:

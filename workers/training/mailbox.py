@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
-from workers.measures import MicroChange
+from workers.measures import Footprint, MicroChange
 from workers.plan import Plan, PlanId
 from workers.status import (
     Acknowledged,
@@ -63,6 +63,7 @@ class Gauges:
     micro_size: int | None = None
     memory_bytes: int = 0
     gpu_utilisation: float | None = None
+    footprint: Footprint | None = None
 
 
 class Mailbox:
@@ -169,6 +170,7 @@ class Mailbox:
                 micro_size=self._gauges.micro_size,
                 memory_bytes=self._gauges.memory_bytes,
                 gpu_utilisation=self._gauges.gpu_utilisation,
+                footprint=self._gauges.footprint,
                 spans=self._spans.newest(),
                 loads=self._loads.newest(),
                 cuts=tuple(self._cuts.values()),

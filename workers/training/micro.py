@@ -240,6 +240,16 @@ class MicroSize:
         slope = max(0, high_bytes - low_bytes + _RESOLUTION_BYTES * (size > high)) / (high - low)
         return round(high_bytes + slope * (size - high))
 
+    @property
+    def bytes_line(self) -> tuple[int, float] | None:
+        """Bytes held without a sample, and for each of a forward pass, as fitted; None with fewer than two sizes."""
+        known = sorted(size for size, trial in self._trials.items() if trial.peak_bytes)
+        if len(known) < 2:
+            return None
+        low, high = ((size, self._trials[size].peak_bytes) for size in known[-2:])
+        slope = max(0, high[1] - low[1]) / (high[0] - low[0])
+        return round(high[1] - slope * high[0]), slope
+
     def _seconds(self) -> dict[int, float]:
         """The least seconds a sample by size: what else the machine did only ever adds."""
         return {size: min(trial.seconds) for size, trial in sorted(self._trials.items()) if trial.seconds}

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from workers.measures import Footprint
 from workers.training import footprint
 from workers.training.micro import Choice, MicroSize
 from workers.training.stopwatch import Stopwatch
@@ -49,7 +50,20 @@ class MicroTuning:
         footprint.wait(self._device)
         seconds = watch.seconds() / num_samples
         peak_bytes, room = footprint.peak_bytes(self._device), footprint.room(self._device)
-        return self._sizes.measured(size, seconds, peak_bytes, room)
+        choice = self._sizes.measured(size, seconds, peak_bytes, room)
+        if choice is not None:
+            footprint.restart_peak(self._device)  # from here on it is that of the size chosen
+        return choice
+
+    def footprint(self) -> Footprint:
+        """What this worker's passes hold and may hold, as known by now."""
+        fixed_bytes, sample_bytes = self._sizes.bytes_line or (None, None)
+        return Footprint(
+            peak_bytes=footprint.peak_bytes(self._device),
+            limit_bytes=footprint.room(self._device).limit_bytes,
+            fixed_bytes=fixed_bytes,
+            sample_bytes=sample_bytes,
+        )
 
     def watch(self) -> Choice | None:
         """Follow the memory that there is; a choice where it asks for fewer samples."""

@@ -268,7 +268,7 @@ class Rounds:
         if gauges.is_due():
             if (choice := self._setup.micro.watch()) is not None:
                 settle(self._setup, self._mailbox, choice)
-            self._mailbox.gauge(gauges.gauges(part.micro))
+            self._mailbox.gauge(gauges.gauges(part.micro, self._setup.micro.footprint()))
         cost = RoundCost(
             step_s=step_s,
             data_s=times.data_s,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from workers.measures import Footprint
 from workers.training import device as devices
 from workers.training.mailbox import Gauges
 
@@ -54,6 +55,11 @@ class GaugeReader:
         self.gpu_utilisation = devices.gpu_utilisation(self._device)
         return True
 
-    def gauges(self, micro_size: int) -> Gauges:
+    def gauges(self, micro_size: int, footprint: Footprint) -> Gauges:
         """The last reading as the polls show it."""
-        return Gauges(micro_size=micro_size, memory_bytes=self.memory_bytes, gpu_utilisation=self.gpu_utilisation)
+        return Gauges(
+            micro_size=micro_size,
+            memory_bytes=self.memory_bytes,
+            gpu_utilisation=self.gpu_utilisation,
+            footprint=footprint,
+        )

@@ -1,0 +1,114 @@
+"""What is foreseen of other sizes and batches, for any job and without a word of its owner."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tests.control.desk import Desk
+from workers.control.forecasting import MIN_STEPS, REFRESH_S
+from workers.measures import Forecast, Prediction
+from workers.plan import Plan
+from workers.status import Phase, RoundRecord
+
+BATCH = 64
+
+
+def step_s(workers: int, batch: int) -> float:
+    return 2e-3 + 2e-4 * batch / workers + (0.0 if workers == 1 else 1e-3)
+
+
+class TrainedJob:
+    """A job of one batch whose steps take ``step_s``, told by rank 0."""
+
+    def __init__(self, num_workers: int, high: int = 4, **batch: object) -> None:
+        self.desk = Desk(high=high, batch={"global_size": BATCH, **batch}, steps=20_000)
+        self.ids = self.desk.started(num_workers)
+        self.round, self.cursor = 5, 5 * BATCH
+        self._rng = random.Random(1)
+
+    def train(self, num_rounds: int) -> Forecast | None:
+        for _ in range(num_rounds):
+            self._step(self.desk.plan)
+        return self.desk.state.forecast
+
+    def _step(self, plan: Plan) -> None:
+        batch, workers = plan.global_batch, plan.num_members
+        self.round, self.cursor = self.round + 1, self.cursor + batch
+        took_s = step_s(workers, batch) * self._rng.gauss(1.0, 0.02)
+        values = {
+            "step_s": took_s,
+            "compute_s": 2e-3 + 2e-4 * batch / workers,
+            "workers": float(workers),
+            "global_batch": float(batch),
+            "micro_batch": batch / workers,
+        }
+        record = RoundRecord(
+            lineage=1,
+            round=self.round,
+            generation=plan.generation,
+            plan_id=plan.id,
+            cursor=self.cursor,
+            samples=batch,
+            time=float(self.round),
+            values=values,
+            num_passes=1,
+        )
+        for worker_id in self.ids:
+            self.desk.say(
+                worker_id,
+                Phase.COMPUTE,
+                plan=plan,
+                pending=None,
+                generation=plan.generation,
+                lineage=1,
+                round=self.round,
+                cursor=self.cursor,
+                records=(record,),
+            )
+        self.desk.turn(0.01)
+
+
+def by_size(forecast: Forecast | None) -> dict[int, Prediction]:
+    assert forecast is not None
+    return {each.num_workers: each for each in forecast.sizes}
+
+
+def test_a_job_with_a_fixed_batch_tells_every_size_in_its_range_and_which_it_never_tried() -> None:
+    job = TrainedJob(2)
+    assert job.train(MIN_STEPS) is None  # the first steps of a group are not measured
+    told = by_size(job.train(20))
+    assert list(told) == [1, 2, 3, 4]
+    here = told[2]
+    assert here.measured == pytest.approx(BATCH / step_s(2, BATCH), rel=0.03)
+    assert here.samples_per_s == pytest.approx(here.measured, rel=0.1)
+    assert here.error < 0.1
+    assert [(each.measured, each.num_steps) for size, each in told.items() if size != 2] == [(None, 0)] * 3
+    assert told[4].error > told[3].error > 2 * here.error
+    truth = BATCH / step_s(4, BATCH)
+    assert abs(math.log(told[4].samples_per_s / truth)) < 2 * told[4].error
+
+
+def test_batches_are_foreseen_as_far_as_goodput_may_go() -> None:
+    fixed, adapting = TrainedJob(2).train(30), TrainedJob(2, adapt="goodput", max_global_size=300).train(30)
+    assert fixed is not None
+    assert adapting is not None
+    assert [each.global_batch for each in fixed.batches] == [16, 32, 64, 128, 256]
+    assert [each.global_batch for each in adapting.batches] == [64, 128, 256, 300]
+
+
+def test_many_sizes_are_thinned_and_the_ends_and_the_present_one_kept() -> None:
+    told = by_size(TrainedJob(3, high=64).train(30))
+    assert len(told) <= 25
+    assert {1, 3, 64} <= told.keys()
+
+
+def test_a_forecast_is_made_anew_in_time_and_not_at_every_turn() -> None:
+    job = TrainedJob(1)
+    first = job.train(30)
+    assert job.train(1) is first
+    job.desk.now += REFRESH_S
+    again = job.train(1)
+    assert again is not first
