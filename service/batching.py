@@ -43,8 +43,10 @@ def passes(worker: Mapping[str, Any]) -> int | None:
     return -(-part // size) if part and size else None
 
 
-def facts(spec: Mapping[str, Any], observed: Mapping[str, Any], points: Sequence[Document]) -> list[tuple[str, str]]:
-    """What is known of the batch by now, as names and values."""
+def facts(
+    spec: Mapping[str, Any], observed: Mapping[str, Any], points: Sequence[Document], modelled: str = "–"
+) -> list[tuple[str, str]]:
+    """What is known of the batch by now, as names and values; ``modelled`` is the throughput that was foreseen."""
     plan = observed.get("plan") or {}
     batch, wanted = plan.get("global_batch"), spec["batch"]
     adapts = wanted.get("adapt") == "goodput"
@@ -53,8 +55,9 @@ def facts(spec: Mapping[str, Any], observed: Mapping[str, Any], points: Sequence
         ("Global batch", f"{count(batch)} samples a step"),
         ("Asked for", f"{count(wanted['global_size'])}, {'adapting by goodput' + bound if adapts else 'fixed'}"),
     ]
-    noise, tokens, speed = (_newest(points, key) for key in ("noise_scale", "useful_tokens", "samples_per_s"))
+    noise, tokens, speed = (newest(points, key) for key in ("noise_scale", "useful_tokens", "samples_per_s"))
     rows.append(("Throughput", f"{number(speed)} samples a second" if speed is not None else "–"))
+    rows.append(("Throughput modelled", modelled))
     if noise is not None:
         rows.append(("Gradient noise scale", f"{number(noise)} samples"))
         if batch:
@@ -71,5 +74,6 @@ def reasons(rows: Sequence[Document]) -> list[Document]:
     return found[::-1][:_NUM_REASONS]
 
 
-def _newest(points: Sequence[Document], key: str) -> float | None:
+def newest(points: Sequence[Document], key: str) -> float | None:
+    """The last value that was told under a key."""
     return next((p["values"][key] for p in reversed(points) if p["values"].get(key) is not None), None)

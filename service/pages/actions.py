@@ -14,6 +14,7 @@ from service.documents import Document
 from service.errors import BadRequestError, InvalidError, NotFoundError, ServiceError
 from service.ids import JOB_ID
 from service.pages.cluster import banner
+from service.pages.foresight import sizes_view
 from service.pages.job import question, size_view
 from service.pages.job_pages import JobPages
 from service.pages.jobs import BULK_LOST
@@ -116,7 +117,12 @@ class Actions:
             return _go(f"/jobs/{job_id}#size", request)
         job = await self._source.job(job_id)
         size = size_view(job, (await self._source.telemetry.newest_timeline(job_id)).rows)
-        context: dict[str, Any] = {"job": job, "size": size, "problem": told(error) if error else None}
+        context: dict[str, Any] = {
+            "job": job,
+            "size": size,
+            "foreseen": sizes_view(job),
+            "problem": told(error) if error else None,
+        }
         return part("job/size.html", context, status_of(error) if error else 200, **{"HX-Trigger": _CHANGED})
 
     async def bulk(self, request: Request) -> Response:

@@ -12,9 +12,10 @@ from service.documents import Document
 from service.errors import NotFoundError
 from service.jobs import ListQuery
 from service.logs import LogText
+from service.pages import batch, tabs
 from service.pages import job as views
-from service.pages import tabs
 from service.pages.cluster import banner
+from service.pages.foresight import sizes_view
 from service.pages.heat import heat_view
 from service.pages.jobs import eval_values
 from service.pages.remedies import could_fit, may_hold, remedies_view
@@ -53,6 +54,7 @@ class JobPages:
             "happened": self._happened,
             "size": self.size,
             "size_now": self.size,
+            "size_foreseen": self.size,
             "log_part": self._logs,
         }
 
@@ -112,7 +114,7 @@ class JobPages:
     async def size(self, job: Document, request: Request) -> dict[str, Any]:
         """The context of the scale control."""
         found = await self._source.telemetry.newest_timeline(job["id"])
-        return {"job": job, "size": views.size_view(job, found.rows)}
+        return {"job": job, "size": views.size_view(job, found.rows), "foreseen": sizes_view(job)}
 
     async def _happened(self, job: Document, request: Request) -> dict[str, Any]:
         found = await self._source.telemetry.newest_timeline(job["id"])
@@ -126,6 +128,7 @@ class JobPages:
             "timeline": views.timeline_view(found.rows),
             "num_entries": found.num_rows,
             "size": views.size_view(job, found.rows),
+            "foreseen": sizes_view(job),
             "chart": views.chart_view(job, keys, _axis(request)),
         }
 
@@ -144,9 +147,9 @@ class JobPages:
         return {"metrics": tabs.metrics_view(job, found, key, _axis(request))}
 
     async def _batch(self, job: Document, request: Request) -> dict[str, Any]:
-        found = await self._source.metrics(job["id"], tabs.BATCH_KEYS, NUM_STATISTICS_POINTS)
+        found = await self._source.metrics(job["id"], batch.BATCH_KEYS, NUM_STATISTICS_POINTS)
         newest = await self._source.telemetry.newest_timeline(job["id"])
-        return {"batch": tabs.batch_view(job, found, newest.rows)}
+        return {"batch": batch.batch_view(job, found, newest.rows)}
 
     async def _system(self, job: Document, request: Request) -> dict[str, Any]:
         found = await self._source.metrics(job["id"], None, NUM_STATISTICS_POINTS)

@@ -11,12 +11,11 @@ from urllib.parse import quote
 
 import yaml
 
-from service import batching, words
+from service import words
 from service.documents import Document
 from service.logs import LogText
 from service.pages.job import address
 from service.pages.render import moment
-from service.timeline_words import sentence
 
 NUM_LOG_LINES = 500
 NUM_SEARCHED_LINES = 10_000
@@ -25,7 +24,6 @@ _ERROR_LINE = re.compile(
     r"(\[(rank|worker) [^\]]+\] )?"
     r"(Traceback \(most recent call last\)|\S*(Error|Exception)\b.*:|.*\b(ERROR|CRITICAL|FATAL)\b)"
 )
-BATCH_KEYS = ("global_batch", "micro_batch", "noise_scale", "useful_tokens", "samples_per_s", "lr")
 _SHARES = (("data_s", "data"), ("compute_s", "compute"), ("exposed_s", "exchange"), ("optimizer_s", "optimizer"))
 _COMMON_KEYS = (
     "loss",
@@ -125,24 +123,6 @@ def _rank_of(key: str) -> tuple[int, str]:
     if key.startswith("user."):
         return (2, key)
     return (3 + (_COMMON_KEYS.index(key) if key in _COMMON_KEYS else len(_COMMON_KEYS)), key)
-
-
-def batch_view(job: Document, found: Document, rows: Sequence[Document]) -> dict[str, Any]:
-    """The batch in force, each worker's part of it, and why it is so."""
-    observed = job.get("observed") or {}
-    most = max((w.get("part") or 0 for w in batching.members(observed)), default=0)
-    return {
-        "sentence": batching.in_words(job["spec"], observed),
-        "facts": batching.facts(job["spec"], observed, found["points"]),
-        "workers": [
-            {**w, "passes": batching.passes(w), "width": f"{100 * (w.get('part') or 0) / most:.1f}" if most else "0"}
-            for w in batching.members(observed)
-        ],
-        "reasons": [{"step": row["step"], "told": sentence(row)} for row in batching.reasons(rows)],
-        "charts": [
-            (words.metric(key), address(job["id"], "metrics", key=key)) for key in BATCH_KEYS if key in found["keys"]
-        ],
-    }
 
 
 def system_view(job: Document, found: Document) -> dict[str, Any]:

@@ -3,6 +3,7 @@ export function installForms() {
   document.addEventListener("input", (event) => {
     const other = event.target.dataset?.with && document.querySelector(event.target.dataset.with);
     if (other) other.value = event.target.value;
+    if (other) showSize();
     if (event.target.name === "job") countChecked();
   });
   document.addEventListener("change", (event) => {
@@ -19,6 +20,7 @@ export function installForms() {
     checked = [];
     countChecked();
     scrollLog();
+    showSize();
   });
   document.addEventListener("scroll", (event) => {
     const log = event.target;
@@ -29,6 +31,19 @@ export function installForms() {
   if (location.hash) document.querySelector(location.hash)?.scrollIntoView({ block: "center" });
   else scrollLog();
   countChecked();
+  showSize();
+}
+
+// What is foreseen of the number of workers that the slider stands at: lit in the list, and told by the slider itself.
+function showSize() {
+  const slider = document.getElementById("slider");
+  if (!slider) return;
+  slider.removeAttribute("aria-valuetext");
+  for (const row of document.querySelectorAll("[data-size]")) {
+    const isIt = row.dataset.size === slider.value;
+    row.classList.toggle("lit", isIt);
+    if (isIt) slider.setAttribute("aria-valuetext", row.dataset.told);
+  }
 }
 
 function countChecked() {

@@ -10,6 +10,7 @@ from typing import Any
 
 from service.records import JobRow
 from service.states import JobState
+from tests.browser.foreseen import footprint, forecast
 from tests.browser.rank_spans import rank_spans
 from workers.lr import LrPlan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
@@ -82,6 +83,7 @@ class History:
             total_samples=course.steps * GLOBAL_BATCH,
             num_current=workers,
             workers=_views(workers),
+            forecast=forecast(workers, GLOBAL_BATCH, course.speed, tuple({size for _, size in course.sizes})),
             records=tuple(records),
             logs=self._logs(upto, workers, now_s),
             timeline=tuple(rows),
@@ -169,6 +171,8 @@ class History:
             "memory_bytes": 412e6 + 1e6 * noise,
             "user.margin": 1.2 * done,
         }
+        if step % 16 == 0:
+            values["noise_scale"] = 90 + 700 * done + 20 * noise
         if step % 100 == 0 or step == course.steps:
             values["eval.accuracy"] = 0.976 - 0.86 * math.exp(-9 * done) + 0.002 * noise
             values["eval.loss"] = max(0.02, loss * 1.08 + 0.02)
@@ -266,6 +270,12 @@ def _views(workers: int) -> tuple[WorkerView, ...]:
             memory_bytes=412_000_000 + rank * 3_000_000,
             device="cpu",
             micro_size=GLOBAL_BATCH // workers,
+            part=GLOBAL_BATCH // workers,
+            busy_share=0.85 - 0.05 * rank,
+            waiting_share=0.09 + 0.05 * rank,
+            wire_bytes_per_s=4.2e7,
+            wire_share=0.31,
+            footprint=footprint(rank),
         )
         for rank in range(workers)
     )

@@ -83,6 +83,39 @@ def test_a_resize_shows_the_plan_being_agreed_and_then_the_effect(own: Filled, v
     expect(page.get_by_role("button", name="Let the service choose")).to_be_hidden()
 
 
+def test_the_slider_tells_what_each_size_is_foreseen_to_bring(own: Filled, view: Open) -> None:
+    page = charts(view(own.site).go(own.page("digits")))
+    foreseen = page.get_by_role("region", name="Throughput foreseen by number of workers")
+    expect(foreseen.get_by_role("row", name="4")).to_contain_text("never tried")
+    lit = foreseen.locator("tr.lit")
+    expect(lit).to_contain_text("now")
+    slider = page.get_by_label("Workers", exact=True).first
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(lit).to_contain_text("never tried")
+    expect(slider).to_have_attribute(
+        "aria-valuetext", re.compile(r"^4 workers, about .* samples a second, .*never tried$")
+    )
+    page.locator("#workers").fill("1")
+    expect(lit).to_contain_text("measured")
+    # Another look at the job replaces the list; the size that was chosen stays lit, and what was typed stays.
+    job = own.jobs["digits"]
+    own.site.write(lambda sample: train_on(sample, job, 3300, 3))
+    expect(page.locator("#summary")).to_contain_text("step 3,300")
+    expect(lit).to_contain_text("measured")
+    expect(page.locator("#workers")).to_have_value("1")
+
+
+def test_the_batch_tab_tells_loads_and_what_other_batches_would_bring(shared: Filled, view: Open) -> None:
+    page = view(shared.site, 390).go(shared.page("digits", "?tab=batch"))
+    loads = page.get_by_role("table").filter(has_text="Bandwidth")
+    expect(loads.get_by_role("row")).to_have_count(4)
+    expect(loads.get_by_role("row").nth(1)).to_contain_text("713 MB at 42")
+    batches = page.get_by_role("region", name="Throughput by batch")
+    expect(batches.get_by_role("row", name="128 now")).to_contain_text("12.5k to 14k")
+    expect(page.get_by_role("img", name=re.compile("^Gradient noise scale from step 16"))).to_be_visible()
+
+
 def test_a_size_outside_the_range_is_refused_in_words(own: Filled, view: Open) -> None:
     viewer = view(own.site)
     page = viewer.go(own.page("digits"))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 
 AXE = (Path(__file__).parent / "axe.min.js").read_text()
 MAX_FIRST_LOAD_BYTES = 150_000
-TABS = ("logs", "metrics", "system", "events", "attempts", "checkpoints", "files", "spec")
+TABS = ("logs", "metrics", "batch", "report", "system", "events", "attempts", "checkpoints", "files", "spec")
 
 
 def addresses(filled: Filled) -> list[str]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from service.records import BundleRow, JobRow
 from service.store.opening import Store
-from workers.plan import PlanId, TimelineKind
+from workers.lr import LrPlan
+from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.spec import JobSpec, parse_job_spec
 from workers.status import (
     CheckpointInfo,
@@ -107,6 +108,21 @@ def checkpoint(step: int, *, attempt: int = 1, lineage: int = 1, final: bool = F
         metric=None,
         is_final=final,
         created_at=START_S + step,
+    )
+
+
+def plan(batch: int) -> Plan:
+    """Two workers that train with this global batch."""
+    return Plan(
+        id=PlanId(1, 2),
+        switch=Switch.AGREED,
+        generation=1,
+        lineage=1,
+        source=FreshSource(),
+        members=(Member(worker_id="1.0", rank=0), Member(worker_id="1.1", rank=1)),
+        global_batch=batch,
+        lr=LrPlan(lr=0.1, base_batch=32),
+        cause=Cause(kind=TimelineKind.BATCH, actor="goodput", reason="more progress"),
     )
 
 

@@ -12,9 +12,8 @@ from service import batching
 from service.records import Transition
 from service.services import Services
 from service.states import JobState
-from tests.service.given import leader, placed, record, row, snapshot, view
-from workers.lr import LrPlan
-from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
+from tests.service.given import leader, placed, plan, record, row, snapshot, view
+from workers.plan import TimelineKind
 
 
 def worker(rank: int | None, part: int | None, micro_size: int | None) -> dict[str, Any]:
@@ -48,20 +47,6 @@ def test_the_worth_of_a_sample_follows_the_noise_scale() -> None:
     assert facts["Asked for"] == "32, adapting by goodput, up to 512"
     assert facts["A sample is worth"] == "50 % of one at 32 a step"
     assert facts["Useful tokens"] == "93 %"
-
-
-def plan(batch: int) -> Plan:
-    return Plan(
-        id=PlanId(1, 2),
-        switch=Switch.AGREED,
-        generation=1,
-        lineage=1,
-        source=FreshSource(),
-        members=(Member(worker_id="1.0", rank=0), Member(worker_id="1.1", rank=1)),
-        global_batch=batch,
-        lr=LrPlan(lr=0.1, base_batch=32),
-        cause=Cause(kind=TimelineKind.BATCH, actor="goodput", reason="more progress"),
-    )
 
 
 @pytest.mark.anyio

@@ -15,8 +15,8 @@ from workers.control.decisions import ControllerState
 from workers.measures import Forecast, Prediction
 from workers.spec import JobSpec
 
-REFRESH_S = 10.0
-"""A fit takes about 20 ms of the controller's time: two thousandths of it."""
+REFRESH_S = 30.0
+"""A fit takes about 20 ms, and the controller of a sweep has those of all its trials to make."""
 
 MIN_STEPS = 10
 """Steps of the layout in force before anything is foreseen."""
