@@ -109,6 +109,8 @@ def test_a_forecast_is_made_anew_in_time_and_not_at_every_turn() -> None:
     job = TrainedJob(1)
     first = job.train(30)
     assert job.train(1) is first
+    settled = job.train(60)
+    assert by_size(settled)[1].num_steps == 64
+    assert job.train(20) is settled
     job.desk.now += REFRESH_S
-    again = job.train(1)
-    assert again is not first
+    assert job.train(1) is not settled

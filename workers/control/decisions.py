@@ -133,7 +133,7 @@ class ControllerState:
     (lineage, round) reported, ``restored`` the (lineage, cursor) at which the last restore began, ``settled_at`` what
     it was when the latest plan was first seen in force everywhere; ``reached`` is the wanted size that it last met,
     ``sizing`` what is known of sizes, ``sharing`` of the workers' speeds, ``adapting`` of batches; ``forecast`` is what
-    was foreseen by it at ``foreseen_s``.
+    was foreseen by it at ``foreseen_s``, with ``foreseen_by`` steps of the layout in force.
     ``failures`` are those of user code that count; ``counted_generation`` is the generation of the last counted one.
     ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
     since samples were trained on for the first time: ``best_cursor`` is how many that were. ``num_start_failures``
@@ -179,6 +179,7 @@ class ControllerState:
     adapting: Adapting = field(default_factory=Adapting)
     forecast: Forecast | None = None
     foreseen_s: float = 0.0
+    foreseen_by: int = 0
     ready_since_s: float | None = None
     short_since_s: float | None = None
     saving_since_s: float | None = None

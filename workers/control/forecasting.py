@@ -27,18 +27,21 @@ _LEAST_DOUBLINGS = 2
 
 
 def foresee(state: ControllerState, now_s: float) -> ControllerState:
-    """Fit anew where that is due: in time, or as soon as the layout in force is another one."""
+    """Fit anew where that is due: in time, or as soon as the layout in force is another one, or told by many steps."""
     plan, known = state.plan, state.adapting
-    if plan is None or known.layout is None or len(known.memory[known.layout].times_s) < MIN_STEPS:
+    num_steps = 0 if known.layout is None else len(known.memory[known.layout].times_s)
+    if plan is None or known.layout is None or num_steps < MIN_STEPS:
         return state
     in_force = (plan.num_members, plan.global_batch)
     if (known.layout.num_workers, known.layout.global_batch) != in_force:
         return state
     told = state.forecast
     is_other = told is None or (told.num_workers, told.global_batch) != in_force
-    if not is_other and now_s - state.foreseen_s < REFRESH_S:
+    is_rough = state.foreseen_by < adapting.MAX_STEPS <= num_steps
+    if not (is_other or is_rough) and now_s - state.foreseen_s < REFRESH_S:
         return state
-    return replace(state, forecast=forecast(known, known.layout, state.spec), foreseen_s=now_s)
+    told = forecast(known, known.layout, state.spec)
+    return replace(state, forecast=told, foreseen_s=now_s, foreseen_by=num_steps)
 
 
 def forecast(known: Adapting, layout: Layout, spec: JobSpec) -> Forecast:
