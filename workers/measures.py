@@ -104,3 +104,17 @@ class Forecast:
     global_batch: int
     sizes: tuple[Prediction, ...]
     batches: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderChange:
+    """From ``time`` on a worker's samples are read by ``after``: inline, by a thread beside it, or by processes.
+
+    ``n`` counts a worker's changes. ``after`` is ``before`` where others were tried, and did not pay.
+    """
+
+    n: int
+    before: str
+    after: str
+    reason: str
+    time: float

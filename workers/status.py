@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from workers.errors import Failure, Reason
-from workers.measures import Footprint, Forecast, MicroChange, RankLoad, RankSpan
+from workers.measures import Footprint, Forecast, LoaderChange, MicroChange, RankLoad, RankSpan
 from workers.plan import Plan, PlanId, TimelineKind
 from workers.run_settings import RunSettings
 
@@ -183,7 +183,8 @@ class WorkerStatus:
     ``halted`` is the highest plan id that it was told never to enter again.
     ``round`` counts committed rounds of ``lineage``, ``cursor`` the samples drawn; both are None
     until it holds state. ``generation`` is the group it trains in, None when it is in none.
-    ``is_finished``: all samples are drawn and the final evaluation is committed.
+    ``is_finished``: all samples are drawn and the final evaluation is committed. ``reading`` names the sample that
+    is being read (``train_data[17]``), empty where none is.
     """
 
     worker_id: str
@@ -214,6 +215,8 @@ class WorkerStatus:
     loads: tuple[RankLoad, ...] = ()
     cuts: tuple[Cut, ...] = ()
     micro_changes: tuple[MicroChange, ...] = ()
+    reading: str = ""
+    loader_changes: tuple[LoaderChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,17 @@ from workers.errors import DataError, JobError, described
 from workers.plan import Plan, split_batch
 from workers.task import Batch, MapDataset
 from workers.training import data, memory
+from workers.training.place import Place
+from workers.training.ragged import odd_sample
 from workers.training.rows import check_rows
+
+
+class Turnstile:
+    """Lets one thread at a time into the user's datasets, which may share files and caches; tells where it is."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.place = Place()
 
 
 class Batcher:
@@ -32,22 +43,40 @@ class Batcher:
         name: str = "train_data",
         *,
         has_rows: bool = False,
+        turnstile: Turnstile | None = None,
     ) -> None:
-        self._dataset = dataset
+        self.dataset, self.own_collate, self.name, self.has_rows = dataset, collate, name, has_rows
         self._collate = default_collate if collate is None else collate
         self._device = device
-        self._name = name
-        self._has_rows = has_rows and collate is not None
+        self.turnstile = turnstile or Turnstile()
         # Rows of tensors, collated as they are, are one indexing each: several times as fast as sample by sample.
         is_plain = type(dataset) is TensorDataset and collate is None
         self._columns = list(dataset.tensors) if is_plain and isinstance(dataset, TensorDataset) else None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether reading is indexing of tensors: nothing in it is random, and nothing takes time."""
+        return self._columns is not None
+
     def batch(self, indexes: Sequence[int]) -> Batch:
-        """A batch on the device. Raises DataError, or whatever signals a lack of memory."""
+        """A batch on the device. Raises as ``read``."""
+        return self.moved(self.read(indexes))
+
+    def moved(self, batch: Batch) -> Batch:
+        """The batch on the device."""
+        return batch if self._device.type == "cpu" else to_device(batch, self._device)
+
+    def read(self, indexes: Sequence[int]) -> Batch:
+        """A batch on the CPU. Raises DataError, or whatever signals a lack of memory."""
         if self._columns is not None:
             rows = torch.tensor(indexes)
-            return [to_device(column[rows], self._device) for column in self._columns]
-        samples = data.fetch(self._dataset, indexes, self._name, memory.is_out_of_memory)
+            return [column[rows] for column in self._columns]
+        place = self.turnstile.place
+        with self.turnstile.lock, place.reading(self.name):
+            samples = data.fetch(self.dataset, indexes, self.name, memory.is_out_of_memory, place.note)
+            return self._collated(samples, indexes)
+
+    def _collated(self, samples: list[Any], indexes: Sequence[int]) -> Batch:
         try:
             batch = self._collate(samples)
         except JobError:
@@ -55,26 +84,37 @@ class Batcher:
         except (Exception, SystemExit) as error:
             if memory.is_out_of_memory(error):
                 raise
+            odd = odd_sample(samples, indexes, self.name)
             raise DataError(
-                f"collate of {len(samples)} samples of {self._name} (indexes {list(indexes)[:8]}) raised "
-                f"{described(error)}; make the samples alike, or give the task its own collate"
+                f"collate of {len(samples)} samples of {self.name} (indexes {list(indexes)[:8]}) raised "
+                f"{described(error)}{f'; {odd}' if odd else ''}; make the samples alike, or give the task its own "
+                "collate"
             ) from error
-        if self._has_rows:
-            check_rows(batch, len(samples), self._name)
-        return batch if self._device.type == "cpu" else to_device(batch, self._device)
+        if self.has_rows and self.own_collate is not None:
+            check_rows(batch, len(samples), self.name)
+        return batch
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch with every tensor in it on the device; containers are rebuilt, all else is kept."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(device, non_blocking=True)
+        return value.to(device) if hasattr(value, "to") else value
+
+    return with_leaves(batch, moved)
+
+
+def with_leaves(batch: Batch, change: Callable[[Any], Any]) -> Batch:
+    """The batch with what ``change`` makes of each value that is no container; containers are rebuilt."""
     if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
+        return {key: with_leaves(value, change) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
+        return type(batch)(*(with_leaves(value, change) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch.to(device) if hasattr(batch, "to") else batch
+        return type(batch)(with_leaves(value, change) for value in batch)
+    return change(batch)
 
 
 def own_part(plan: Plan, rank: int, num_samples: int) -> tuple[int, int]:
@@ -91,12 +131,22 @@ def pieces(begin: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         yield at, min(at + size, end)
 
 
-def seed_all(seed: int, round: int, position: int) -> None:
+_num_seedings = [0]
+
+
+def num_seedings() -> int:
+    """How often this process has seeded its generators."""
+    return _num_seedings[0]
+
+
+def seed_all(seed: int, round: int, position: int, use: bytes = b"") -> None:
     """Seed torch, numpy and ``random`` for the micro-batch that begins at ``position`` of this round's batch.
 
-    So a round that is tried again draws the same numbers, and no two micro-batches of it do.
+    So a round that is tried again draws the same numbers, and no two micro-batches of it do. With another ``use``
+    they are others: data may be read by another process, so what computing draws must not come after them.
     """
-    mixed = zlib.crc32(b"%d %d %d" % (seed, round, position))
+    _num_seedings[0] += 1
+    mixed = zlib.crc32(b"%d %d %d" % (seed, round, position) + use)
     torch.default_generator.manual_seed(mixed)
     for generator in torch.cuda.default_generators:  # none until a GPU is used
         generator.manual_seed(mixed)

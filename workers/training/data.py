@@ -45,12 +45,21 @@ class SampleOrder:
         return self._epochs[epoch]
 
 
+def _unnoted(index: int) -> None:
+    pass
+
+
 def fetch(
-    dataset: MapDataset, indexes: Sequence[int], name: str, is_fatal: Callable[[BaseException], bool]
+    dataset: MapDataset,
+    indexes: Sequence[int],
+    name: str,
+    is_fatal: Callable[[BaseException], bool],
+    note: Callable[[int], None] = _unnoted,
 ) -> list[Any]:
     """The samples at ``indexes``, through the dataset's ``__getitems__`` where it has one.
 
-    ``name`` is what the user calls the dataset. Errors for which ``is_fatal`` is true pass through.
+    ``name`` is what the user calls the dataset. ``note`` is told which index is about to be read (the first, where
+    they are read at once), so that one that hangs can be named. Errors for which ``is_fatal`` is true pass through.
 
     Raises DataError naming the sample that cannot be read.
     """
@@ -58,10 +67,12 @@ def fetch(
     index: object = f"{indexes[:8]}..." if len(indexes) > 8 else list(indexes)
     try:
         if many is not None:
+            note(indexes[0] if indexes else -1)
             samples = list(many(list(indexes)))
         else:
             samples = []
             for index in indexes:  # the error below names the index at which it stopped
+                note(index)
                 samples.append(dataset[index])
     except (JobError, GeneratorExit):
         raise

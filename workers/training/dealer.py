@@ -88,6 +88,10 @@ class Dealer:
     bounds: Bounds
     micro: MicroTuning
 
+    def can_deal(self, batch_N: NDArray[np.int64]) -> bool:
+        """Whether this batch can be divided without reading a sample for its length."""
+        return self.lengths.are_known(batch_N)
+
     def deal(self, plan: Plan, rank: int, batches: Iterable[NDArray[np.int64]], check: Callable[[], None]) -> ByLength:
         """The part of ``rank`` in batches of the dataset's indexes; every rank must be given the same ones.
 

@@ -30,8 +30,15 @@ class Lengths:
     """
 
     def __init__(
-        self, dataset: MapDataset, length: Callable[[Any], int], max_tokens: int | None, seed: int, name: str
+        self,
+        dataset: MapDataset,
+        length: Callable[[Any], int],
+        max_tokens: int | None,
+        seed: int,
+        name: str,
+        turnstile: batching.Turnstile | None = None,
     ) -> None:
+        self._turnstile = turnstile or batching.Turnstile()
         self._dataset, self._length, self._max_tokens = dataset, length, max_tokens
         self._seed, self._name = seed, name
         self._known_N = np.zeros(len(dataset), dtype=np.int32)  # 0: not asked yet
@@ -49,9 +56,15 @@ class Lengths:
             self._known_N[index] = self._asked(index)
         return self._known_N[indexes_N].astype(np.int64)
 
+    def are_known(self, indexes_N: NDArray[np.int64]) -> bool:
+        """Whether these can be told without reading a sample."""
+        return bool(self._known_N[indexes_N].all())
+
     def _asked(self, index: int) -> int:
         batching.seed_all(self._seed, _LENGTH_SEED, index)
-        (sample,) = data.fetch(self._dataset, [index], self._name, memory.is_out_of_memory)
+        at = self._turnstile.place
+        with self._turnstile.lock, at.reading(self._name):
+            (sample,) = data.fetch(self._dataset, [index], self._name, memory.is_out_of_memory, at.note)
         place = f"length({self._name}[{index}])"
         try:
             told = self._length(sample)

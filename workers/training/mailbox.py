@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
-from workers.measures import Footprint, MicroChange
+from workers.measures import Footprint, LoaderChange, MicroChange
 from workers.plan import Plan, PlanId
 from workers.status import (
     Acknowledged,
@@ -99,6 +99,8 @@ class Mailbox:
         self._checkpoints: dict[str, CheckpointInfo] = {}
         self._finished_checkpoints: Callable[[], list[CheckpointInfo]] = list
         self._failed_saves: Callable[[], tuple[FailedSave, ...]] = tuple
+        self._reading: Callable[[], str] = str
+        self._loader_changes: Callable[[], tuple[LoaderChange, ...]] = tuple
 
     # The controller's side: any thread.
 
@@ -175,6 +177,8 @@ class Mailbox:
                 loads=self._loads.newest(),
                 cuts=tuple(self._cuts.values()),
                 micro_changes=self._micro_changes,
+                reading=self._reading(),
+                loader_changes=self._loader_changes(),
             )
 
     @property
@@ -382,3 +386,7 @@ class Mailbox:
     ) -> None:
         """Ask at every poll which checkpoints became complete since ``finished`` was asked last, and which failed."""
         self._finished_checkpoints, self._failed_saves = finished, failed
+
+    def watch_reading(self, place: Callable[[], str], changes: Callable[[], tuple[LoaderChange, ...]]) -> None:
+        """Ask at every poll which sample is being read, and who reads since when."""
+        self._reading, self._loader_changes = place, changes

@@ -47,6 +47,18 @@ def enforce_limit(memory_bytes: int, device: torch.device) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, memory_bytes / total_bytes), device)
 
 
+def set_aside(num_bytes: int) -> bool:
+    """Take so many bytes off this process's limit on a CPU, for a process that it starts; negative gives them back.
+
+    False where there is no limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY:
+        return False
+    resource.setrlimit(resource.RLIMIT_DATA, (soft - num_bytes, hard))
+    return True
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or one that it was raised from, says that memory could not be had."""
     seen: BaseException | None = error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -14,7 +16,7 @@ from workers.training import batching, memory
 from workers.training.back_off import MemoryInExchangeError, back_off, settle, too_big
 from workers.training.dealer import check_division
 from workers.training.device_clock import DeviceClock
-from workers.training.draw import draw_round
+from workers.training.draw import ahead, batch_size, draw_round, wanted
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.vector import GlobalSums, LocalSums, NoiseSums
@@ -23,9 +25,12 @@ from workers.training.loads import OwnCost
 from workers.training.mailbox import Mailbox
 from workers.training.micro import Choice
 from workers.training.micro_batches import Draw, InOrder, MicroBatch
+from workers.training.reading import Wanted
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.setup import Setup
 from workers.training.signals import RoundTimes
+
+_COMPUTING = b" computing"
 
 
 class Part:
@@ -34,7 +39,7 @@ class Part:
     def __init__(self, setup: Setup, mailbox: Mailbox, exchange: GradientExchange, plan: Plan, rank: int) -> None:
         self._setup, self._state, self._mailbox, self._exchange = setup, setup.state, mailbox, exchange
         self.plan = plan
-        self.size = min(plan.global_batch, setup.total_samples - setup.state.cursor)
+        self.size = batch_size(setup, plan, setup.state.cursor)
         self._rank = rank
         begin, end = batching.own_part(plan, rank, self.size)
         self._num_in_order = 0 if setup.train_dealer is not None else end - begin
@@ -75,12 +80,14 @@ class Part:
                 else:
                     self._back_off(error)
             else:
+                self._setup.feed.computed()
                 if self._clock is not None:
                     self._clock.stop()
                 if choice is not None:
                     settle(self._setup, self._mailbox, choice)
                 return
             # Only here, after the exception, are the frames gone that held its activations.
+            self._setup.feed.drop()
             self._setup.micro.release()
             self._state.buffers.rollback()
 
@@ -135,6 +142,7 @@ class Part:
         self.sums, self.micro = LocalSums(division=draw.checksum, is_trial=self._is_on_trial or self.is_split), 1
         batches = list(draw.micro_batches())
         self.num_passes = len(batches)
+        self._read_ahead(batches)
         for micro in batches:
             self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))
             self._micro_batch(micro, is_last=micro is batches[-1])
@@ -149,17 +157,28 @@ class Part:
             self._mailbox.check()
             self._mailbox.set_phase(Phase.DATA)
             started_s = time.perf_counter()
-            self._draw = draw_round(self._setup, self.plan, self._rank, self.size, self._mailbox.check)
+            self._draw = draw_round(self._setup, self.plan, self._rank, self._state.cursor, self._mailbox.check)
             self.times.data_s += time.perf_counter() - started_s
         return self._draw
+
+    def _read_ahead(self, batches: Sequence[MicroBatch]) -> None:
+        """Let those be read that come next; while sizes are tried nobody knows which, nor should reading be in it."""
+        started_s = time.perf_counter()
+        self._setup.feed.begin(iter(()) if self._is_on_trial else self._coming(batches))
+        self.times.data_s += time.perf_counter() - started_s
+
+    def _coming(self, batches: Sequence[MicroBatch]) -> Iterator[Wanted]:
+        round, cursor = self._state.round, self._state.cursor
+        later = ahead(self._setup, self.plan, self._rank, round, cursor)
+        return chain((wanted(round, micro) for micro in batches), later)
 
     def _micro_batch(self, micro: MicroBatch, *, is_last: bool) -> None:
         setup, state, times = self._setup, self._state, self.times
         self._mailbox.check()
         self._mailbox.set_phase(Phase.DATA)
         started_s = time.perf_counter()
-        batching.seed_all(setup.spec.seed, state.round, micro.position)
-        batch = setup.train.batch(micro.indexes)
+        batch = setup.feed.take(wanted(state.round, micro), self._mailbox.check)
+        batching.seed_all(setup.spec.seed, state.round, micro.position, _COMPUTING)
         self.sums.count(len(micro.indexes), micro.tokens, micro.padded_tokens)
         drawn_s = time.perf_counter()
         times.data_s += drawn_s - started_s

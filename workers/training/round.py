@@ -73,6 +73,7 @@ class Rounds:
         if self._scheme is None or self._scheme.name != plan.exchange.scheme:
             self._scheme = scheme_named(plan.exchange.scheme, self._state.residual)
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
+        self._setup.feed.interrupted()
 
     def restart_clock(self) -> None:
         """Leave what was done between rounds (evaluating, saving) out of the next one's seconds."""
@@ -83,6 +84,7 @@ class Rounds:
         if self._exchange is not None:
             self._exchange.drop()
         self._world = self._scheme = None
+        self._setup.feed.drop()
         for staged in self._state.staged():
             staged.rollback()
 
@@ -278,5 +280,8 @@ class Rounds:
             memory_bytes=gauges.memory_bytes,
             gpu_utilisation=gauges.gpu_utilisation,
         )
-        self._mailbox.spent(self._world.rank, time.time(), cost, part.own_cost())
+        own = part.own_cost()
+        self._mailbox.spent(self._world.rank, time.time(), cost, own)
+        if own is not None:
+            self._setup.feed.spent(times.data_s, times.compute_s, own.samples)
         return step_s

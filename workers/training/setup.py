@@ -15,18 +15,20 @@ from workers.assignment import Assignment
 from workers.errors import CheckpointError, DataError, EntrypointError, UserCodeError, described
 from workers.spec import JobSpec
 from workers.status import Phase
-from workers.task import MapDataset, TrainingTask
+from workers.task import TrainingTask
 from workers.training import build, memory
-from workers.training.batching import Batcher
+from workers.training.batching import Batcher, Turnstile
 from workers.training.by_length import Bounds
 from workers.training.data import SampleOrder
 from workers.training.dealer import Dealer
 from workers.training.device import pick_device
+from workers.training.feed import Feed
 from workers.training.lengths import Lengths
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
 from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
+from workers.training.reading import Reader
 from workers.training.state import TrainingState
 
 MAX_TOLD = 5
@@ -37,7 +39,8 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class Setup:
     """``total_samples`` is how many samples the job draws in all, ``num_eval`` how many an evaluation has.
 
-    ``train_dealer`` and ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts padded tokens.
+    ``feed`` gives the micro-batches of ``train_data``; whoever has the setup ends it. ``train_dealer`` and
+    ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts padded tokens.
     """
 
     assignment: Assignment
@@ -45,7 +48,7 @@ class Setup:
     device: torch.device
     state: TrainingState
     order: SampleOrder
-    train: Batcher
+    feed: Feed
     evaluation: Batcher | None
     num_eval: int
     precision: PrecisionApplier
@@ -97,28 +100,31 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec.optimizer.lr), spec.optimizer.lr)
     micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
+    turnstile = Turnstile()
+    train = Batcher(task.train_data, task.collate, device, has_rows=has_rows, turnstile=turnstile)
     has_eval = task.eval_data is not None and task.evaluate is not None
     if not has_eval and (spec.checkpoint.metric or "").startswith("eval."):
         raise EntrypointError(
             f"checkpoint.metric={spec.checkpoint.metric!r} needs an evaluation, and the task has none; "
             "return eval_data and evaluate, or leave the metric out"
         )
+    evaluation = None
+    if task.eval_data is not None and has_eval:
+        evaluation = Batcher(task.eval_data, task.collate, device, "eval_data", has_rows=has_rows, turnstile=turnstile)
     return Setup(
         assignment=assignment,
         task=task,
         device=device,
         state=state,
         order=SampleOrder(len(task.train_data), spec.seed),
-        train=Batcher(task.train_data, task.collate, device, has_rows=has_rows),
-        evaluation=Batcher(task.eval_data, task.collate, device, "eval_data", has_rows=has_rows)
-        if task.eval_data is not None and has_eval
-        else None,
+        feed=Feed(Reader(train, spec.seed), device, spec.resources.cpus),
+        evaluation=evaluation,
         num_eval=len(task.eval_data) if task.eval_data is not None else 0,
         precision=PrecisionApplier(device),
         micro=micro,
         total_samples=spec.total_samples(len(task.train_data)),
-        train_dealer=_dealer(spec, task, task.train_data, "train_data", micro),
-        eval_dealer=_dealer(spec, task, task.eval_data, "eval_data", micro) if has_eval else None,
+        train_dealer=_dealer(spec, task, train, micro),
+        eval_dealer=_dealer(spec, task, evaluation, micro) if evaluation is not None else None,
     )
 
 
@@ -130,14 +136,12 @@ def _micro_size(spec: JobSpec, task: TrainingTask) -> MicroSize:
     return MicroSize(fixed if task.length is None else sys.maxsize)  # a size in samples is not to be lowered by tokens
 
 
-def _dealer(
-    spec: JobSpec, task: TrainingTask, dataset: MapDataset | None, name: str, micro: MicroTuning
-) -> Dealer | None:
-    if task.length is None or dataset is None:
+def _dealer(spec: JobSpec, task: TrainingTask, batcher: Batcher, micro: MicroTuning) -> Dealer | None:
+    if task.length is None:
         return None
     fixed, max_tokens = spec.batch.micro_size, spec.batch.max_tokens
     return Dealer(
-        lengths=Lengths(dataset, task.length, max_tokens, spec.seed, name),
+        lengths=Lengths(batcher.dataset, task.length, max_tokens, spec.seed, batcher.name, batcher.turnstile),
         bounds=Bounds(max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None),
         micro=micro,
     )

@@ -56,6 +56,7 @@ class Trainer:
         self._writer = CheckpointWriter(storage, spec.keep, spec.metric, spec.mode)
         self._metric = Metric(spec.metric, mailbox)
         mailbox.watch_checkpoints(self._writer.finished, self._writer.failed)
+        mailbox.watch_reading(setup.feed.place, setup.feed.changes)
 
     def run(self) -> None:
         """Train until stopped, or until this worker can train no more."""

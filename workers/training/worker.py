@@ -40,6 +40,7 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
     try:
         Trainer(setup, calls, mailbox).run()
     finally:
+        setup.feed.end()
         _bring_home(assignment)
 
 

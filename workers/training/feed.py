@@ -1,0 +1,240 @@
+"""What the training thread takes its micro-batches from: read by itself, or ahead of it by whoever it chose."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from itertools import islice
+
+import torch
+
+from workers.measures import LoaderChange
+from workers.task import Batch
+from workers.training.batching import num_seedings, with_leaves
+from workers.training.generators import fingerprint
+from workers.training.loader_choice import INLINE, LoaderChoice, RoundCost, Verdict, Way
+from workers.training.loader_fleet import Fleet, NoLoadersError
+from workers.training.loader_process import LoaderGoneError, LoaderMemoryError
+from workers.training.loaders import Loaders
+from workers.training.pinned import Copies, Copy
+from workers.training.probe import Probe
+from workers.training.reading import Reader, Wanted
+
+WAIT_SLICE_S = 1.0
+MAX_AHEAD_BYTES = 256 * 2**20
+MAX_CHANGES = 16
+MAX_DEATHS = 3
+HEALING_ROUNDS = 1_000
+"""Rounds after which a loader that was killed counts no longer."""
+
+
+class Feed:
+    """Micro-batches of ``train_data`` by what they are, so that whoever reads them, they are the same.
+
+    For the training thread; ``place`` and ``changes`` for any. ``num_cpus`` are this worker's.
+    """
+
+    def __init__(self, reader: Reader, device: torch.device, num_cpus: float) -> None:
+        self._reader = reader
+        self._choice = LoaderChoice(num_cpus)
+        self._fleet = Fleet(reader, is_pinning=device.type == "cuda")
+        self._copies = Copies(device) if device.type == "cuda" else None
+        self._copy: tuple[Wanted, Copy] | None = None
+        self._probe = Probe()
+        self._way = INLINE
+        self._coming: Iterator[Wanted] = iter(())
+        self._pending: dict[Wanted, Future[Batch]] = {}
+        self._awaited: Wanted | None = None
+        self._untouched: tuple[int, int] | None = (
+            None  # what the generators are unless a reading thread draws from them
+        )
+        self._batch_bytes = 0
+        self._num_deaths = self._num_rounds = 0
+        self._changes: tuple[LoaderChange, ...] = ()
+        self._told = ""
+
+    def begin(self, coming: Iterator[Wanted]) -> None:
+        """A round begins; ``coming`` are its micro-batches, and after them those of rounds to come as far as known.
+
+        What was read ahead and is not among the next of them is dropped.
+        """
+        if self._reader.batcher.is_plain:
+            return
+        self._ready_fleet()
+        loaders = self._fleet.of(self._choice.way)
+        self._way = self._choice.way if loaders is not None else INLINE
+        if loaders is None:
+            self.drop()
+            return
+        self._coming = coming
+        following = list(islice(coming, self._num_ahead(self._way)))
+        for wanted in [wanted for wanted in self._pending if wanted not in following]:
+            self._pending.pop(wanted).cancel()
+        for wanted in following:
+            self._read_ahead(loaders, wanted)
+
+    def take(self, wanted: Wanted, check: Callable[[], None]) -> Batch:
+        """A micro-batch on the device; ``check`` is called while it is waited for, and may raise to leave.
+
+        Changes the random generators. Raises DataError, whatever signals a lack of memory, and what ``check`` raises.
+        """
+        copy, self._copy = self._copy, None
+        if copy is not None and copy[0] == wanted and self._copies is not None:
+            self._top_up()
+            return self._copies.finish(copy[1])
+        future = self._pending.pop(wanted, None)
+        if future is None:
+            return self._reader.batcher.moved(self._read(wanted))
+        self._top_up()
+        batch = self._answer(future, wanted, check)
+        self._copy_ahead()
+        return self._reader.batcher.moved(batch)
+
+    def computed(self) -> None:
+        """A round's part is computed: this thread draws no numbers until the next one is read."""
+        self._untouched = (num_seedings(), fingerprint()) if self._way.has_thread else None
+
+    def spent(self, waited_s: float, compute_s: float, num_samples: int) -> None:
+        """Tell what an ordinary round took: seconds of waiting for data, and of computing."""
+        if self._reader.batcher.is_plain or num_samples == 0:
+            return
+        self._num_rounds += 1
+        if self._num_rounds >= HEALING_ROUNDS:
+            self._num_rounds = self._num_deaths = 0
+        choice, cost = self._choice, RoundCost(waited_s=waited_s, compute_s=compute_s, num_samples=num_samples)
+        if choice.is_probing and (reading := self._probe.round(cost)) is not None:
+            choice.probed(reading)
+        is_ready = choice.tried is None or choice.tried == INLINE or self._fleet.of(choice.tried) is not None
+        if self._way == choice.way or not is_ready:
+            self._settle(choice.measured(cost, is_ready=is_ready))
+
+    def interrupted(self) -> None:
+        """Another plan is in force, or another group."""
+        self._choice.interrupted()
+
+    def drop(self) -> None:
+        """Forget what was read ahead; the next round asks anew."""
+        for future in self._pending.values():
+            future.cancel()
+        self._pending, self._coming, self._copy, self._untouched = {}, iter(()), None, None
+
+    def end(self) -> None:
+        """Nothing is read any more; loaders end."""
+        self.drop()
+        self._fleet.keep()
+
+    def place(self) -> str:
+        """The sample that the training thread reads or waits for, such as ``train_data[17]``. Any thread."""
+        wanted, loaders = self._awaited, self._fleet.of(self._way)
+        told = loaders.place(wanted) if wanted is not None and loaders is not None else ""
+        return told or self._reader.batcher.turnstile.place.told()
+
+    def changes(self) -> tuple[LoaderChange, ...]:
+        """The newest changes of who reads. Any thread."""
+        return self._changes
+
+    def _num_ahead(self, way: Way) -> int:
+        most = 2 * max(1, way.num_processes)
+        return most if self._batch_bytes == 0 else max(1, min(most, MAX_AHEAD_BYTES // self._batch_bytes))
+
+    def _top_up(self) -> None:
+        loaders = self._fleet.of(self._way)
+        if loaders is not None and (wanted := next(self._coming, None)) is not None:
+            self._read_ahead(loaders, wanted)
+
+    def _read_ahead(self, loaders: Loaders, wanted: Wanted) -> None:
+        if wanted not in self._pending:
+            self._pending[wanted] = loaders.read(wanted)
+
+    def _read(self, wanted: Wanted) -> Batch:
+        if self._choice.is_probing:
+            return self._probe.read(self._reader, wanted)
+        return self._reader.read(wanted)
+
+    def _answer(self, future: Future[Batch], wanted: Wanted, check: Callable[[], None]) -> Batch:
+        self._awaited = wanted
+        try:
+            while not wait([future], WAIT_SLICE_S).done:
+                check()
+            batch = future.result()
+        except LoaderGoneError as error:
+            self._lost(error)
+        except LoaderMemoryError as error:
+            self._give_up(f"memory ran out in one ({error})")
+        else:
+            if not self._is_touched():
+                self._batch_bytes = _num_bytes(batch)
+                return batch
+            self._give_up("the data are random, and the numbers for them were drawn beside those of training")
+        finally:
+            self._awaited = None
+        return self._reader.read(wanted)
+
+    def _is_touched(self) -> bool:
+        untouched, self._untouched = self._untouched, None
+        # An evaluation in between seeds them on its own.
+        return untouched is not None and untouched[0] == num_seedings() and fingerprint() != untouched[1]
+
+    def _copy_ahead(self) -> None:
+        """Let the device fetch the next batch while it computes this one."""
+        if self._copies is None or not self._pending:
+            return
+        wanted, future = next(iter(self._pending.items()))
+        if future.done() and not future.cancelled() and future.exception() is None:
+            del self._pending[wanted]
+            self._copy = wanted, self._copies.begin(future.result())
+
+    def _lost(self, error: LoaderGoneError) -> None:
+        self._num_deaths += 1
+        if self._num_deaths >= MAX_DEATHS:
+            self._give_up(f"{error}, the last of {self._num_deaths} that were lost")
+            return
+        told = f"a loader process is gone: {error}; others are started, and samples read inline until they are there"
+        print(told, file=sys.stderr, flush=True)
+        self._fleet.end_processes()
+        self.drop()
+
+    def _give_up(self, reason: str) -> None:
+        way = self._way
+        self._way = INLINE
+        self.drop()
+        self._settle(self._choice.cannot(way, reason))
+
+    def _ready_fleet(self) -> None:
+        """Have those there that are in force, and those that are on trial."""
+        choice = self._choice
+        while True:
+            tried = choice.tried
+            try:
+                num = self._fleet.keep(choice.kept, tried or INLINE, batch_bytes=self._batch_bytes)
+            except NoLoadersError as error:
+                self._settle(choice.cannot(error.way, str(error)))
+                continue
+            if tried is not None and 0 < num < tried.num_processes:
+                choice.fewer(num)
+            return
+
+    def _settle(self, verdict: Verdict | None) -> None:
+        """Tell what was settled on; where nothing is new since it was told last, it is not told again."""
+        if verdict is None or (verdict.before == verdict.after and verdict.reason == self._told):
+            return
+        self._told = verdict.reason
+        print(f"reading samples: {verdict.reason}", flush=True)
+        number = 1 + (self._changes[-1].n if self._changes else 0)
+        change = LoaderChange(
+            n=number, before=str(verdict.before), after=str(verdict.after), reason=verdict.reason, time=time.time()
+        )
+        self._changes = (*self._changes, change)[-MAX_CHANGES:]
+
+
+def _num_bytes(batch: Batch) -> int:
+    sizes: list[int] = []
+
+    def count(value: object) -> object:
+        sizes.append(value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0)
+        return value
+
+    with_leaves(batch, count)
+    return sum(sizes)
