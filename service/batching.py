@@ -8,8 +8,11 @@ from typing import Any
 from service.documents import Document
 from service.words import count, number, percent, plural
 
-ACTORS = frozenset({"goodput", "shares", "micro_size"})
+ACTORS = frozenset({"goodput", "shares", "micro_size", "loaders"})
 """Who changes a batch by itself."""
+
+MUCH_WAITING = 0.2
+"""The share of a step from which on waiting for data is told as something to mend."""
 
 _NUM_REASONS = 4
 
@@ -30,6 +33,19 @@ def in_words(spec: Mapping[str, Any], observed: Mapping[str, Any]) -> str | None
     if sizes and spec["batch"].get("max_tokens") is None:
         told += f", in forward passes of {' and '.join(str(size) for size in sorted(sizes))}"
     return f"{told}."
+
+
+def waiting_in_words(observed: Mapping[str, Any]) -> str | None:
+    """What workers wait for data, and what helps, where that is a large part of a step; None where it is not."""
+    waits = {w["worker_id"]: w.get("data_share") or 0.0 for w in members(observed)}
+    if not waits or (most := max(waits.values())) < MUCH_WAITING:
+        return None
+    worker_id = max(waits, key=lambda w: waits[w])
+    return (
+        f"Waiting for data takes {percent(most)} of a step (worker {worker_id}); it helps to make a sample cheaper to "
+        "read (prepared once, on a disk of the node), and to let processes read ahead: give workers more "
+        "`resources.cpus` and memory, and see that the dataset can be pickled."
+    )
 
 
 def members(observed: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -192,6 +192,10 @@ def _batch(row: Mapping[str, Any]) -> str:
         return _retuned(row)
     if _detail(row, "parts"):
         return _sentence(row)
+    if _detail(row, "loaders"):
+        before, after = (row.get("before") or {}).get("loaders"), (row.get("after") or {}).get("loaders")
+        stays = after if after == "inline" else f"by {after}"
+        return f"Samples read {stays if before == after else f'{before} → {after}'}{_because(row)}"
     tried, kept = _num(row, "before", "micro_size"), _num(row, "after", "micro_size")
     sizes = f" {tried} → {kept}" if tried else f" {kept}" if kept else ""
     return f"Micro-batch{sizes}{_because(row)}"

@@ -324,9 +324,9 @@ class WorkerView:
     """One worker as a page shows it, with its present load.
 
     ``part`` is its samples of a whole batch. Shares of a step's time: ``busy_share`` goes into fetching, computing and
-    updating, ``waiting_share`` into waiting for others and for gradients. ``memory_share`` is that of the bytes that a
-    worker may use (None: no bound is known), ``wire_bytes_per_s`` what it sends, ``wire_share`` what part that is of
-    the fastest that it was seen to send. None where nothing was measured yet.
+    updating, of which ``data_share`` into fetching, and ``waiting_share`` into waiting for others and for gradients.
+    ``memory_share`` is that of the bytes that a worker may use (None: no bound is known), ``wire_bytes_per_s`` what it
+    sends, ``wire_share`` what part that is of the fastest that it was seen to send. None where nothing was measured yet.
     """
 
     worker_id: str
@@ -341,6 +341,7 @@ class WorkerView:
     gpu_utilisation: float | None = None
     part: int | None = None
     busy_share: float | None = None
+    data_share: float | None = None
     waiting_share: float | None = None
     memory_share: float | None = None
     wire_bytes_per_s: float | None = None

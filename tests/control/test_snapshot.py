@@ -95,6 +95,7 @@ def test_a_worker_is_shown_with_its_load_under_its_own_rank() -> None:
     told = snapshot(replace(trained, spec=limited, sharing=sending)).workers
     assert [view.part for view in told] == [6, 2]
     assert [(v.busy_share, v.waiting_share, v.memory_share) for v in told] == [(None, None, 0.0), (0.5, 0.5, 0.5)]
+    assert [view.data_share for view in told] == [None, 0.125]
     assert [(view.wire_bytes_per_s, view.wire_share) for view in told] == [(7.0, 0.25), (7.0, 0.25)]
     alone = snapshot(replace(trained, sharing=Sharing(wire_bytes_per_s=0.0))).workers
     assert [view.wire_share for view in alone] == [None, None]

@@ -236,11 +236,12 @@ def test_below_the_minimum_survivors_hold_and_then_give_their_place_back() -> No
 def test_a_stall_in_user_code_is_killed_and_counted() -> None:
     desk = Desk()
     desk.started(1)
-    desk.say("1.1", Phase.DATA, phase_age_s=301.0)
+    desk.say("1.1", Phase.DATA, phase_age_s=301.0, reading="train_data[17]")
     desk.turn()
     assert [type(a) for a in desk.actions if isinstance(a, KillWorker)] == [KillWorker]
     assert desk.state.failure is not None
     assert desk.state.failure.reason is Reason.STALLED
+    assert "in phase data for 301 s, reading train_data[17] (bound 300 s)" in desk.state.failure.message
 
 
 def test_a_first_group_that_still_takes_over_its_state_is_starting_not_recovering() -> None:

@@ -40,6 +40,16 @@ def test_passes_are_what_a_part_takes() -> None:
     assert [batching.passes(worker(0, *each)) for each in sizes] == [2, 3, None, None]
 
 
+def test_much_waiting_for_data_is_told_with_what_helps() -> None:
+    def waiting(*shares: float | None) -> str | None:
+        workers = [{**worker(rank, 16, 16), "data_share": share} for rank, share in enumerate(shares)]
+        return batching.waiting_in_words({"workers": workers})
+
+    assert waiting() is waiting(None) is waiting(0.19, 0.0) is None
+    told = waiting(0.1, 0.64) or ""
+    assert told.startswith("Waiting for data takes 64 % of a step (worker 1.1); it helps to")
+
+
 def test_the_worth_of_a_sample_follows_the_noise_scale() -> None:
     points = [{"values": {"noise_scale": 96.0, "samples_per_s": 1000.0}}, {"values": {"useful_tokens": 0.93}}]
     document = {"batch": {"global_size": 32, "adapt": "goodput", "max_global_size": 512}}
@@ -56,7 +66,8 @@ async def test_explain_and_the_page_of_a_running_job_tell_of_its_batch(
     fence = await leader(services.store)
     job = await placed(services.store, fence, workers=2, batch={"global_size": 32, "adapt": "goodput"})
     members = [
-        replace(view(f"1.{rank}", rank), part=part, micro_size=16, busy_share=0.5) for rank, part in enumerate((48, 16))
+        replace(view(f"1.{rank}", rank), part=part, micro_size=16, busy_share=0.5, data_share=0.25)
+        for rank, part in enumerate((48, 16))
     ]
     change = replace(
         row("plan/1/2", cost_s=0.0, kind=TimelineKind.BATCH),
@@ -72,6 +83,7 @@ async def test_explain_and_the_page_of_a_running_job_tell_of_its_batch(
     await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
     sentence = "A step has 64 samples, where 32 were asked for, on 2 workers (48, 16), in forward passes of 16."
     details = (await client.get(f"/api/v1/jobs/{job.id}/explain")).json()["details"]
+    assert any("Waiting for data takes 25 % of a step" in detail for detail in details)
     assert sentence in details
     assert "Global batch 32 → 64 by goodput: 64 samples a step pay." in details
     page = (await client.get(f"/jobs/{job.id}?tab=batch")).text

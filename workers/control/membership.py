@@ -232,7 +232,8 @@ def _stuck(state: ControllerState, facts: WorkerFacts) -> str | None:
         return None
     setting = BOUND_SETTINGS.get(status.phase)
     bound = f"bound {bound_s:.0f} s, by the setting {setting}" if setting else f"bound {bound_s:.0f} s"
-    return f"stalled: in phase {status.phase} for {status.phase_age_s:.0f} s ({bound})"
+    reading = f", reading {status.reading}" if status.reading else ""
+    return f"stalled: in phase {status.phase} for {status.phase_age_s:.0f} s{reading} ({bound})"
 
 
 def is_group_stuck(state: ControllerState) -> str | None:

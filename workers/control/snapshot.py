@@ -139,6 +139,7 @@ def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None, parts
         gpu_utilisation=status.gpu_utilisation,
         part=parts.get(status.worker_id),
         busy_share=sum(s.data_s + s.compute_s + s.optimizer_s for s in spans) / step_s if step_s else None,
+        data_share=sum(s.data_s for s in spans) / step_s if step_s else None,
         waiting_share=sum(s.exposed_s for s in spans) / step_s if step_s else None,
         memory_share=status.memory_bytes / most_bytes if most_bytes else None,
         wire_bytes_per_s=state.sharing.wire_bytes_per_s if member else None,

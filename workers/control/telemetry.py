@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from workers.control.costs import Costs
 from workers.control.spans import SpanBuffer
-from workers.measures import MicroChange, RankSpan
+from workers.measures import LoaderChange, MicroChange, RankSpan
 from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import (
     Acknowledged,
@@ -91,6 +91,8 @@ class Telemetry:
             self._note_cut(cut, status)
         for change in status.micro_changes:
             self._note_micro_change(change, status)
+        for loaders in status.loader_changes:
+            self._note_loader_change(loaders, status)
         for chunk in status.logs:
             self.take_log(chunk)
         for info in status.checkpoints:
@@ -127,6 +129,22 @@ class Telemetry:
             reason=f"worker {status.worker_id}: {change.reason}",
             before={} if change.before is None else {_SIZE_KEYS.get(change.unit, change.unit): change.before},
             after={_SIZE_KEYS.get(change.unit, change.unit): change.after, **_seconds(change)},
+            cost_s=0.0,
+            steps_lost=0,
+        )
+        self._note_repeated(row)
+
+    def _note_loader_change(self, change: LoaderChange, status: WorkerStatus) -> None:
+        """A row a worker and change."""
+        row = TimelineRow(
+            key=f"loaders/{status.worker_id}/{change.n}",
+            kind=TimelineKind.BATCH,
+            time=change.time,
+            step=(status.cursor or 0) // self._global_size,
+            actor="loaders",
+            reason=f"worker {status.worker_id}: {change.reason}",
+            before={"loaders": change.before},
+            after={"loaders": change.after},
             cost_s=0.0,
             steps_lost=0,
         )

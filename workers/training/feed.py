@@ -33,17 +33,18 @@ HEALING_ROUNDS = 1_000
 class Feed:
     """Micro-batches of ``train_data`` by what they are, so that whoever reads them, they are the same.
 
-    For the training thread; ``place`` and ``changes`` for any. ``num_cpus`` are this worker's.
+    For the training thread; ``place`` and ``changes`` for any.
     """
 
-    def __init__(self, reader: Reader, device: torch.device, num_cpus: float) -> None:
+    def __init__(self, reader: Reader, device: torch.device, choice: LoaderChoice) -> None:
         self._reader = reader
-        self._choice = LoaderChoice(num_cpus)
+        self._choice = choice
         self._fleet = Fleet(reader, is_pinning=device.type == "cuda")
         self._copies = Copies(device) if device.type == "cuda" else None
         self._copy: tuple[Wanted, Copy] | None = None
         self._probe = Probe()
         self._way = INLINE
+        self._loaders: Loaders | None = None  # who reads in this way
         self._coming: Iterator[Wanted] = iter(())
         self._pending: dict[Wanted, Future[Batch]] = {}
         self._awaited: Wanted | None = None
@@ -65,8 +66,10 @@ class Feed:
         self._ready_fleet()
         loaders = self._fleet.of(self._choice.way)
         self._way = self._choice.way if loaders is not None else INLINE
-        if loaders is None:
+        if loaders is not self._loaders:  # those before may have ended, and answer no more
             self.drop()
+        self._loaders = loaders
+        if loaders is None:
             return
         self._coming = coming
         following = list(islice(coming, self._num_ahead(self._way)))
@@ -127,7 +130,7 @@ class Feed:
 
     def place(self) -> str:
         """The sample that the training thread reads or waits for, such as ``train_data[17]``. Any thread."""
-        wanted, loaders = self._awaited, self._fleet.of(self._way)
+        wanted, loaders = self._awaited, self._loaders
         told = loaders.place(wanted) if wanted is not None and loaders is not None else ""
         return told or self._reader.batcher.turnstile.place.told()
 
@@ -140,9 +143,8 @@ class Feed:
         return most if self._batch_bytes == 0 else max(1, min(most, MAX_AHEAD_BYTES // self._batch_bytes))
 
     def _top_up(self) -> None:
-        loaders = self._fleet.of(self._way)
-        if loaders is not None and (wanted := next(self._coming, None)) is not None:
-            self._read_ahead(loaders, wanted)
+        if self._loaders is not None and (wanted := next(self._coming, None)) is not None:
+            self._read_ahead(self._loaders, wanted)
 
     def _read_ahead(self, loaders: Loaders, wanted: Wanted) -> None:
         if wanted not in self._pending:
@@ -194,11 +196,12 @@ class Feed:
         told = f"a loader process is gone: {error}; others are started, and samples read inline until they are there"
         print(told, file=sys.stderr, flush=True)
         self._fleet.end_processes()
+        self._way, self._loaders = INLINE, None
         self.drop()
 
     def _give_up(self, reason: str) -> None:
         way = self._way
-        self._way = INLINE
+        self._way, self._loaders = INLINE, None
         self.drop()
         self._settle(self._choice.cannot(way, reason))
 

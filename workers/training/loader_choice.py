@@ -124,7 +124,8 @@ class LoaderChoice:
         self._refused: dict[Way, str] = {}
         self._impossible: dict[str, str] = {}
         self._reading: Reading | None = None
-        self._num_rounds, self._patience = 0, PATIENCE
+        self._num_rounds = 0
+        self._patience = self._next_patience = PATIENCE
         self.is_probing = False
 
     @property
@@ -210,13 +211,16 @@ class LoaderChoice:
         if candidates:
             self._begin_trial(candidates[0])
             return None
-        if self._kept != INLINE:
+        if self._kept != INLINE and not self._refused:
             return None
         told = [f"{way}: {why}" for way, why in self._refused.items()]
         told += [why for kind, why in self._impossible.items() if kind not in map(_kind, self._refused)]
-        self._refused.setdefault(THREAD, "")  # nothing is tried again until patience is over
-        self._wait_longer()
-        return Verdict(before=INLINE, after=INLINE, reason=f"reading inline stays; {'; '.join(told) or 'no other way'}")
+        kept = self._kept
+        if kept == INLINE:
+            self._refused.setdefault(THREAD, "")  # nothing is tried again until patience is over
+            self._wait_longer()
+        who = "reading inline" if kept == INLINE else str(kept)
+        return Verdict(before=kept, after=kept, reason=f"{who} stays; {'; '.join(told) or 'there is no other way'}")
 
     def _candidates(self) -> list[Way]:
         reading = self._reading
@@ -247,7 +251,8 @@ class LoaderChoice:
         self._stretch = _Stretch()
 
     def _wait_longer(self) -> None:
-        self._num_rounds, self._patience = 0, min(2 * self._patience, MAX_PATIENCE)
+        self._num_rounds, self._patience = 0, self._next_patience
+        self._next_patience = min(2 * self._next_patience, MAX_PATIENCE)
 
     def _judged(self, tried: Way) -> Verdict | None:
         kept = self._kept
@@ -269,9 +274,8 @@ class LoaderChoice:
             return self._next_or_none()
         self._kept, self._num_rounds = tried, 0
         if tried == THREAD and shares[1] >= WORTH:
-            self._refused[THREAD] = told
             self._next_or_none()
-        return Verdict(before=kept, after=tried, reason=f"{tried}: {told}")
+        return Verdict(before=kept, after=tried, reason=f"with {tried} {told}" if tried != INLINE else told)
 
 
 def _kind(way: Way) -> str:

@@ -1,21 +1,25 @@
-"""A loader process: reads micro-batches for the worker that started it, and ends with it.
+"""Loader processes: read micro-batches for the worker that started them, and end with it.
 
-It is started as a program of its own and never forked: the worker has threads, of torch and of others, whose locks a
-fork would copy as they are. It does not import the worker's main module, as ``multiprocessing`` would have it (in a
-worker of a cluster that is all of Ray).
+They begin as one program of its own: the worker has threads, of torch and of others, whose locks a fork would copy as
+they are. It does not import the worker's main module, as ``multiprocessing`` would have it (in a worker of a cluster
+that is all of Ray). That program, which has no threads, loads torch once and forks the loaders, before it has seen
+anything of the user's code.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +34,11 @@ from workers.training.reading import Reader, Wanted
 
 INDEX = struct.Struct("<q")
 """What a loader leaves in the memory that it shares with its worker: the index of the sample that it reads."""
+
+KILLED = 128
+"""Added to the number of the signal that killed a loader it is the code with which all of them end."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +74,35 @@ class SharedPlace(Place):
         INDEX.pack_into(self._view, 0, index)
 
 
-def serve(socket_fd: int, place_fd: int, limit_bytes: int | None) -> None:
-    """Answer the worker's wishes until it is gone; the two descriptors are inherited from it.
+def serve_all(ends: Sequence[tuple[int, int]], limit_bytes: int | None) -> None:
+    """Be so many loaders as there are ``ends``: of each a socket and a file for its place, inherited from the worker.
 
-    ``limit_bytes`` bounds the writable memory of this process, None does not.
+    ``limit_bytes`` bounds the writable memory of each, None does not. It ends when the first of them does.
     """
+    for own in ends:
+        if os.fork() == 0:
+            for fd in (fd for pair in ends if pair != own for fd in pair):
+                with suppress(OSError):  # of those before it, it has none
+                    os.close(fd)
+            _end_with_parent()
+            serve(*own, limit_bytes)
+            os._exit(0)
+        for fd in own:
+            os.close(fd)
+    _, status = os.wait()
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(KILLED - code if code < 0 else code)
+
+
+def _end_with_parent() -> None:
+    """Let the kernel kill this process when the one that forked it is gone, also where the user's code hangs."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def serve(socket_fd: int, place_fd: int, limit_bytes: int | None) -> None:
+    """Answer the worker's wishes until it is gone."""
     if limit_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
@@ -80,7 +113,7 @@ def serve(socket_fd: int, place_fd: int, limit_bytes: int | None) -> None:
     turnstile.place = place = SharedPlace(mmap.mmap(place_fd, INDEX.size))
     try:
         reader = _begin(wire.receive(sock), turnstile)
-    except EOFError:
+    except (EOFError, OSError):
         return
     except Exception as error:  # the user's classes may raise anything where they are unpickled
         wire.send(sock, wire.pack(_unread(error)))
@@ -88,10 +121,9 @@ def serve(socket_fd: int, place_fd: int, limit_bytes: int | None) -> None:
     wire.send(sock, wire.pack(None))
     while True:
         try:
-            wanted = wire.receive(sock)
-        except EOFError:
+            wire.send(sock, _answer(reader, wire.receive(sock)))
+        except (EOFError, OSError):  # the worker is gone
             return
-        wire.send(sock, _answer(reader, wanted))
         place.note(NOWHERE)
 
 
@@ -117,7 +149,7 @@ def _unread(error: BaseException) -> Unread:
 
 
 def _end_with_worker(socket_fd: int) -> None:
-    """End this process when the worker's end of the socket closes, also while the user's code hangs."""
+    """End this process when the worker's end of the socket closes, also while it reads."""
     poll = select.poll()
     poll.register(socket_fd, 0)  # a hang-up is told in any case
     while not any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll()):

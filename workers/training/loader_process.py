@@ -1,4 +1,4 @@
-"""The worker's end of a loader process: start it, have it read, and see when it is gone."""
+"""The worker's end of its loader processes: start them, have them read, and see when they are gone."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from workers.errors import DataError
 from workers.task import Batch
 from workers.training import wire
-from workers.training.loader_main import INDEX, Unread
+from workers.training.loader_main import INDEX, KILLED, Unread
 from workers.training.place import NOWHERE
 from workers.training.reading import Wanted
 
-_PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workers.training.loader_main import serve; "
+_PROGRAM = (
+    "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given['path']; "
+    "from workers.training.loader_main import serve_all; serve_all(given['ends'], given['limit_bytes'])"
+)
 _WAIT_S = 5.0
 
 
 class LoaderGoneError(Exception):
-    """A loader process has ended by itself, or was killed."""
+    """Loader processes have ended by themselves, or were killed."""
 
 
 class LoaderMemoryError(Exception):
@@ -38,35 +42,67 @@ class RemoteTraceback(Exception):
     """Stands for the error that a loader process saw; its text is the traceback there."""
 
 
-class LoaderProcess:
-    """One process with a copy of the dataset; one thread at a time may call ``start`` and ``read``, any the others."""
+class Line:
+    """To one loader process: its socket, and the memory in which it tells the index of the sample that it reads."""
 
     def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._place: mmap.mmap | None = None
-        self._is_ended = False
+        self.ours, self.theirs = socket.socketpair()
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  # until it is handed over
+        self.file.write(INDEX.pack(NOWHERE))
+        self.file.flush()
+        self.place = mmap.mmap(self.file.fileno(), INDEX.size)
 
-    def start(self, task: wire.Packed, limit_bytes: int | None) -> None:
-        """Start the process and give it its task; ``limit_bytes`` bounds its memory.
+    def handed_over(self) -> None:
+        """The process has its ends by now."""
+        self.theirs.close()
+        self.file.close()
 
-        Raises LoaderGoneError, LoaderStartError where it cannot make the dataset there.
-        """
-        ours, theirs = socket.socketpair()
-        with theirs, tempfile.TemporaryFile() as file:
-            file.write(INDEX.pack(NOWHERE))
-            file.flush()
-            self._place = mmap.mmap(file.fileno(), INDEX.size)
-            self._socket = ours
-            fds = (theirs.fileno(), file.fileno())
+
+class LoaderGroup:
+    """``num`` loader processes; where one of them goes, all of them do. ``limit_bytes`` bounds the memory of each."""
+
+    def __init__(self, num: int, limit_bytes: int | None) -> None:
+        self.lines = [Line() for _ in range(num)]
+        ends = [(line.theirs.fileno(), line.file.fileno()) for line in self.lines]
+        given = {"path": sys.path, "ends": ends, "limit_bytes": limit_bytes}
+        try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"{_PROGRAM}serve({fds[0]}, {fds[1]}, {limit_bytes})", json.dumps(sys.path)],
-                pass_fds=fds,
+                [sys.executable, "-c", _PROGRAM, json.dumps(given)],
+                pass_fds=[fd for pair in ends for fd in pair],
                 env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
                 stdin=subprocess.DEVNULL,
             )
-        if self._is_ended:  # while it was being started
-            self.end()
+        finally:
+            for line in self.lines:
+                line.handed_over()
+
+    def end(self) -> None:
+        """Kill them; whoever waits for one gets LoaderGoneError."""
+        self._process.kill()
+        self._process.wait(_WAIT_S)
+        for line in self.lines:
+            line.ours.close()
+
+    def why_gone(self) -> str:
+        """How they ended, waited for a moment."""
+        try:
+            code = self._process.wait(_WAIT_S)
+        except subprocess.TimeoutExpired:
+            return "it no longer answers"
+        number = code - KILLED if code > KILLED else -code
+        if number <= 0:
+            return f"it ended with code {code}"
+        return f"it was killed by signal {number} ({signal.Signals(number).name})"
+
+
+class LoaderProcess:
+    """One of a group, for one thread at a time; ``index`` is for any."""
+
+    def __init__(self, group: LoaderGroup, line: Line) -> None:
+        self._group, self._line = group, line
+
+    def begin(self, task: wire.Packed) -> None:
+        """Give it its task. Raises LoaderGoneError, LoaderStartError where it cannot make the dataset there."""
         answer = self._asked(task)
         if isinstance(answer, Unread):
             raise LoaderStartError(answer.message)
@@ -86,39 +122,18 @@ class LoaderProcess:
     @property
     def index(self) -> int:
         """The index of the sample that it reads, ``NOWHERE`` while it reads none."""
-        if self._place is None:
-            return NOWHERE
-        found: int = INDEX.unpack_from(self._place, 0)[0]
+        found: int = INDEX.unpack_from(self._line.place, 0)[0]
         return found
 
-    @property
-    def process_id(self) -> int | None:
-        """None before it was started."""
-        return None if self._process is None else self._process.pid
-
-    def end(self) -> None:
-        """Kill it; whoever waits for it gets LoaderGoneError."""
-        self._is_ended = True
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(_WAIT_S)
-        if self._socket is not None:
-            self._socket.close()
-
     def _asked(self, packed: wire.Packed) -> object:
-        assert self._socket is not None
         try:
-            wire.send(self._socket, packed)
-            return wire.receive(self._socket)
+            wire.send(self._line.ours, packed)
+            return wire.receive(self._line.ours)
         except (EOFError, OSError) as error:
-            raise LoaderGoneError(self._why_gone()) from error
+            raise LoaderGoneError(self._group.why_gone()) from error
 
-    def _why_gone(self) -> str:
-        assert self._process is not None
-        try:
-            code = self._process.wait(_WAIT_S)
-        except subprocess.TimeoutExpired:
-            return "it no longer answers"
-        if code >= 0:
-            return f"it ended with code {code}"
-        return f"it was killed by signal {-code} ({signal.Signals(-code).name})"
+
+def group_of(num: int, limit_bytes: int | None) -> tuple[LoaderGroup, Sequence[LoaderProcess]]:
+    """Start so many loader processes."""
+    group = LoaderGroup(num, limit_bytes)
+    return group, [LoaderProcess(group, line) for line in group.lines]

@@ -9,13 +9,12 @@ not: one that is killed breaks all of it, none can be killed that hangs, and eac
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from workers.task import Batch
 from workers.training import wire
-from workers.training.loader_process import LoaderProcess
+from workers.training.loader_process import LoaderProcess, group_of
 from workers.training.pinned import pinned
 from workers.training.place import NOWHERE, told_place
 from workers.training.reading import Reader, Wanted
@@ -70,22 +69,17 @@ class LoaderProcesses:
     def __init__(self, task: wire.Packed, num: int, name: str, *, limit_bytes: int | None, is_pinning: bool) -> None:
         self._name, self.num = name, num
         self._finished = pinned if is_pinning else _as_it_is
-        self._processes = [LoaderProcess() for _ in range(num)]
+        self._group, processes = group_of(num, limit_bytes)
         self._lock = threading.Lock()
         self._idle: list[LoaderProcess] = []
         self._busy: dict[Wanted, LoaderProcess] = {}
         self._pool = ThreadPoolExecutor(num, "loader")
-        self._started = [self._pool.submit(self._start, process, task, limit_bytes) for process in self._processes]
+        self._started = [self._pool.submit(self._start, process, task) for process in processes]
 
     @property
     def is_ready(self) -> bool:
         """Whether all of them can read by now. Raises LoaderStartError, LoaderGoneError, OSError."""
         return all(started.done() and started.result() is None for started in self._started)
-
-    @property
-    def process_ids(self) -> Sequence[int]:
-        """Those of the processes that were started."""
-        return [pid for process in self._processes if (pid := process.process_id) is not None]
 
     def read(self, wanted: Wanted) -> Future[Batch]:
         """See ``Loaders``. The answer may be LoaderGoneError or LoaderMemoryError."""
@@ -101,11 +95,10 @@ class LoaderProcesses:
     def end(self) -> None:
         """See ``Loaders``."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
-            process.end()
+        self._group.end()
 
-    def _start(self, process: LoaderProcess, task: wire.Packed, limit_bytes: int | None) -> None:
-        process.start(task, limit_bytes)
+    def _start(self, process: LoaderProcess, task: wire.Packed) -> None:
+        process.begin(task)
         with self._lock:
             self._idle.append(process)
 

@@ -101,6 +101,7 @@ class Session:
             failure=secrets.failure(status.failure),
             failed_saves=tuple(replace(save, message=secrets.text(save.message)) for save in status.failed_saves),
             micro_changes=tuple(replace(each, reason=secrets.text(each.reason)) for each in status.micro_changes),
+            loader_changes=tuple(replace(each, reason=secrets.text(each.reason)) for each in status.loader_changes),
         )
 
     def halt(self, term: int, plan_id: PlanId) -> None:

@@ -24,6 +24,7 @@ from workers.training.dealer import Dealer
 from workers.training.device import pick_device
 from workers.training.feed import Feed
 from workers.training.lengths import Lengths
+from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
 from workers.training.pieces import check_model
@@ -117,7 +118,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         device=device,
         state=state,
         order=SampleOrder(len(task.train_data), spec.seed),
-        feed=Feed(Reader(train, spec.seed), device, spec.resources.cpus),
+        feed=Feed(Reader(train, spec.seed), device, LoaderChoice(spec.resources.cpus)),
         evaluation=evaluation,
         num_eval=len(task.eval_data) if task.eval_data is not None else 0,
         precision=PrecisionApplier(device),
