@@ -12,7 +12,7 @@ import torch
 
 from workers.measures import LoaderChange
 from workers.task import Batch
-from workers.training.batching import num_seedings, with_leaves
+from workers.training.batching import num_seedings
 from workers.training.generators import fingerprint
 from workers.training.loader_choice import INLINE, LoaderChoice, RoundCost, Verdict, Way
 from workers.training.loader_fleet import Fleet, NoLoadersError
@@ -21,6 +21,7 @@ from workers.training.loaders import Loaders
 from workers.training.pinned import Copies, Copy
 from workers.training.probe import Probe
 from workers.training.reading import Reader, Wanted
+from workers.training.rows import tensors_in
 
 WAIT_SLICE_S = 1.0
 MAX_AHEAD_BYTES = 256 * 2**20
@@ -28,6 +29,8 @@ MAX_CHANGES = 16
 MAX_DEATHS = 3
 HEALING_ROUNDS = 1_000
 """Rounds after which a loader that was killed counts no longer."""
+
+_DRAWN_BESIDE = "the data are random, and the numbers for them were drawn beside those of training"
 
 
 class Feed:
@@ -64,8 +67,9 @@ class Feed:
         if self._reader.batcher.is_plain:
             return
         self._ready_fleet()
-        loaders = self._fleet.of(self._choice.way)
-        self._way = self._choice.way if loaders is not None else INLINE
+        ways = (self._choice.way, self._choice.kept)  # what is on trial may have yet to start
+        self._way = next((way for way in ways if self._fleet.of(way) is not None), INLINE)
+        loaders = self._fleet.of(self._way)
         if loaders is not self._loaders:  # those before may have ended, and answer no more
             self.drop()
         self._loaders = loaders
@@ -75,6 +79,8 @@ class Feed:
         following = list(islice(coming, self._num_ahead(self._way)))
         for wanted in [wanted for wanted in self._pending if wanted not in following]:
             self._pending.pop(wanted).cancel()
+        if self._copy is not None and self._copy[0] not in following:
+            self._copy = None
         for wanted in following:
             self._read_ahead(loaders, wanted)
 
@@ -83,17 +89,15 @@ class Feed:
 
         Changes the random generators. Raises DataError, whatever signals a lack of memory, and what ``check`` raises.
         """
-        copy, self._copy = self._copy, None
-        if copy is not None and copy[0] == wanted and self._copies is not None:
+        batch = self._copied(wanted)
+        if batch is None:
+            future = self._pending.pop(wanted, None)
+            if future is None:
+                return self._reader.batcher.moved(self._read(wanted))
             self._top_up()
-            return self._copies.finish(copy[1])
-        future = self._pending.pop(wanted, None)
-        if future is None:
-            return self._reader.batcher.moved(self._read(wanted))
-        self._top_up()
-        batch = self._answer(future, wanted, check)
+            batch = self._reader.batcher.moved(self._answer(future, wanted, check))
         self._copy_ahead()
-        return self._reader.batcher.moved(batch)
+        return batch
 
     def computed(self) -> None:
         """A round's part is computed: this thread draws no numbers until the next one is read."""
@@ -147,13 +151,15 @@ class Feed:
             self._read_ahead(self._loaders, wanted)
 
     def _read_ahead(self, loaders: Loaders, wanted: Wanted) -> None:
-        if wanted not in self._pending:
+        if wanted not in self._pending and (self._copy is None or self._copy[0] != wanted):
             self._pending[wanted] = loaders.read(wanted)
 
     def _read(self, wanted: Wanted) -> Batch:
-        if self._choice.is_probing:
-            return self._probe.read(self._reader, wanted)
-        return self._reader.read(wanted)
+        if not self._choice.is_probing:
+            return self._reader.read(wanted)
+        batch = self._probe.read(self._reader, wanted)
+        self._batch_bytes = _num_bytes(batch)
+        return batch
 
     def _answer(self, future: Future[Batch], wanted: Wanted, check: Callable[[], None]) -> Batch:
         self._awaited = wanted
@@ -169,7 +175,7 @@ class Feed:
             if not self._is_touched():
                 self._batch_bytes = _num_bytes(batch)
                 return batch
-            self._give_up("the data are random, and the numbers for them were drawn beside those of training")
+            self._give_up(_DRAWN_BESIDE)
         finally:
             self._awaited = None
         return self._reader.read(wanted)
@@ -178,6 +184,17 @@ class Feed:
         untouched, self._untouched = self._untouched, None
         # An evaluation in between seeds them on its own.
         return untouched is not None and untouched[0] == num_seedings() and fingerprint() != untouched[1]
+
+    def _copied(self, wanted: Wanted) -> Batch | None:
+        """The batch, if it is on its way to the device already."""
+        copy, self._copy = self._copy, None
+        if copy is None or copy[0] != wanted or self._copies is None:
+            return None
+        self._top_up()
+        if not self._is_touched():
+            return self._copies.finish(copy[1])
+        self._give_up(_DRAWN_BESIDE)
+        return self._reader.batcher.moved(self._reader.read(wanted))
 
     def _copy_ahead(self) -> None:
         """Let the device fetch the next batch while it computes this one."""
@@ -233,11 +250,4 @@ class Feed:
 
 
 def _num_bytes(batch: Batch) -> int:
-    sizes: list[int] = []
-
-    def count(value: object) -> object:
-        sizes.append(value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0)
-        return value
-
-    with_leaves(batch, count)
-    return sum(sizes)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(batch))

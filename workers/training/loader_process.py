@@ -64,7 +64,7 @@ class LoaderGroup:
     def __init__(self, num: int, limit_bytes: int | None) -> None:
         self.lines = [Line() for _ in range(num)]
         ends = [(line.theirs.fileno(), line.file.fileno()) for line in self.lines]
-        given = {"path": sys.path, "ends": ends, "limit_bytes": limit_bytes}
+        given = {"path": [str(path) for path in sys.path], "ends": ends, "limit_bytes": limit_bytes}
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, json.dumps(given)],

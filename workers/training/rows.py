@@ -19,7 +19,7 @@ def check_rows(batch: Batch, num_samples: int, name: str) -> None:
 
     Raises DataError.
     """
-    shapes = [tensor.shape for tensor in _tensors(batch) if tensor.dim() > 0]
+    shapes = [tensor.shape for tensor in tensors_in(batch) if tensor.dim() > 0]
     num_rows = {shape[0] for shape in shapes}
     if len(num_rows) != 1 or any(num_samples in shape for shape in shapes):
         return
@@ -31,12 +31,13 @@ def check_rows(batch: Batch, num_samples: int, name: str) -> None:
         )
 
 
-def _tensors(batch: Batch) -> Iterator[torch.Tensor]:
+def tensors_in(batch: Batch) -> Iterator[torch.Tensor]:
+    """The tensors of a batch, as far as they lie in mappings, lists and tuples."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping):
         for value in batch.values():
-            yield from _tensors(value)
+            yield from tensors_in(value)
     elif isinstance(batch, list | tuple):
         for value in batch:
-            yield from _tensors(value)
+            yield from tensors_in(value)
