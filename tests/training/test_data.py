@@ -108,6 +108,31 @@ def test_samples_that_do_not_collate_are_named() -> None:
         Batcher(uneven, None, CPU).batch([0, 1])
 
 
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        (
+            [torch.zeros(2), torch.zeros(2), torch.zeros(3)],
+            "train_data[1] has shape [3] where train_data[2] has shape [2]",
+        ),
+        (
+            [(np.zeros((2, 4)), 0), (np.zeros((2, 4)), 1), (np.zeros((2, 5)), 2)],
+            "train_data[1][0] has shape [2, 5] where train_data[2][0] has shape [2, 4]",
+        ),
+        (
+            [{"x": [1, 2]}, {"x": [1, 2]}, {"x": [1, 2, 3]}],
+            "train_data[1]['x'] has a list of 3 where train_data[2]['x'] has a list of 2",
+        ),
+        ([{"x": 1}, {"x": 1}, {"y": 1}], "train_data[1] has the keys ['y'] where train_data[2] has the keys ['x']"),
+    ],
+)
+def test_the_sample_that_is_unlike_the_first_is_named_with_what_differs(samples: list[Any], told: str) -> None:
+    dataset = [samples[0], samples[2], samples[1]]
+    with pytest.raises(DataError) as caught:
+        Batcher([dataset[0], dataset[1], dataset[0], dataset[2]], None, CPU).batch([2, 3, 1])
+    assert f"; {told}; make the samples alike" in caught.value.message
+
+
 ONE_LESS: dict[str, Any] = {
     "tensors": lambda samples: default_collate(samples[1:]),
     "named tensors": lambda samples: {"x": torch.stack([x for x, _ in samples[1:]]), "note": "kept"},
