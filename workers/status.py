@@ -326,7 +326,8 @@ class WorkerView:
     ``part`` is its samples of a whole batch. Shares of a step's time: ``busy_share`` goes into fetching, computing and
     updating, of which ``data_share`` into fetching, and ``waiting_share`` into waiting for others and for gradients.
     ``memory_share`` is that of the bytes that a worker may use (None: no bound is known), ``wire_bytes_per_s`` what it
-    sends, ``wire_share`` what part that is of the fastest that it was seen to send. None where nothing was measured yet.
+    sends, ``wire_share`` what part that is of the fastest that it was seen to send. None where nothing was measured
+    yet.
     """
 
     worker_id: str

@@ -114,7 +114,7 @@ def _prediction(known: Adapting, model: Model, layout: Layout) -> Prediction:
     return Prediction(
         num_workers=layout.num_workers,
         global_batch=layout.global_batch,
-        samples_per_s=layout.global_batch / told.seconds,
+        samples_per_s=layout.global_batch / told.value,
         error=told.error,
         measured=measured,
         num_steps=len(times_s),
