@@ -180,17 +180,25 @@ class Group:
         return statuses
 
     def await_break(self, worker_ids: Sequence[str]) -> dict[str, WorkerStatus]:
-        """Wait until one of these has left its group for good, then halt the others as a controller does.
+        """Wait until one of these has left the latest group for good, then halt the others as a controller does; or until
+        all are done.
 
         Peers learn of it by themselves, but not always: gloo now and then loses the error of a send.
         """
         for _ in range(int(WAIT_S / 0.005)):
             statuses = self.poll()
-            if any(statuses[i].phase in (Phase.STOPPED, Phase.FAILED) for i in worker_ids):
+            if any(self._has_left(statuses[i]) for i in worker_ids):
                 break
+            if all(statuses[i].phase is Phase.DONE for i in worker_ids):
+                return statuses
             self._tick.wait(0.005)
         self.halt(worker_ids)
         return self.await_all(lambda s: s.phase in (Phase.STOPPED, Phase.FAILED), worker_ids)
+
+    def _has_left(self, status: WorkerStatus) -> bool:
+        assert self.plan is not None
+        is_stopped = status.phase is Phase.STOPPED and status.stop is not None
+        return status.phase is Phase.FAILED or (is_stopped and status.stop.generation == self.plan.generation)
 
     def await_all(
         self, condition: Callable[[WorkerStatus], bool], worker_ids: Sequence[str]

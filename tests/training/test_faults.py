@@ -239,9 +239,12 @@ def test_memory_that_a_measured_round_alone_lacks_in_mid_exchange_leaves_the_mic
     with job(Script(task=task)) as group:
         workers = group.start(2)
         group.train(workers)
-        for _ in range(2):  # measured with less memory, too
-            assert StopCause.MEMORY in causes(group.await_break(workers)).values()
+        num_breaks = 0
+        while StopCause.MEMORY in causes(group.await_break(workers)).values():
+            num_breaks += 1
+            assert num_breaks <= 2 * len(workers)  # each measures with less memory, then not at all
             group.train(workers)
+        assert num_breaks >= 2
         statuses = group.await_done(workers)
         assert [s.micro_changes for s in statuses.values()] == [(), ()]
         losses = group.losses()
