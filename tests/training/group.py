@@ -180,10 +180,10 @@ class Group:
         return statuses
 
     def await_break(self, worker_ids: Sequence[str]) -> dict[str, WorkerStatus]:
-        """Wait until one of these has left the latest group for good, then halt the others as a controller does; or until
-        all are done.
+        """Wait until one of these has left the latest group for good, then halt the others as a controller does.
 
-        Peers learn of it by themselves, but not always: gloo now and then loses the error of a send.
+        Or until all are done. Peers learn of it by themselves, but not always: gloo now and then loses the error of a
+        send.
         """
         for _ in range(int(WAIT_S / 0.005)):
             statuses = self.poll()
