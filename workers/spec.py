@@ -257,12 +257,16 @@ _INSTEAD = "not built yet; use "
 
 
 def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
-    """A scheme beyond the class of loss that is asked for beside it."""
-    asked = spec.communication
-    if isinstance(asked, str) or asked.loss_class != "lossless" or asked.scheme in ("auto", "none"):
-        return []
-    told = f"lossless allows none and auto, and the scheme is {asked.scheme}; use near_lossless, or scheme none"
-    return [FieldProblem("/communication/loss_class", told)]
+    """A scheme beyond the class of loss that is asked for beside it, or too rough for what the batch is chosen by."""
+    asked, found = spec.communication, list[FieldProblem]()
+    scheme = asked if isinstance(asked, str) else asked.scheme
+    if not isinstance(asked, str) and asked.loss_class == "lossless" and scheme not in ("auto", "none"):
+        told = f"lossless allows none and auto, and the scheme is {scheme}; use near_lossless, or scheme none"
+        found.append(FieldProblem("/communication/loss_class", told))
+    if scheme == "int4" and spec.batch.adapt == "goodput":
+        told = "goodput needs the gradient noise scale, which gradients in 4 bits are too rough for; use int8 there"
+        found.append(FieldProblem("/communication", told))
+    return found
 
 
 def _not_built(spec: JobSpec) -> list[FieldProblem]:

@@ -75,6 +75,17 @@ def test_unequal_parts_come_out_near_the_plain_loop_and_alike_on_all_ranks(schem
     assert len(set(sent)) == 1
 
 
+@pytest.mark.parametrize(("scheme", "is_told"), [("int8", True), ("int4", False)])
+def test_the_noise_scale_is_told_where_the_norm_of_a_sum_is_the_sums(scheme: str, is_told: bool) -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, (1.0, 1.0)), exchange=Exchange(scheme=scheme))
+        group.await_done(workers)
+        told = ["noise_scale" in record.values for record in group.records.values()]
+    assert any(told) is is_told
+
+
 def test_schemes_follow_each_other_in_one_group_and_what_one_left_out_the_next_sends() -> None:
     job = Job()
     with job.group as group:

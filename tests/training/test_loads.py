@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.training.group import Group
+from tests.training.ragged import sequence_task
 from tests.training.tasks import Regression, Script, mlp, mse
 from workers.plan import Member, PlanId
 from workers.status import WorkerStatus
@@ -65,6 +66,14 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
     assert (slow.samples, fast.samples) == (3, 5)
     assert slow.seconds >= SLOW_S
     assert fast.seconds < SLOW_S / 2 < statuses[workers[1]].spans[-1].exposed_s
+
+
+def test_a_part_that_is_dealt_by_length_is_told_as_the_share_that_it_is() -> None:
+    with Group(Script(task=sequence_task), steps=10_000, batch={"global_size": 12}) as group:
+        workers = group.start(2)
+        group.train([Member(worker_id=i, rank=rank, weight=3.0 - 2.0 * rank) for rank, i in enumerate(workers)])
+        statuses = group.await_all(lambda status: bool(status.loads), workers)
+    assert [statuses[i].loads[-1].samples for i in workers] == [9, 3]
 
 
 @pytest.mark.parametrize("samples", [0, 5])

@@ -131,6 +131,20 @@ def test_a_size_at_which_memory_ran_out_is_never_tried_again() -> None:
     assert 32 <= sizes.within(256) <= 40
 
 
+def test_a_size_at_which_memory_ran_out_is_tried_again_once_others_have_given_memory_back() -> None:
+    sizes = MicroSize(None)
+    settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB))
+    assert sizes.within(1024) == 1024
+    while sizes.within(1024) > 64:
+        assert sizes.halve(sizes.within(1024))
+    for mib in (200, 240):
+        assert sizes.watch(lambda mib=mib: shared(mib)) is None
+        assert sizes.begin(1024, lambda: (BASE, shared(240))) == 64
+        assert not sizes.is_trying
+    assert sizes.watch(lambda: shared(2000)) is None
+    assert settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB)).size == 1024
+
+
 def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> None:
     sizes = MicroSize(None)
     settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held)

@@ -144,6 +144,11 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
             "/communication/loss_class",
             "lossless allows none and auto, and the scheme is int4; use near_lossless, or scheme none",
         ),
+        (
+            {"communication": "int4", "batch": {"adapt": "goodput"}},
+            "/communication",
+            "goodput needs the gradient noise scale, which gradients in 4 bits are too rough for; use int8 there",
+        ),
         ({"communication": {"scheme": "gzip"}}, "/communication/scheme", "must be 'auto', 'none', 'bf16', 'fp16',"),
         ({"batch": {"micro_size": "big"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: 'big')"),
         ({"batch": {"micro_size": 0}}, "/batch/micro_size", "must be greater than 0 (seen: 0)"),

@@ -20,7 +20,11 @@ NUM_TOLD = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnCost:
-    """One committed round: this worker's part in samples, and the seconds that it took without waits for others."""
+    """One committed round: this worker's part in samples, and the seconds that it took without waits for others.
+
+    Of a batch that is dealt by length the part is the worker's share of it, as the plan has it: tokens come in that
+    proportion, and how many samples they are changes with every step.
+    """
 
     plan_id: PlanId
     samples: int

@@ -28,6 +28,7 @@ FILL = 0.9
 """The share of the free memory that a size may be expected to take; the rest is for what a fit does not see."""
 
 _FREE = 0.8
+_GIVEN_BACK = 1.25
 _RESOLUTION_BYTES = 2**20
 
 
@@ -68,12 +69,14 @@ class Choice:
 class MicroSize:
     """Samples of a forward pass of one worker; ``fixed`` is the spec's, None for ``auto``.
 
-    ``least`` is the smallest size that is tried. A size at which memory ran out is never tried again.
+    ``least`` is the smallest size that is tried. A size at which memory ran out is not tried again before others have
+    given memory back, or passes take another amount of it.
     """
 
     def __init__(self, fixed: int | None, least: int = 1) -> None:
         self._fixed, self._least = fixed, least
         self._limit = fixed
+        self._capped_bytes: int | None = None  # what room there was where memory had run out
         self._part = 0
         self._num_other = 0
         self._num_rounds = 0
@@ -110,6 +113,7 @@ class MicroSize:
     def again(self) -> None:
         """What a pass takes has changed: try anew from the next round on, as if nothing were known."""
         self._part, self._size = 0, None
+        self._limit, self._capped_bytes = self._fixed, None
 
     def measured(self, size: int, seconds: float, peak_bytes: int, room: Room) -> Choice | None:
         """Take what a round at ``size`` took: seconds a sample, bytes held at most. The choice once it is made."""
@@ -133,6 +137,11 @@ class MicroSize:
         room = read()
         if room.limit_bytes is None or not room.is_shared:
             return None
+        if self._limit is not None and self._capped_bytes is None:
+            self._capped_bytes = room.limit_bytes
+        elif self._capped_bytes is not None and room.limit_bytes > _GIVEN_BACK * self._capped_bytes:
+            self.again()
+            return None
         expected = self._expected_bytes(self._size)
         if expected is not None and expected > room.limit_bytes:
             bound = self._bound(room.limit_bytes)
@@ -152,7 +161,7 @@ class MicroSize:
         """Remember that ``tried`` samples did not fit; False where a smaller size may not be chosen."""
         if self._fixed is not None or tried <= 1:
             return False
-        self._limit = tried // 2
+        self._limit, self._capped_bytes = tried // 2, None
         self._trials = {size: trial for size, trial in self._trials.items() if size <= self._limit}
         if self._size is not None and self._size > self._limit:
             self._size = self._limit

@@ -98,9 +98,12 @@ class NoiseMeter:
 
         Where one rank computes the whole batch in one pass there is nothing to compare, so now and then it computes
         in two, which is the same step but for rounding, and other draws of dropout. Not where a sample's output
-        depends on the others of its pass, nor where the spec fixes the passes: such a job tells no noise scale.
+        depends on the others of its pass, nor where the spec fixes the passes: such a job tells no noise scale. Nor
+        does one whose gradients come back so roughly that the norm of their sum is another.
         """
         state, self._measure, self._seconds = self._state, None, 0.0
+        if exchange.blurs_norm:
+            return
         if part.is_one_pass:
             may_split = self._can_split and self._effort > Effort.NONE and not part.is_fixed and part.size > 1
             if not may_split or not splits(state.round + 1) or _mixes_samples(state):

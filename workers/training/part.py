@@ -42,7 +42,8 @@ class Part:
         self.size = batch_size(setup, plan, setup.state.cursor)
         self._rank = rank
         begin, end = batching.own_part(plan, rank, self.size)
-        self._num_in_order = 0 if setup.train_dealer is not None else end - begin
+        self._num_own = end - begin  # where parts are dealt by length its share: then samples differ from step to step
+        self._num_in_order = 0 if setup.train_dealer is not None else self._num_own
         pass_size = setup.micro.begin(self._num_in_order)
         self.is_fixed = isinstance(setup.spec.batch.micro_size, int)
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
@@ -104,7 +105,7 @@ class Part:
         """What the part took this rank by itself, None where that was not the usual. Call after the exchange."""
         if self._is_on_trial or self.squares is not None:
             return None
-        return OwnCost(plan_id=self.plan.id, samples=self.sums.samples, seconds=self._own_s())
+        return OwnCost(plan_id=self.plan.id, samples=self._num_own, seconds=self._own_s())
 
     def _own_s(self) -> float:
         """Seconds without waits for others.

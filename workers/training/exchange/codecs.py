@@ -18,12 +18,14 @@ _LEAST = 1e-36  # the reciprocal of what lies below it might overflow; error fee
 class Codec(Protocol):
     """One format. Rows are encoded by themselves: each travels to a rank of its own.
 
-    ``has_error``: what it leaves out is worth keeping for the next round.
+    ``has_error``: what it leaves out is worth keeping for the next round. ``blurs_norm``: and is so much that the norm
+    of a sum tells little of the sum's own.
     """
 
     name: ClassVar[str]
     block: ClassVar[int]
     has_error: ClassVar[bool]
+    blurs_norm: ClassVar[bool]
 
     def num_bytes(self, numel: int) -> int:
         """Bytes of ``numel`` values, a multiple of ``block``."""
@@ -44,6 +46,7 @@ class Bf16:
     name: ClassVar[str] = "bf16"
     block: ClassVar[int] = 4
     has_error: ClassVar[bool] = False
+    blurs_norm: ClassVar[bool] = False
 
     def num_bytes(self, numel: int) -> int:
         return 2 * numel
@@ -65,6 +68,7 @@ class Scaled:
     """
 
     block: ClassVar[int] = 256
+    blurs_norm: ClassVar[bool] = False
     largest: ClassVar[float]
 
     def num_bytes(self, numel: int) -> int:
@@ -158,6 +162,7 @@ class Int4(Scaled):
 
     name: ClassVar[str] = "int4"
     has_error: ClassVar[bool] = True
+    blurs_norm: ClassVar[bool] = True
     largest: ClassVar[float] = 7.0
 
     def num_code_bytes(self, numel: int) -> int:

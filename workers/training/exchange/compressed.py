@@ -119,7 +119,7 @@ class Compressed:
     """A ``Scheme``: gradients by ``codec``, with error feedback where that has an error worth keeping."""
 
     def __init__(self, codec: Codec, residual: Residual) -> None:
-        self.name = codec.name
+        self.name, self.blurs_norm = codec.name, codec.blurs_norm
         self._codec, self._residual = codec, residual
         self._parcels: dict[tuple[int, int], _Parcel] = {}
 

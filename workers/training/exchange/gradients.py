@@ -72,6 +72,13 @@ class GradientExchange:
         return self._layout.views
 
     @property
+    def blurs_norm(self) -> bool:
+        """Whether ``norm`` after ``finish`` says little of the sums over all ranks."""
+        assert self._world is not None
+        assert self._scheme is not None
+        return self._world.size > 1 and self._scheme.blurs_norm
+
+    @property
     def has_launched(self) -> bool:
         """Whether a part of this round's gradients has left, so that they cannot be made again."""
         return bool(self._in_flight)

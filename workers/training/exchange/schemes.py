@@ -25,10 +25,12 @@ class Scheme(Protocol):
 
     All ranks start the same buckets in the same order. The first ``num_gradients`` values may come
     back approximately; those after them (the vector, buffers) must be summed as they are. What a scheme leaves out
-    of a bucket it may keep in the ``Residual``; what it finds there it must add.
+    of a bucket it may keep in the ``Residual``; what it finds there it must add. ``blurs_norm``: the norm of what comes
+    back is larger than that of the sum, by more than an estimate from it can bear.
     """
 
     name: str
+    blurs_norm: bool
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
         """Send the layout's bucket of this number; None where the world is one rank. Raises WorldError."""
@@ -56,6 +58,7 @@ class Dense:
     """Gradients as they are, by all-reduce."""
 
     name = "none"
+    blurs_norm = False
 
     def __init__(self, residual: Residual) -> None:
         self._residual = residual
