@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.control.uneven_job import CostOf, UnevenJob
-from workers.control.decisions import StartWorker, StopWorker
+from workers.control.decisions import KillWorker, StartWorker, StopWorker, phase_bounds_s
 from workers.control.relieve import MOST, PLACE_S
 from workers.control.sharing import REVIEW_S
+from workers.errors import Failure, Reason
 from workers.plan import Switch, TimelineKind
 from workers.status import AvoidedNode, Phase, StopCause
 
@@ -87,12 +88,58 @@ def test_without_room_elsewhere_all_stays_which_is_told_once_and_tried_again_at_
     assert job.desk.notes() == []
 
 
+def test_one_that_cannot_be_made_ready_is_no_failure_of_the_job() -> None:
+    job = begun(fast, fast, slow)
+    failure = Failure(reason=Reason.USER_ERROR, type="FileNotFoundError", message="no /data here", worker_id="1.4")
+    job.desk.say("1.4", Phase.FAILED, failure=failure)
+    job.desk.turn()
+    [row] = job.desk.notes()
+    assert (row.kind, row.reason[-15:]) == (TimelineKind.LIMIT, "(no /data here)")
+    assert job.desk.of(StopWorker) == [StopWorker("1.4")]
+    job.desk.statuses.pop("1.4")
+    job.desk.turn(lost={"1.4": "it ended"})
+    state = job.desk.state
+    assert (job.desk.notes(), state.num_start_failures, state.departed, state.failures.num) == ([], 0, {}, 0)
+    for worker_id in ("1.5", "1.6"):
+        until_asked(job)
+        job.desk.say(worker_id, Phase.FAILED, failure=failure)
+        job.desk.turn()
+        job.desk.statuses.pop(worker_id)
+        job.desk.turn(lost={worker_id: "it ended"})
+    for _ in range(400):
+        job.run(1)
+        assert not job.desk.of(StartWorker)
+
+
+def test_one_that_hangs_while_it_builds_is_no_failure_of_the_job() -> None:
+    job = begun(fast, fast, slow)
+    job.desk.say("1.4", Phase.BUILD, phase_age_s=phase_bounds_s()[Phase.BUILD] + 1.0)
+    job.desk.turn()
+    assert [action.worker_id for action in job.desk.of(KillWorker) if isinstance(action, KillWorker)] == ["1.4"]
+    job.desk.statuses.pop("1.4")
+    job.desk.turn(lost={"1.4": "its process was killed"})
+    state = job.desk.state
+    assert (state.num_start_failures, state.departed, state.failures.num) == (0, {}, 0)
+
+
+def test_while_it_starts_parts_are_found_and_judged() -> None:
+    job = begun(fast, fast, slow)
+    before = len(job.told(TimelineKind.PROBATION))
+    job.costs["1.1"] = lambda part: 0.1 * part
+    job.desk.say("1.4", Phase.BUILD)
+    job.run(60)
+    assert len(job.told(TimelineKind.PROBATION)) > before
+    assert job.desk.state.sharing.relief.stand_in == "1.4"
+
+
 def test_one_that_was_promised_room_and_waits_for_it_all_the_same_is_taken_back() -> None:
     job = begun(fast, fast, slow)
     job.desk.turn(after_s=PLACE_S - 1.0)
     assert job.desk.of(StopWorker) == []
     job.desk.turn(after_s=2.0)
     assert job.desk.of(StopWorker) == [StopWorker("1.4")]
+    [row] = job.desk.notes()
+    assert "it had no place within 30 s" in row.reason
 
 
 def test_a_group_that_shrinks_meanwhile_needs_no_stand_in() -> None:

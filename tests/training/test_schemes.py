@@ -42,18 +42,21 @@ class Rank:
         seed = 1000 * round + (self.rank if rank is None else rank)
         return torch.randn(self.numel, generator=torch.Generator().manual_seed(seed)).to(self.dtype)
 
-    def exchange(self, round: int, loss_scale: float = 1.0, poison: float | None = None) -> torch.Tensor:
-        """What the gradients of a round become, and behind them the tail."""
+    def exchange(
+        self, round: int, loss_scale: float = 1.0, poison: float | None = None, expected: float | None = None
+    ) -> torch.Tensor:
+        """What the gradients of a round become, and behind them the tail; ``expected`` is what they are taken for."""
         flat = torch.zeros(self.numel + NUM_TAIL, dtype=self.dtype)
         flat[: self.numel] = self.gradients(round) * loss_scale
         flat[self.numel :] = torch.arange(NUM_TAIL) + self.rank
         if poison is not None:
             flat[self.numel // 2] = poison
-        self.residual.begin(loss_scale)
+        self.residual.begin(loss_scale if expected is None else expected)
         under_way = self.scheme.start(0, flat, self.numel, self.world)
         if under_way is not None:
             under_way.forward()
             under_way.wait()
+        self.residual.came_to(1.0 / loss_scale)
         return flat
 
     def truth(self, round: int) -> torch.Tensor:
@@ -180,6 +183,23 @@ def test_what_is_kept_follows_the_loss_scale(name: str) -> None:
 
     for scaled, plain in ranks(3, 1000, work):
         assert torch.equal(scaled, plain)  # powers of two change no digit
+
+
+@pytest.mark.parametrize("name", WITH_RESIDUAL)
+def test_what_is_kept_of_a_round_that_counted_more_units_than_expected_is_no_more_for_that(name: str) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
+        sums = []
+        for first in (512.0, 1.0):
+            rank.residual = Residual()
+            rank.take(name)
+            for round, scale in enumerate((first, 1.0, 1.0)):
+                last = rank.exchange(round, loss_scale=scale, expected=1.0)[:-NUM_TAIL]
+                rank.residual.commit()
+            sums.append(last)
+        return sums[0], sums[1]
+
+    for surprised, expected in ranks(3, 1000, work):
+        assert torch.equal(surprised, expected)
 
 
 def test_a_codec_scales_each_block_by_itself() -> None:

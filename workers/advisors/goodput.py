@@ -174,5 +174,5 @@ def _worth(s: Situation, batch: int) -> float:
 
 def _layout(s: Situation, batch: int) -> Layout:
     part = batch / s.layout.num_workers
-    passes = 1 if s.most_a_pass is None else max(1, round(part / s.most_a_pass))
+    passes = 1 if s.most_a_pass is None else max(1, math.ceil(part / s.most_a_pass))
     return replace(s.layout, global_batch=batch, num_passes=passes)

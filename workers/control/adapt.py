@@ -17,7 +17,9 @@ Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
     """Take in what steps took, where the batch is fixed, too: other sizes are foreseen by it."""
-    found = [record for status in inputs.statuses.values() for record in status.records]
+    generation = state.plan.generation if state.plan else 0  # of an older group nobody knows how many nodes it had
+    told = (record for status in inputs.statuses.values() for record in status.records)
+    found = [record for record in told if record.generation == generation]
     members = state.plan.worker_ids if state.plan else ()
     num_nodes = len({state.nodes[i] for i in members if i in state.nodes}) or 1
     known = adapting.observe(state.adapting, found, num_nodes)

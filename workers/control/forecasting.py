@@ -24,6 +24,7 @@ MIN_STEPS = 10
 MAX_SIZES = 24
 MAX_BATCHES = 24
 _LEAST_DOUBLINGS = 2
+_ROUNDING = 1e-9
 
 
 def foresee(state: ControllerState, now_s: float) -> ControllerState:
@@ -98,7 +99,7 @@ def _rebatched(layout: Layout, global_batch: int) -> Layout:
 
 def _passes(layout: Layout, part: float) -> int:
     """Forward passes of a part; where the part in force is computed at once, so is any."""
-    return 1 if layout.num_passes == 1 else max(1, round(part / layout.samples_a_pass))
+    return 1 if layout.num_passes == 1 else max(1, math.ceil(part / layout.samples_a_pass - _ROUNDING))
 
 
 def _prediction(known: Adapting, model: Model, layout: Layout) -> Prediction:

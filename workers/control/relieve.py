@@ -12,12 +12,12 @@ from workers.control import membership, planning, resize, sharing
 from workers.control.decisions import Action, ControllerState, Inputs, Note, StartWorker, WorkerFacts
 from workers.control.sharing import Relief
 from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
-from workers.status import TimelineRow
+from workers.status import Phase, TimelineRow
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 MOST = 3
-"""Workers that an attempt relieves: whoever is slow on every node is slow by its work."""
+"""Stand-ins that got a place, a controller: whoever is slow on every node is slow by its work."""
 
 PLACE_S = 30.0
 """A stand-in that has no place by then lost the room it was promised to somebody else."""
@@ -27,7 +27,7 @@ def begin(state: ControllerState, inputs: Inputs, slow: str, now_s: float) -> Tu
     """Start a stand-in for ``slow``, unless the group is about to change anyway."""
     known, plan, node_id = state.sharing.relief, state.plan, state.nodes.get(slow)
     is_apt = plan is not None and plan.num_members == resize.wanted(state, inputs) == len(state.workers)
-    if not is_apt or known.stand_in or known.num_done >= MOST or not node_id:
+    if not is_apt or known.stand_in or known.num_placed >= MOST or not node_id:
         return state, ()
     worker_id, nodes = f"{state.term}.{state.next_worker}", known.nodes | {node_id}
     avoids = state.avoided | nodes
@@ -37,13 +37,30 @@ def begin(state: ControllerState, inputs: Inputs, slow: str, now_s: float) -> Tu
     return _knowing(state, relief), (StartWorker(worker_id, avoids, must_fit=True),)
 
 
-def observe(state: ControllerState, inputs: Inputs) -> tuple[ControllerState, tuple[Note, ...]]:
-    """Hear of a stand-in that came to nothing: a word to the job's owner, once for each who is slow."""
+def observe(before: ControllerState, state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
+    """Hear of a stand-in that came to nothing: a word to the job's owner, once for each who is slow.
+
+    It is no failure of the job's: nobody had asked for it.
+    """
     known = state.sharing.relief
-    why = inputs.lost.get(known.stand_in)
-    if not known.stand_in or why is None:
+    if not known.stand_in:
         return state, ()
-    state = _knowing(state, replace(_ended(known), told=known.told | {known.slow}))
+    facts = state.workers.get(known.stand_in)
+    if (why := inputs.lost.get(known.stand_in)) is not None:
+        old = before.workers.get(known.stand_in)
+        return _unrelieved(state, inputs, why, is_placed=old is not None and old.heard_s is not None)
+    if facts is None or facts.status is None or facts.status.phase is not Phase.FAILED:
+        return state, ()
+    why = facts.status.failure.message if facts.status.failure else "it could not be made ready"
+    state, notes = _unrelieved(state, inputs, why, is_placed=True)
+    state, stops = resize.stop(state, [known.stand_in], now_s)
+    return state, (*notes, *stops)
+
+
+def _unrelieved(state: ControllerState, inputs: Inputs, why: str, *, is_placed: bool) -> Turned:
+    known = state.sharing.relief
+    ended = replace(_ended(known), told=known.told | {known.slow}, num_placed=known.num_placed + is_placed)
+    state = _knowing(state, ended)
     if known.slow in known.told:
         return state, ()
     row = TimelineRow(
@@ -71,8 +88,10 @@ def relieve(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | No
     if known.stand_in in membership.ready(state):
         return _replaced(state, inputs, plan, known)
     if facts.heard_s is None and now_s - facts.started_s > PLACE_S:
-        return resize.stop(_knowing(state, _ended(known)), [known.stand_in], now_s)
-    return state, ()
+        state, notes = _unrelieved(state, inputs, f"it had no place within {PLACE_S:.0f} s", is_placed=False)
+        state, stops = resize.stop(state, [known.stand_in], now_s)
+        return state, (*notes, *stops)
+    return None
 
 
 def _is_needed(state: ControllerState, inputs: Inputs, plan: Plan, known: Relief) -> bool:
@@ -99,7 +118,7 @@ def _replaced(state: ControllerState, inputs: Inputs, plan: Plan, known: Relief)
         parts=dict.fromkeys(members, 1),
     )
     state, note = planning.issue(state, inputs, draft, plan)
-    return _knowing(state, replace(_ended(known), num_done=known.num_done + 1)), (note,)
+    return _knowing(state, replace(_ended(known), num_placed=known.num_placed + 1)), (note,)
 
 
 def _ended(known: Relief) -> Relief:

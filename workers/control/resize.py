@@ -82,13 +82,13 @@ def resize(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     plan = state.plan
     if plan is None or plan.goal is not Goal.TRAIN or any(s.is_finished for s in membership.statuses(state)):
         return None
-    want = wanted(state, inputs)
+    want, stand_in = wanted(state, inputs), state.sharing.relief.stand_in
     if plan.num_members > want:
         return _change(state, inputs, plan.worker_ids[:want])
-    newcomers = [i for i in membership.ready(state) if plan.member(i) is None]
+    newcomers = [i for i in membership.ready(state) if plan.member(i) is None and i != stand_in]
     if newcomers and plan.num_members < want:
         return _change(state, inputs, (*plan.worker_ids, *newcomers)[:want])
-    outsiders = [*newcomers, *membership.coming(state)]
+    outsiders = [*newcomers, *(i for i in membership.coming(state) if i != stand_in)]
     surplus = plan.num_members + len(outsiders) - want
     if surplus > 0:
         return stop(state, sorted(outsiders, reverse=True)[:surplus], now_s)

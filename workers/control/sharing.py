@@ -54,13 +54,13 @@ class Trial:
 class Relief:
     """``stand_in`` is being started for ``slow``, or both are empty; ``nodes`` are where the slow ones ran so far.
 
-    ``num_done`` workers were relieved; of those ``told`` the job's owner knows that they could not be.
+    ``num_placed`` stand-ins got a place; of those ``told`` the job's owner knows that they could not be relieved.
     """
 
     slow: str = ""
     stand_in: str = ""
     nodes: frozenset[str] = frozenset()
-    num_done: int = 0
+    num_placed: int = 0
     told: frozenset[str] = frozenset()
 
 

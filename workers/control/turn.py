@@ -60,8 +60,9 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     """
     if state.outcome is not None:
         return state, ()
-    state, told = starts.observe(state, membership.observe(state, inputs, now_s), inputs, now_s)
-    state, unrelieved = relieve.observe(state, inputs)
+    before = state
+    state, told = starts.observe(before, membership.observe(before, inputs, now_s), inputs, now_s)
+    state, unrelieved = relieve.observe(before, state, inputs, now_s)
     state, kills = _kill(state, inputs, now_s)
     state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
     state = forecasting.foresee(state, now_s)
@@ -85,14 +86,15 @@ def _kill(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     workers, departed = dict(state.workers), dict(state.departed)
     for worker_id, why in verdicts.items():
         facts = workers[worker_id]
-        if facts.stopping_since_s is None:
+        if facts.stopping_since_s is None and worker_id != state.sharing.relief.stand_in:
             departed[worker_id] = why
         workers[worker_id] = replace(facts, kill=why, stopping_since_s=now_s)
     for worker_id, facts in list(workers.items()):
         if facts.kill and facts.stopping_since_s is not None and now_s - facts.stopping_since_s > state.settings.kill_s:
             del workers[worker_id]  # its node is out of reach; it is fenced by the generation it is not in
-    hung = starts.hung(state, verdicts)
-    later = {i: why for i, why in verdicts.items() if i not in hung}
+    counted = {i: why for i, why in verdicts.items() if i != state.sharing.relief.stand_in}
+    hung = starts.hung(state, counted)
+    later = {i: why for i, why in counted.items() if i not in hung}
     state = regroup.count_stalls(replace(state, workers=workers, departed=departed), later)
     state, notes = starts.count_hung(state, inputs, hung, now_s)
     return state, (*questions, *notes, *(KillWorker(i, why) for i, why in verdicts.items()))

@@ -209,6 +209,14 @@ class Part:
                 "the round is tried again without"
             ) from error
 
+    def lacked(self, error: Exception) -> None:
+        """Where memory ran out for gradients on their way, leave the round, and compute less at a time from then on.
+
+        Raises MemoryInExchangeError, OutOfMemoryError; returns where ``error`` tells of something else.
+        """
+        if memory.is_out_of_memory(error):
+            self._back_off(error)
+
     def _back_off(self, error: Exception) -> None:
         has_launched, draw, tried = self._exchange.has_launched, self._draw, self._tried
         if draw is None:  # a sample was read for its length, one alone

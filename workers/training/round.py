@@ -100,7 +100,11 @@ class Rounds:
         part = Part(self._setup, self._mailbox, exchange, plan, self._world.rank)
         self._noise.compute(part, exchange)
         self._mailbox.set_phase(Phase.EXCHANGE)
-        part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
+        try:
+            part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
+        except (RuntimeError, MemoryError) as error:
+            part.lacked(error)
+            raise
         summed = exchange.tail.read_head()
         self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
         part.measure()
@@ -153,6 +157,7 @@ class Rounds:
         if scaler is not None:
             scaler.stage(is_finite)
         if is_finite:
+            self._state.residual.came_to(factor)
             self._noise.stage(exchange, sums, part.plan, factor, grad_norm)
         clip = self._setup.spec.optimizer.clip_norm
         if clip is not None and is_finite:

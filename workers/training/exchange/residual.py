@@ -12,15 +12,16 @@ import torch
 class Residual:
     """A ``StepState`` of one rank: a flat tensor for each bucket of the layout, by the bucket's number.
 
-    Residuals are in the units of the gradients, which a loss scale multiplies: ``begin`` tells that of a round.
-    A newcomer, and whoever restores a checkpoint, begins without any.
+    What is kept is in the units that gradients had when it was left out: ``begin`` tells what a round's are expected to
+    be times the mean gradient, ``came_to`` what they were found to be. A newcomer, and whoever restores a checkpoint,
+    begins without any. What is sent for a parameter that no rank used in that round is lost, as all it got is.
     """
 
     def __init__(self) -> None:
         self._held: dict[int, torch.Tensor] = {}
         self._staged: dict[int, torch.Tensor | None] = {}
         self._spare: dict[int, torch.Tensor] = {}
-        self._held_scale = self._scale = 1.0
+        self._held_scale = self._expected_scale = self._scale = 1.0
 
     @property
     def is_empty(self) -> bool:
@@ -28,14 +29,18 @@ class Residual:
         return not self._held
 
     def begin(self, loss_scale: float) -> None:
-        """The coming round's gradients are multiplied by this."""
-        self._scale = loss_scale
+        """The coming round's gradients are about so many times the mean gradient."""
+        self._expected_scale = self._scale = loss_scale
+
+    def came_to(self, factor: float) -> None:
+        """It is ``factor`` times the round's gradients that is the mean gradient: how many units count shows late."""
+        self._scale = 1.0 / factor
 
     def add_to(self, number: int, values: torch.Tensor) -> None:
         """Add what is kept of a bucket to its gradients, in place."""
         held = self._held.get(number)
         if held is not None:
-            values.add_(held.view(-1)[: values.numel()], alpha=self._scale / self._held_scale)
+            values.add_(held.view(-1)[: values.numel()], alpha=self._expected_scale / self._held_scale)
 
     def place(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """Memory of ``like``'s shape in fp32 for what this round leaves out of a bucket; it counts as staged.
@@ -58,7 +63,9 @@ class Residual:
             old = self._held.pop(number, None)
             if staged is not None:
                 self._held[number] = staged
-            if staged is not None and old is not None:
+            if staged is None:
+                self._spare.pop(number, None)
+            elif old is not None:
                 self._spare[number] = old
         if self._staged:
             self._held_scale = self._scale
