@@ -11,6 +11,7 @@ import torch
 
 from tests.training.fake_store import FakeStore
 from tests.training.test_world import in_threads, joined
+from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
 from workers.training.exchange.registry import SCHEMES, scheme_named
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
@@ -217,3 +218,18 @@ def test_a_codec_scales_each_block_by_itself() -> None:
         torch.testing.assert_close(sums[:7], torch.full((7,), 2e-6), rtol=1e-5, atol=0.0)
         assert sums[7] == 0.0
         torch.testing.assert_close(sums[256:], torch.full((256,), 2e6), rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@pytest.mark.parametrize("codec", [Bf16(), Fp16(), Int8(), Int4()], ids=lambda codec: codec.name)
+def test_a_codec_says_the_same_on_cuda(codec: Codec) -> None:
+    values_RN = torch.randn(3, 2560, generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cpu", "cuda"):
+        payload_RB = torch.zeros(3, codec.num_bytes(2560), dtype=torch.uint8, device=device)
+        codec.encode(values_RN.to(device), payload_RB, torch.empty_like(values_RN, device=device))
+        decoded_RN = torch.empty_like(values_RN, device=device)
+        codec.decode(payload_RB, decoded_RN)
+        found.append(decoded_RN.cpu())
+    torch.testing.assert_close(*found, rtol=0.0, atol=1e-6)
