@@ -189,6 +189,27 @@ def test_loaders_are_counted_in_the_memory_of_their_worker(monkeypatch: pytest.M
     assert "would take 256 MiB, and this worker's memory has no room for it" in change.reason
 
 
+def test_what_is_asked_for_again_while_it_is_read_takes_no_loader_away(tmp_path: Path) -> None:
+    is_open = tmp_path / "open"
+    with feeding(Numbers(waits_for=is_open), PROCESSES) as feed:
+        feed.begin(iter([wanted(9)]))
+        busy = feed._loaders._busy  # type: ignore[union-attr]
+        await_true(lambda: len(busy) == 1, "a loader that reads")
+        feed.drop()
+        feed.begin(iter([wanted(9)]))
+        await_true(lambda: len(busy) == 2, "another that reads the same")
+        is_open.touch()
+        assert feed.take(wanted(9), nothing)[0, 0] == 9
+        await_true(lambda: not busy, "idle loaders")
+        is_open.unlink()
+        later = [wanted(9, round=number) for number in (1, 2)]
+        feed.begin(iter(later))
+        await_true(lambda: len(busy) == 2, "both loaders that read")
+        is_open.touch()
+        assert [int(feed.take(one, nothing)[0, 0]) for one in later] == [9, 9]
+        assert feed.changes() == ()
+
+
 ORPHANING = """
 import os, pathlib, signal, sys
 from tests.training.loading import Numbers, feeding, loader_ids, wait_for_processes, wanted

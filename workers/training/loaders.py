@@ -72,7 +72,7 @@ class LoaderProcesses:
         self._group, processes = group_of(num, limit_bytes)
         self._lock = threading.Lock()
         self._idle: list[LoaderProcess] = []
-        self._busy: dict[Wanted, LoaderProcess] = {}
+        self._busy: dict[LoaderProcess, Wanted] = {}  # two where one was dropped while it read, and asked for anew
         self._pool = ThreadPoolExecutor(num, "loader")
         self._started = [self._pool.submit(self._start, process, task) for process in processes]
 
@@ -88,7 +88,8 @@ class LoaderProcesses:
     def place(self, wanted: Wanted) -> str:
         """See ``Loaders``."""
         with self._lock:
-            processes = [self._busy[wanted]] if wanted in self._busy else list(self._busy.values())
+            own = [process for process, read in self._busy.items() if read == wanted]
+            processes = own or list(self._busy)
         told = (told_place(self._name, process.index) for process in processes if process.index != NOWHERE)
         return next(told, "")
 
@@ -105,12 +106,12 @@ class LoaderProcesses:
     def _read(self, wanted: Wanted) -> Batch:
         with self._lock:
             process = self._idle.pop()
-            self._busy[wanted] = process
+            self._busy[process] = wanted
         try:
             return self._finished(process.read(wanted))
         finally:
             with self._lock:
-                del self._busy[wanted]
+                del self._busy[process]
                 self._idle.append(process)
 
 
