@@ -171,6 +171,31 @@ def test_a_dataset_that_cannot_be_pickled_stays_with_this_process_and_it_is_told
     assert "Local" in change.reason
 
 
+class OfOneProcess(Numbers):
+    """Samples of a multiple of four can be read only by their owner."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index % 4 == 0 and os.getpid() != self._owner:
+            raise NameError("it was opened elsewhere")
+        return super().__getitem__(index)
+
+
+def test_what_only_the_worker_can_read_it_reads_and_the_processes_are_given_up() -> None:
+    with feeding(OfOneProcess(os.getpid()), PROCESSES) as feed:
+        coming = [wanted(i, round=i) for i in (1, 4, 5)]
+        feed.begin(iter(coming))
+        assert [int(feed.take(one, nothing)[0, 0]) for one in coming] == [1, 4, 5]
+        (change,) = feed.changes()
+        feed.begin(iter([wanted(8)]))
+        assert loader_ids() == []
+    assert (change.before, change.after) == ("2 loader processes", "inline")
+    assert "could not read what can be read inline (train_data[4] raised NameError: it was opened" in change.reason
+
+
 def test_loaders_are_counted_in_the_memory_of_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     room = [600 * 2**20]
     taken_bytes: list[int] = []

@@ -10,6 +10,7 @@ from itertools import islice
 
 import torch
 
+from workers.errors import JobError, described
 from workers.measures import LoaderChange
 from workers.task import Batch
 from workers.training.batching import num_seedings
@@ -166,19 +167,30 @@ class Feed:
         try:
             while not wait([future], WAIT_SLICE_S).done:
                 check()
+        finally:
+            self._awaited = None
+        told = ""
+        try:
             batch = future.result()
         except LoaderGoneError as error:
             self._lost(error)
         except LoaderMemoryError as error:
             self._give_up(f"memory ran out in one ({error})")
+        except Exception as error:
+            if not self._way.num_processes:
+                raise
+            told = error.message if isinstance(error, JobError) else described(error)
         else:
             if not self._is_touched():
                 self._batch_bytes = _num_bytes(batch)
                 return batch
             self._give_up(_DRAWN_BESIDE)
-        finally:
-            self._awaited = None
-        return self._reader.read(wanted)
+        # What a process cannot read this one may: the module's globals, open files and devices are here. If it cannot
+        # either, its own error is told.
+        batch = self._reader.read(wanted)
+        if told:
+            self._give_up(f"one could not read what can be read inline ({told})")
+        return batch
 
     def _is_touched(self) -> bool:
         untouched, self._untouched = self._untouched, None
