@@ -24,7 +24,7 @@ from workers.errors import DataError
 from workers.training import loader_fleet, memory, wire
 from workers.training.batching import Batcher
 from workers.training.feed import MAX_DEATHS, Feed
-from workers.training.loader_choice import INLINE, THREAD, Way
+from workers.training.loader_choice import INLINE, THREAD, LoaderChoice, Way
 from workers.training.loader_fleet import Fleet
 from workers.training.mailbox import GroupLeftError
 from workers.training.micro import Room
@@ -194,6 +194,23 @@ def test_what_only_the_worker_can_read_it_reads_and_the_processes_are_given_up()
         assert loader_ids() == []
     assert (change.before, change.after) == ("2 loader processes", "inline")
     assert "could not read what can be read inline (train_data[4] raised NameError: it was opened" in change.reason
+
+
+def test_reading_inline_is_tried_where_another_way_is_in_force() -> None:
+    choice = LoaderChoice(1)
+    choice._kept = THREAD
+    choice._begin_trial(INLINE)
+    feed = Feed(Reader(Batcher(Numbers(), None, CPU), seed=3), CPU, choice)
+    seen = []
+    for number in range(100):
+        seen.append(choice.way)
+        one = wanted(1, round=number)
+        feed.begin(iter([one]))
+        feed.take(one, nothing)
+        feed.spent(0.01 if choice.way == INLINE else 0.04, 0.05, 1)
+    feed.end()
+    assert {INLINE, THREAD} <= set(seen)
+    assert [(change.before, change.after) for change in feed.changes()] == [("a reading thread", "inline")]
 
 
 def test_loaders_are_counted_in_the_memory_of_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ class Feed:
             return
         self._ready_fleet()
         ways = (self._choice.way, self._choice.kept)  # what is on trial may have yet to start
-        self._way = next((way for way in ways if self._fleet.of(way) is not None), INLINE)
+        self._way = next((way for way in ways if way == INLINE or self._fleet.of(way) is not None), INLINE)
         loaders = self._fleet.of(self._way)
         if loaders is not self._loaders:  # those before may have ended, and answer no more
             self.drop()
