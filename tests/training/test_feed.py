@@ -213,6 +213,28 @@ def test_reading_inline_is_tried_where_another_way_is_in_force() -> None:
     assert [(change.before, change.after) for change in feed.changes()] == [("a reading thread", "inline")]
 
 
+class Leaving(Numbers):
+    """Sample 4 ends the process that reads it, with a code that looks like a signal's and is none."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 4 and os.getpid() != self._owner:
+            os._exit(255)
+        return super().__getitem__(index)
+
+
+def test_a_loader_that_ends_with_a_code_that_is_no_signals_is_replaced(capfd: pytest.CaptureFixture[str]) -> None:
+    with feeding(Leaving(os.getpid()), PROCESSES) as feed:
+        for number in range(2):
+            feed.begin(iter([wanted(4, round=number)]))
+            assert feed.take(wanted(4, round=number), nothing)[0, 0] == 4
+        assert feed.changes() == ()
+    assert capfd.readouterr().err.count("a loader process is gone: it ended with code 255;") == 2
+
+
 def test_loaders_are_counted_in_the_memory_of_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     room = [600 * 2**20]
     taken_bytes: list[int] = []

@@ -90,9 +90,9 @@ class LoaderGroup:
         except subprocess.TimeoutExpired:
             return "it no longer answers"
         number = code - KILLED if code > KILLED else -code
-        if number <= 0:
-            return f"it ended with code {code}"
-        return f"it was killed by signal {number} ({signal.Signals(number).name})"
+        name = next((known.name for known in signal.Signals if known == number), None)
+        # The user's code may exit with any code; a real-time signal has no name.
+        return f"it ended with code {code}" if name is None else f"it was killed by signal {number} ({name})"
 
 
 class LoaderProcess:
