@@ -235,6 +235,28 @@ def test_a_loader_that_ends_with_a_code_that_is_no_signals_is_replaced(capfd: py
     assert capfd.readouterr().err.count("a loader process is gone: it ended with code 255;") == 2
 
 
+def test_a_loader_that_outlives_its_kill_for_a_while_keeps_no_socket_and_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    aside_bytes: list[int] = []
+
+    def set_aside(count: int) -> bool:
+        aside_bytes.append(count)
+        return True
+
+    monkeypatch.setattr(memory, "set_aside", set_aside)
+    with feeding(Numbers(), PROCESSES) as feed:
+        feed.begin(iter([wanted(1)]))
+        group = feed._loaders._group  # type: ignore[union-attr]
+        with monkeypatch.context() as patch:
+            patch.setattr("workers.training.loader_process._WAIT_S", 0.0)
+            patch.setattr(group._process, "kill", nothing)
+            feed.end()
+        assert [line.ours.fileno() for line in group.lines] == [-1, -1]
+        assert sum(aside_bytes) == 0 < aside_bytes[0]
+    assert group._process.wait(30) == 0  # as its worker's ends are closed
+
+
 def test_loaders_are_counted_in_the_memory_of_their_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     room = [600 * 2**20]
     taken_bytes: list[int] = []

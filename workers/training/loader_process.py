@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 
 from workers.errors import DataError
 from workers.task import Batch
@@ -79,7 +80,8 @@ class LoaderGroup:
     def end(self) -> None:
         """Kill them; whoever waits for one gets LoaderGoneError."""
         self._process.kill()
-        self._process.wait(_WAIT_S)
+        with suppress(subprocess.TimeoutExpired):  # where the kernel holds it, in a file that is away, say
+            self._process.wait(_WAIT_S)
         for line in self.lines:
             line.ours.close()
 

@@ -40,8 +40,10 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
     try:
         Trainer(setup, calls, mailbox).run()
     finally:
-        setup.feed.end()
-        _bring_home(assignment)
+        try:
+            setup.feed.end()
+        finally:
+            _bring_home(assignment)
 
 
 def _bring_home(assignment: Assignment) -> None:
