@@ -35,6 +35,11 @@ def in_words(spec: Mapping[str, Any], observed: Mapping[str, Any]) -> str | None
     return f"{told}."
 
 
+def weighed_in_words(observed: Mapping[str, Any]) -> list[str]:
+    """Why batch and parts stay as they are, as was found when they were looked at last."""
+    return list(observed.get("batch_reasons") or ())
+
+
 def waiting_in_words(observed: Mapping[str, Any]) -> str | None:
     """What workers wait for data, and what helps, where that is a large part of a step; None where it is not."""
     waits = {w["worker_id"]: w.get("data_share") or 0.0 for w in members(observed)}

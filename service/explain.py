@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.batching import in_words, waiting_in_words
+from service.batching import in_words, waiting_in_words, weighed_in_words
 from service.documents import desired_workers
 from service.queue import earliest_start_s, has_room, running, waiting
 from service.records import Explanation, JobRow, StoredCluster
@@ -70,7 +70,8 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     told = _told(job, around)
     if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
         waits = waiting_in_words(job.observed)
-        told = replace(told, details=(*told.details, batch, *([waits] if waits else []), *around.batch_reasons))
+        more = (*weighed_in_words(job.observed), *([waits] if waits else []), *around.batch_reasons)
+        told = replace(told, details=(*told.details, batch, *more))
     if job.state not in _AT_REST and around.cluster is not None:
         told = _dated(told, around)
     return replace(told, details=(*told.details, *around.limits))

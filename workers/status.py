@@ -357,7 +357,8 @@ class JobSnapshot:
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
     built the task. ``has_trained``: this attempt has trained, under whatever controller.
     ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
-    ``size_reason`` tells why, in a sentence. ``forecast`` is None until enough steps were measured.
+    ``size_reason`` tells why, in a sentence, and ``batch_reasons`` why the batch and its parts are what they are.
+    ``forecast`` is None until enough steps were measured.
     """
 
     job_id: str
@@ -377,6 +378,7 @@ class JobSnapshot:
     num_pending: int = 0
     num_asked: int | None = None
     size_reason: str = ""
+    batch_reasons: tuple[str, ...] = ()
     forecast: Forecast | None = None
     workers: tuple[WorkerView, ...] = ()
     records: tuple[RoundRecord, ...] = ()

@@ -32,6 +32,7 @@ def batch_view(job: Document, found: Document, rows: Sequence[Document]) -> dict
         "loads": [_load(w) for w in members],
         "batches": foresight.batches_view(told, spec["batch"]["global_size"], noise) if members else None,
         "curves": _curves(spec["batch"]["global_size"], found["points"]),
+        "weighed": batching.weighed_in_words(observed) if members else [],
         "reasons": [{"step": row["step"], "told": sentence(row)} for row in batching.reasons(rows)],
         "charts": [
             (words.metric(key), address(job["id"], "metrics", key=key)) for key in BATCH_KEYS if key in found["keys"]

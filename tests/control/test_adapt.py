@@ -11,6 +11,7 @@ import pytest
 
 from tests.control.desk import Desk, build_info
 from workers.advisors.throughput import Layout, Observation
+from workers.control.adapt import NO_NOISE
 from workers.control.adapting import (
     JUDGE_STEPS,
     MAX_JUDGE_STEPS,
@@ -34,7 +35,7 @@ class NoisyJob:
     def __init__(
         self,
         step_s: Callable[[int], float],
-        noise_scale: Callable[[float], float],
+        noise_scale: Callable[[float], float | None],
         jitter: float = 0.02,
         epoch: int = EPOCH,
         **batch: object,
@@ -72,8 +73,9 @@ class NoisyJob:
             "workers": 2.0,
             "global_batch": float(batch),
             "micro_batch": batch / 2,
-            "noise_scale": self.noise_scale(self.cursor / (32 * STEPS)),
         }
+        if (noise_scale := self.noise_scale(self.cursor / (32 * STEPS))) is not None:
+            values["noise_scale"] = noise_scale
         for worker_id in self.ids:
             self._say(worker_id, plan, (self._record(plan, values),) if worker_id == self.ids[0] else ())
         desk.turn(after_s=step_s)
@@ -225,7 +227,11 @@ def test_noise_that_fades_makes_it_smaller_again() -> None:
 
 
 def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> None:
-    assert NoisyJob(flat, lambda _: 0.5).run(300).batches == [32]
+    quiet = NoisyJob(flat, lambda _: 0.5).run(300)
+    assert quiet.batches == [32]
+    told = "1.05 is the least that is worth a change."
+    assert quiet.desk.state.adapting.why.endswith((told, "no other batch lies within its bounds."))
+    assert NoisyJob(flat, lambda _: None).run(300).desk.state.adapting.why == NO_NOISE
     fixed = NoisyJob(flat, lambda _: 2000.0, adapt="fixed", max_global_size=None).run(300)
     assert fixed.batches == [32]
 

@@ -77,7 +77,13 @@ async def test_explain_and_the_page_of_a_running_job_tell_of_its_batch(
         after={"global_batch": 64},
     )
     seen = snapshot(
-        job, [record(1, noise_scale=96.0)], workers=tuple(members), plan=plan(64), timeline=(change,), has_trained=True
+        job,
+        [record(1, noise_scale=96.0)],
+        workers=tuple(members),
+        plan=plan(64),
+        timeline=(change,),
+        has_trained=True,
+        batch_reasons=("The parts stay 48 and 16.",),
     )
     await services.store.reconciler.fold(replace(seen, num_current=2), fence)
     await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
@@ -85,7 +91,15 @@ async def test_explain_and_the_page_of_a_running_job_tell_of_its_batch(
     details = (await client.get(f"/api/v1/jobs/{job.id}/explain")).json()["details"]
     assert any("Waiting for data takes 25 % of a step" in detail for detail in details)
     assert sentence in details
+    assert "The parts stay 48 and 16." in details
     assert "Global batch 32 → 64 by goodput: 64 samples a step pay." in details
     page = (await client.get(f"/jobs/{job.id}?tab=batch")).text
-    for text in (sentence, "64 samples a step pay", "96 samples", "80 % of one at 32 a step", "?tab=metrics&amp;key=n"):
+    for text in (
+        sentence,
+        "The parts stay 48 and 16.",
+        "64 samples a step pay",
+        "96 samples",
+        "80 % of one at 32 a step",
+        "?tab=metrics&amp;key=n",
+    ):
         assert text in page, text

@@ -12,6 +12,11 @@ from workers.control.adapting import ACTOR, Adapting, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
 
+NO_NOISE = (
+    "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "
+    "computed in two forward passes at least."
+)
+
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 
@@ -45,7 +50,11 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | None:
     known = state.adapting
     rate = adapting.rate(known, adapting.NUM_BEFORE)
-    if known.noise_scale is None or rate is None or rate.num_steps < adapting.MIN_STEPS or not _has_rested(state):
+    if rate is None or rate.num_steps < adapting.MIN_STEPS:
+        return None
+    if known.noise_scale is None:
+        return None if known.why == NO_NOISE else (replace(state, adapting=replace(known, why=NO_NOISE)), ())
+    if not _has_rested(state):
         return None
     if known.num_seen - known.reviewed < adapting.MIN_STEPS and known.reviewed <= known.num_seen:
         return None
@@ -53,7 +62,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
     if situation is None:
         return None
     advice = goodput.advise(situation)
-    known = replace(known, reviewed=known.num_seen)
+    known = replace(known, reviewed=known.num_seen, why="" if isinstance(advice, Change) else advice.reason)
     if not isinstance(advice, Change):
         return replace(state, adapting=known), ()
     told: dict[str, object] = {

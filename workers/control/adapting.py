@@ -63,6 +63,7 @@ class Adapting:
 
     ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` are the
     cursors of the last changes, ``refused`` maps batches that did not pay to the noise scale at which they did not.
+    ``why`` tells why the batch stays, empty while it does not.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class Adapting:
     reviewed: int = 0
     changed_at: tuple[int, ...] = ()
     refused: Mapping[int, float] = field(default_factory=dict)
+    why: str = ""
 
 
 def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> Adapting:

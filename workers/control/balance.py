@@ -73,6 +73,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     state, notes = _named(state, inputs, standing, now_s)
     state = replace(state, sharing=sharing.reviewed(state.sharing, plan, now_s))
     advice = shares.advise(standing)
+    state = replace(state, sharing=replace(state.sharing, why="" if isinstance(advice, Change) else advice.reason))
     if not isinstance(advice, Change):
         return state, notes
     before = plan.parts

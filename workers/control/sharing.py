@@ -71,7 +71,8 @@ class Sharing:
     ``wire_bytes_per_s`` is what each member sends, by the newest step, ``most_bytes_per_s`` the most that it was seen
     to send while gradients were under way. ``reviewed_s`` is the controller's monotonic
     clock, ``reviewed_generation`` and ``num_shifts`` what they were then: another group, or a worker whose speed has
-    changed, is looked at without delay. ``told`` are the workers that were named as stragglers.
+    changed, is looked at without delay. ``told`` are the workers that were named as stragglers, ``why`` tells why the
+    parts stay, empty while they do not.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class Sharing:
     trial: Trial | None = None
     told: frozenset[str] = frozenset()
     relief: Relief = field(default_factory=Relief)
+    why: str = ""
 
 
 def observe(sharing: Sharing, statuses: Iterable[WorkerStatus]) -> Sharing:
