@@ -109,3 +109,23 @@ def test_what_cannot_read_any_more_is_replaced_by_reading_inline_for_good() -> N
     assert (verdict.after, choice.way) == (INLINE, INLINE)
     assert verdict.reason == "3 loader processes cannot go on: it was killed"
     assert [v.after for v in train(choice, waited_s, 2000) if v.before != v.after] == [THREAD]
+
+
+def test_what_does_not_become_ready_is_given_up_after_a_while_and_not_tried_again() -> None:
+    choice, seen = LoaderChoice(1), set()
+
+    def waited_s(way: Way) -> float:
+        seen.add(way)
+        return (2.0 if way == INLINE else 3.0) * COMPUTE_S
+
+    assert train(choice, waited_s, 5 * 6, is_random=True) == []
+    assert choice.tried == Way(num_processes=3)
+    slow = RoundCost(waited_s=50.0, compute_s=10.0, num_samples=NUM_SAMPLES)
+    *early, verdict = [choice.measured(slow, is_ready=False) for _ in range(6)]
+    assert early == [None] * 5
+    assert verdict is not None
+    assert "it was not ready within 300 s" in verdict.reason
+    assert (choice.kept, choice.tried) == (INLINE, None)
+    seen.clear()
+    train(choice, waited_s, 3 * PATIENCE, is_random=True)
+    assert seen == {INLINE}

@@ -26,6 +26,9 @@ STRETCH_S = 0.15
 NUM_STRETCHES = 2
 """Of each of the two that are compared; the faster counts, as what else the machine does only ever adds."""
 
+MAX_START_S = 300.0
+"""Seconds of rounds in which what is on trial must have become ready; a dataset may hang where it is unpickled."""
+
 PATIENCE = 500
 MAX_PATIENCE = 8_000
 """Rounds until what was refused is tried again, twice as many each time."""
@@ -119,6 +122,7 @@ class LoaderChoice:
         self._kept = INLINE
         self._tried: Way | None = None
         self._is_turn_of_tried = False
+        self._start_s = 0.0
         self._stretch = _Stretch()
         self._done: dict[Way, list[_Stretch]] = {}
         self._refused: dict[Way, str] = {}
@@ -155,7 +159,9 @@ class LoaderChoice:
         """Take one round of ``way``; ``is_ready``: what is on trial can read by now. A verdict where one is due."""
         self._num_rounds += 1
         if self._tried is not None and not is_ready:
-            return None
+            self._start_s += cost.own_s
+            is_late = self._start_s > MAX_START_S
+            return self.cannot(self._tried, f"it was not ready within {MAX_START_S:g} s") if is_late else None
         self._stretch.add(cost)
         if not self._stretch.is_full:
             return None
@@ -244,7 +250,7 @@ class LoaderChoice:
 
     def _begin_trial(self, way: Way) -> None:
         self._tried, self._is_turn_of_tried, self._done = way, True, {}
-        self._stretch = _Stretch()
+        self._start_s, self._stretch = 0.0, _Stretch()
 
     def _end_trial(self) -> None:
         self._tried, self._is_turn_of_tried, self._done = None, False, {}
