@@ -19,7 +19,7 @@ from workers.training.loader_choice import INLINE, LoaderChoice, RoundCost, Verd
 from workers.training.loader_fleet import Fleet, NoLoadersError
 from workers.training.loader_process import LoaderGoneError, LoaderMemoryError
 from workers.training.loaders import Loaders
-from workers.training.pinned import Copies, Copy
+from workers.training.pinned import Copies, Copy, can_be_copied_ahead
 from workers.training.probe import Probe
 from workers.training.reading import Reader, Wanted
 from workers.training.rows import tensors_in
@@ -213,9 +213,11 @@ class Feed:
         if self._copies is None or not self._pending:
             return
         wanted, future = next(iter(self._pending.items()))
-        if future.done() and not future.cancelled() and future.exception() is None:
+        if not future.done() or future.cancelled() or future.exception() is not None:
+            return
+        if can_be_copied_ahead(batch := future.result()):
             del self._pending[wanted]
-            self._copy = wanted, self._copies.begin(future.result())
+            self._copy = wanted, self._copies.begin(batch)
 
     def _lost(self, error: LoaderGoneError) -> None:
         self._num_deaths += 1

@@ -15,10 +15,23 @@ def pinned(batch: Batch) -> Batch:
     """The batch with its tensors in page-locked memory, from which a device copies by itself; any thread."""
 
     def pin(value: Any) -> Any:
-        is_plain = isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided
-        return value.pin_memory() if is_plain else value
+        return value.pin_memory() if _is_strided(value) and value.device.type == "cpu" else value
 
     return with_leaves(batch, pin)
+
+
+def can_be_copied_ahead(batch: Batch) -> bool:
+    """Whether all in it that is to be moved are tensors whose memory can be kept from another stream.
+
+    Sparse and nested ones cannot be, nor what moves itself, such as a graph: nobody knows the tensors within.
+    """
+    leaves: list[Any] = []
+    with_leaves(batch, leaves.append)
+    return all(_is_strided(leaf) or not hasattr(leaf, "to") for leaf in leaves)
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,7 @@ class Copies:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's
 
     def begin(self, batch: Batch) -> Copy:
-        """Have a pinned batch copied beside what the device computes."""
+        """Have a pinned batch that ``can_be_copied_ahead`` copied beside what the device computes."""
         with torch.cuda.stream(self._stream):
             copied = to_device(batch, self._device)
         return Copy(copied, self._stream.record_event())
