@@ -52,7 +52,7 @@ def taken(feed: Feed, *rounds: list[Wanted]) -> list[torch.Tensor]:
         coming = [one for each in rounds[number:] for one in each]
         feed.begin(iter(coming))
         batches += [feed.take(one, nothing) for one in round]
-        feed.computed()
+        feed.committed()
     return batches
 
 
@@ -148,7 +148,7 @@ def test_data_that_turn_out_to_be_random_are_read_under_their_seed_and_no_longer
     with feeding(Numbers(is_random=True), THREAD) as feed:
         feed.begin(iter([one]))
         feed.take(one, nothing)
-        feed.computed()
+        feed.committed()
         feed.begin(iter([other]))
         found = feed.take(other, nothing)
         feed.begin(iter([other]))

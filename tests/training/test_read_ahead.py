@@ -46,6 +46,14 @@ class Noisy:
         return torch.tensor([index / NUM_SAMPLES, *drawn], dtype=torch.float64), torch.ones(2, dtype=torch.float64)
 
 
+class Drawing(torch.optim.SGD):
+    """Draws at random where it steps, as those do that round so."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.rand(1)
+        return super().step(closure)
+
+
 def length(sample: tuple[torch.Tensor, torch.Tensor]) -> int:
     return 1 + round(float(sample[0][0]) * NUM_SAMPLES) % 5
 
@@ -69,7 +77,9 @@ def build(config: Mapping[str, Any]) -> TrainingTask:
         model=model,
         train_data=Noisy(folder, is_random=kind == "random"),
         loss=loss,
-        optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9),
+        optimizer=lambda parameters, lr: (Drawing if kind == "drawing" else torch.optim.SGD)(
+            parameters, lr=lr, momentum=0.9
+        ),
         length=length if kind == "lengths" else None,
     )
 
@@ -135,3 +145,11 @@ def test_what_is_read_ahead_changes_nothing_of_what_is_trained(
     assert len(set(losses)) == len(losses) >= STEPS
     assert num_inline <= 3
     assert least_readers >= num_readers
+
+
+def test_an_optimizer_that_draws_numbers_is_not_taken_for_random_data() -> None:
+    with job("thread", "drawing", micro_size=MICRO) as group:
+        workers = group.start(1)
+        group.train(workers)
+        (status,) = group.await_done(workers).values()
+        assert status.loader_changes == ()

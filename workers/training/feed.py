@@ -100,8 +100,8 @@ class Feed:
         self._copy_ahead()
         return batch
 
-    def computed(self) -> None:
-        """A round's part is computed: this thread draws no numbers until the next one is read."""
+    def committed(self) -> None:
+        """A round is committed, its optimizer has drawn what it draws: this thread draws nothing until the next."""
         self._untouched = (num_seedings(), fingerprint()) if self._way.has_thread else None
 
     def spent(self, waited_s: float, compute_s: float, num_samples: int) -> None:

@@ -81,7 +81,6 @@ class Part:
                 else:
                     self._back_off(error)
             else:
-                self._setup.feed.computed()
                 if self._clock is not None:
                     self._clock.stop()
                 if choice is not None:

@@ -118,6 +118,7 @@ class Rounds:
             self._commit(exchange, part, sums, outcome)
         elif self._is_redrawn(sums, outcome):
             return None
+        self._setup.feed.committed()
         return self._advance(exchange, part, sums, outcome)
 
     def _ready_exchange(self) -> GradientExchange:
