@@ -88,6 +88,16 @@ def test_what_was_read_ahead_is_dropped_when_something_else_is_wanted() -> None:
     assert 3 not in script
 
 
+def test_a_round_that_is_drawn_again_comes_before_what_was_read_of_the_next() -> None:
+    rounds = [wanted(n, round=n) for n in range(5)]
+    with feeding(Numbers(), PROCESSES) as feed:
+        for _ in range(2):
+            feed.begin(iter(rounds))
+            assert list(feed._pending) == rounds[:4]
+            assert [int(feed.take(one, nothing)[0, 0]) for one in rounds[:2]] == [0, 1]
+            assert list(feed._pending) == rounds[2:]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_sample_that_cannot_be_read_is_named_with_the_users_traceback_when_its_turn_comes(way: str) -> None:
     with feeding(Numbers(), WAYS[way]) as feed:

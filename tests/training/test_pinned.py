@@ -33,6 +33,39 @@ def test_only_plain_tensors_are_copied_to_a_device_ahead() -> None:
         assert not can_be_copied_ahead({**plain, "odd": [odd]})
 
 
+class Copied:
+    """Copies to a device that is this one."""
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def begin(self, batch: torch.Tensor) -> torch.Tensor:
+        self.num += 1
+        return batch
+
+    def finish(self, copy: torch.Tensor) -> torch.Tensor:
+        return copy
+
+
+def test_a_batch_that_is_on_its_way_to_the_device_waits_for_its_turn() -> None:
+    first, second, copies, read = wanted(1), wanted(2, round=1), Copied(), []
+
+    def collate(samples: list[torch.Tensor]) -> torch.Tensor:
+        read.append(int(samples[0][0]))
+        return torch.stack(samples)
+
+    with feeding(Numbers(), THREAD, collate) as feed:
+        feed._copies = copies  # type: ignore[assignment]
+        feed.begin(iter([first, second]))
+        wait(list(feed._pending.values()))
+        feed.take(first, lambda: None)
+        assert copies.num == 1
+        feed.begin(iter([first, second]))  # as where the round is drawn again
+        assert [int(feed.take(one, lambda: None)[0, 0]) for one in (first, second)] == [1, 2]
+    assert copies.num == 1
+    assert read == [1, 2, 1]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("kind", ["graph", "sparse"])

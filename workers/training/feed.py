@@ -84,6 +84,8 @@ class Feed:
             self._copy = None
         for wanted in following:
             self._read_ahead(loaders, wanted)
+        # Where a round is drawn again it comes before what was read of the next.
+        self._pending = {wanted: self._pending[wanted] for wanted in following if wanted in self._pending}
 
     def take(self, wanted: Wanted, check: Callable[[], None]) -> Batch:
         """A micro-batch on the device; ``check`` is called while it is waited for, and may raise to leave.
@@ -199,9 +201,10 @@ class Feed:
 
     def _copied(self, wanted: Wanted) -> Batch | None:
         """The batch, if it is on its way to the device already."""
-        copy, self._copy = self._copy, None
+        copy = self._copy
         if copy is None or copy[0] != wanted or self._copies is None:
             return None
+        self._copy = None
         self._top_up()
         if not self._is_touched():
             return self._copies.finish(copy[1])
@@ -210,7 +213,7 @@ class Feed:
 
     def _copy_ahead(self) -> None:
         """Let the device fetch the next batch while it computes this one."""
-        if self._copies is None or not self._pending:
+        if self._copies is None or self._copy is not None or not self._pending:
             return
         wanted, future = next(iter(self._pending.items()))
         if not future.done() or future.cancelled() or future.exception() is not None:
