@@ -115,7 +115,7 @@ class _Stretch:
 
 
 class LoaderChoice:
-    """``num_cpus`` are those that this worker may use besides its training thread's."""
+    """``num_cpus`` are those of this worker, its training thread's among them: while that waits, loaders have it."""
 
     def __init__(self, num_cpus: float) -> None:
         self._num_cpus = max(1.0, num_cpus)
