@@ -85,13 +85,12 @@ def feeding(dataset: Any, way: Way, collate: Any = None, device: torch.device = 
 
 def loader_ids() -> list[int]:
     """The loader processes of this process that live."""
-    own = psutil.Process().children(recursive=True)
-    found = [p for p in own if p.is_running() and p.status() != psutil.STATUS_ZOMBIE and _is_loader(p)]
-    return [p.pid for p in found]
+    return [p.pid for p in psutil.Process().children(recursive=True) if _is_living_loader(p)]
 
 
-def _is_loader(process: psutil.Process) -> bool:
+def _is_living_loader(process: psutil.Process) -> bool:
     try:
-        return "loader_main" in " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
+        is_alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return is_alive and "loader_main" in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it may end between any two questions
         return False
