@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from service.records import JobRow
 from service.schedule_records import ScheduleRow
@@ -38,6 +38,7 @@ COOKIE = "concertina_session"
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Ends with this folder's tests: while Playwright runs, no other test could run an event loop."""
+    expect.set_options(timeout=TIMEOUT_MS)
     path = next(found for name in CHROMIUM_NAMES if (found := shutil.which(name)))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
