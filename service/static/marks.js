@@ -32,6 +32,7 @@ export function placeButtons(lane, groups, u, light) {
   const strip = lane.querySelector(".marks");
   const detail = lane.querySelector(".mark-detail");
   const focused = strip.contains(document.activeElement) ? document.activeElement.dataset.row : null;
+  const wasHidden = detail.hidden;
   const offset = u.over.offsetLeft;
   strip.replaceChildren(...groups.map((g) => {
     const button = document.createElement("button");
@@ -57,7 +58,9 @@ export function placeButtons(lane, groups, u, light) {
     button.addEventListener("keydown", (event) => event.key === "Escape" && hide());
     return button;
   }));
-  if (focused) strip.querySelector(`[data-row="${focused}"]`)?.focus();
+  if (!focused) return;
+  strip.querySelector(`[data-row="${focused}"]`)?.focus();
+  if (wasHidden) detail.hidden = true; // what was closed by hand stays closed where the chart is drawn anew
 }
 
 function fill(detail, strip, g, left) {
