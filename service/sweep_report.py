@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from service.cost import Prices, amount
 from service.documents import Document
@@ -119,7 +120,7 @@ def _rungs(view: SweepView, spec: SweepSpec) -> list[Document]:
     totals = total_range(spec, view.samples_per_epoch)
     rungs = () if totals is None else pruner_of(spec.pruner, spec.mode, totals[0]).rungs
     told = []
-    for rung, following in zip(rungs, (*rungs[1:], math.inf), strict=True):
+    for rung, following in pairwise((*rungs, math.inf)):
         values = [next(r.value for r in t.reports if r.samples >= rung) for t in view.trials if t.samples >= rung]
         here = [trial for trial in view.trials if rung <= trial.samples < following]
         told.append(

@@ -313,6 +313,18 @@ async def test_the_report_tells_what_was_found_what_it_cost_and_that_it_flatters
     ]
 
 
+@pytest.mark.parametrize(
+    "changes", [{"pruner": "none"}, {"job": {**JOB, "samples": None, "epochs": 2}}], ids=["no pruner", "epochs unknown"]
+)
+async def test_a_sweep_that_compares_trials_nowhere_has_a_report_without_rungs(
+    client: httpx2.AsyncClient, swept: Swept, changes: dict[str, Any]
+) -> None:
+    sweep = await swept.created(swept.store, swept.clock, swept.fence, **changes)
+    answer = await client.get(f"{SWEEPS}/{sweep.id}/report")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["rungs"] == []
+
+
 async def test_an_estimate_rests_on_what_earlier_jobs_of_the_code_did(client: httpx2.AsyncClient, swept: Swept) -> None:
     by_samples = (await client.post(f"{SWEEPS}/estimate", json=sweep_document())).json()
     SweepEstimate.model_validate(by_samples)

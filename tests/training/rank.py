@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -71,12 +72,28 @@ class FileGate:
     """Waits at a named sample of the stream for a file; says so by another. Seen from the test as paths."""
 
     def __init__(self, folder: Path, worker_id: str) -> None:
-        self.closed, self.waiting = folder / f"closed-{worker_id}", folder / f"waiting-{worker_id}"
+        self.waiting, self._closed = folder / f"waiting-{worker_id}", folder / f"closed-{worker_id}"
+
+    def close(self, num_read: int) -> None:
+        """Hold the worker once it has read so many samples; at once as a whole, as it may be looking."""
+        fresh = self._closed.with_name(f"{self._closed.name}.new")
+        fresh.write_text(str(num_read))
+        fresh.replace(self._closed)
+
+    def open(self) -> None:
+        """Let the worker pass."""
+        self._closed.unlink()
 
     def pass_through(self, num_read: int) -> None:
-        while self.closed.exists() and num_read >= int(self.closed.read_text()):
+        while num_read >= self._most():
             self.waiting.touch()
             time.sleep(0.005)  # a frozen process must not spin; nothing is measured here
+
+    def _most(self) -> float:
+        try:
+            return int(self._closed.read_text())
+        except FileNotFoundError:
+            return math.inf
 
 
 def build(config: dict[str, Any]) -> Any:

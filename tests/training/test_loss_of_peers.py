@@ -50,7 +50,7 @@ def test_survivors_of_a_killed_peer_redo_the_round() -> None:
     with job() as group:
         workers = group.start(3)
         victim, others = workers[0], workers[1:]  # rank 0: nothing hangs on it
-        group.gate(victim).closed.write_text(str(3 * BATCH // 3))
+        group.gate(victim).close(3 * BATCH // 3)
         group.train(workers)
         hold_in_exchange(group, victim, others, num_rounds=3)
         os.kill(group.process_id(victim), signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_halt_frees_ranks_whose_peer_is_frozen() -> None:
     with job() as group:
         workers = group.start(3)
         victim, others = workers[1], [workers[0], workers[2]]
-        group.gate(victim).closed.write_text(str(2 * BATCH // 3))
+        group.gate(victim).close(2 * BATCH // 3)
         group.train(workers)
         hold_in_exchange(group, victim, others, num_rounds=2)
         os.kill(group.process_id(victim), signal.SIGSTOP)

@@ -119,7 +119,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_draws_as_if_it_had_never_stopped(u
     with ProcessGroup(**SPEC) as group:
         lost = group.start(2)
         gate, storage = group.gate(lost[1]), open_storage(group.checkpoints)
-        gate.closed.write_text(str(SAVED * BATCH // 2))
+        gate.close(SAVED * BATCH // 2)
         group.train(lost)
         await_true(lambda: bool(list_checkpoints(storage)), "a checkpoint")
         for worker_id in lost:
@@ -155,15 +155,15 @@ def test_one_sample_a_forward_pass_is_drawn_for_alike_on_any_number_of_workers()
     with ProcessGroup(**{**SPEC, **one_by_one}) as group:
         first, *others = workers = group.start(3)
         gates = [group.gate(first), group.gate(others[0])]
-        gates[0].closed.write_text(str(2 * BATCH))
-        gates[1].closed.write_text(str(2 * BATCH // 3))
+        gates[0].close(2 * BATCH)
+        gates[1].close(2 * BATCH // 3)
         group.train([first])
         await_true(gates[0].waiting.exists, "one worker in its third round")
         group.agree(workers)
-        gates[0].closed.unlink()
+        gates[0].open()
         await_true(gates[1].waiting.exists, "three in their third")
         group.agree(others)
-        gates[1].closed.unlink()
+        gates[1].open()
         group.await_done(others)
         losses = group.losses()
         sizes = [int(record.values["workers"]) for _, record in sorted(group.records.items())]

@@ -101,18 +101,18 @@ def while_members_and_batch_change(read_by: str, data: str) -> tuple[list[float]
     with job(read_by, data, micro_size=MICRO) as group:
         first, *others = workers = group.start(3)
         gates = [group.gate(worker_id) for worker_id in workers]
-        gates[0].closed.write_text(str(2 * BATCH // MICRO))
+        gates[0].close(2 * BATCH // MICRO)
         for gate in gates[1:]:
-            gate.closed.write_text(str(NUM_LATER_PASSES))
+            gate.close(NUM_LATER_PASSES)
         group.train([first])
         await_true(gates[0].waiting.exists, "one worker in its third round")
         group.agree(workers, global_batch=LATER_BATCH)
-        gates[0].closed.write_text(str(3 * BATCH // MICRO + NUM_LATER_PASSES))
+        gates[0].close(3 * BATCH // MICRO + NUM_LATER_PASSES)
         # All are held in that round, so that all count the plan in it, whatever else the machine does.
         await_true(lambda: all(gate.waiting.exists() for gate in gates[1:]), "three in their third")
         group.agree(others, global_batch=LATER_BATCH)
         for gate in gates:
-            gate.closed.unlink()
+            gate.open()
         group.await_done(others)
         records = [record for _, record in sorted(group.records.items())]
         assert [int(r.values["workers"]) for r in records[:7]] == [1, 1, 1, 3, 3, 3, 2]
