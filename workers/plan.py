@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from workers.errors import BatchSplitError
+from workers.exchange_options import Options
 from workers.lr import LrPlan
 from workers.run_settings import Donor
 
@@ -113,9 +114,10 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """How gradients travel."""
+    """How gradients travel. ``options`` are all that the scheme has, filled in and by name."""
 
     scheme: str = "none"
+    options: Options = ()
     why: str = "asked for in the spec"
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from workers.errors import FieldProblem, SpecError
+from workers.exchange_options import BLURRING, LOSSY, option_problems
 from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
     BUILT_SCHEMES,
@@ -132,6 +133,12 @@ class JobSpec(BaseModel):
     def base_batch(self) -> int:
         """The global batch at which ``optimizer.lr`` is meant, in samples."""
         return self.optimizer.base_batch
+
+    @property
+    def exchange(self) -> ExchangeSpec:
+        """``communication``, spelled out."""
+        asked = self.communication
+        return ExchangeSpec(scheme=asked) if isinstance(asked, str) else asked
 
     def total_samples(self, num_train: int) -> int:
         """How many samples the job draws in all, over a dataset of ``num_train`` samples."""
@@ -258,31 +265,28 @@ _INSTEAD = "not built yet; use "
 
 def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
     """A scheme beyond the class of loss that is asked for beside it, or too rough for what the batch is chosen by."""
-    asked, found = spec.communication, list[FieldProblem]()
-    scheme = asked if isinstance(asked, str) else asked.scheme
-    if not isinstance(asked, str) and asked.loss_class == "lossless" and scheme not in ("auto", "none"):
+    asked, found = spec.exchange, list[FieldProblem]()
+    scheme, is_mapping = asked.scheme, not isinstance(spec.communication, str)
+    if is_mapping and asked.loss_class == "lossless" and scheme not in ("auto", "none", *LOSSY):
         told = f"lossless allows none and auto, and the scheme is {scheme}; use near_lossless, or scheme none"
         found.append(FieldProblem("/communication/loss_class", told))
-    if scheme == "int4" and spec.batch.adapt == "goodput":
-        told = "goodput needs the gradient noise scale, which gradients in 4 bits are too rough for; use int8 there"
+    if is_mapping and asked.loss_class != "lossy" and scheme in LOSSY:
+        told = f"{asked.loss_class} does not allow {scheme}, which a job may pay for in loss; use loss_class: lossy"
+        found.append(FieldProblem("/communication/loss_class", told))
+    if scheme in BLURRING and spec.batch.adapt == "goodput":
+        told = f"goodput needs the gradient noise scale, which gradients by {scheme} are too rough for; use int8 there"
         found.append(FieldProblem("/communication", told))
-    return found
+    return found + option_problems(scheme, asked.options, "/communication/options")
 
 
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
     batch, spread = spec.batch, spec.parallelism
-    scheme = spec.communication.scheme if isinstance(spec.communication, ExchangeSpec) else spec.communication
+    scheme = spec.exchange.scheme
     rows: list[tuple[bool, str, object, str]] = [
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
         (scheme not in BUILT_SCHEMES, "/communication", scheme, f"one of {', '.join(BUILT_SCHEMES)}"),
-        (
-            isinstance(spec.communication, ExchangeSpec) and bool(spec.communication.options),
-            "/communication/options",
-            "options",
-            "{}",
-        ),
         (spread.data != "auto", "/parallelism/data", spread.data, "auto, and `workers` for the number of replicas"),
         (spread.tensor != 1, "/parallelism/tensor", spread.tensor, "1"),
         (spread.pipeline != 1, "/parallelism/pipeline", spread.pipeline, "1"),

@@ -170,10 +170,12 @@ def _choices(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not plan:
         return []
     precision, exchange, lr = plan.get("precision") or {}, plan.get("exchange") or {}, plan.get("lr") or {}
+    options = [f"{name} {value}" for name, value in exchange.get("options", ())]
+    scheme = ", ".join([exchange.get("scheme", "–"), *options])
     return [
         ("Global batch", f"{words.count(plan.get('global_batch'))} samples"),
         ("Precision", f"{precision.get('format', '–')} ({precision.get('why', '')})"),
-        ("Gradient exchange", f"{exchange.get('scheme', '–')} ({exchange.get('why', '')})"),
+        ("Gradient exchange", f"{scheme} ({exchange.get('why', '')})"),
         ("Learning rate", f"{words.number(lr.get('lr'))} at {words.count(lr.get('base_batch'))} samples"),
     ]
 

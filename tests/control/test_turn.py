@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from workers.control.decisions import (
     StopWorker,
 )
 from workers.errors import Reason
+from workers.exchange_options import Options
 from workers.plan import Format, Goal, MemberSource, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
@@ -45,6 +47,29 @@ def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -
     (start,) = (row for row in desk.notes() if row.kind is TimelineKind.START)
     assert start.after["communication"] == {"scheme": "none", "why": desk.plan.exchange.why}
     assert desk.rows() == [TimelineKind.START]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("bf16", ()),
+        ("topk", (("fraction", 0.01), ("quantise", "int8"))),
+        (
+            {"scheme": "topk", "options": {"quantise": "none", "fraction": 0.1}, "loss_class": "lossy"},
+            (("fraction", 0.1), ("quantise", "none")),
+        ),
+    ],
+)
+def test_a_plan_carries_the_options_of_its_scheme_filled_in_and_tells_them(asked: Any, expected: Options) -> None:
+    desk = Desk(want=1, communication=asked)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    exchange = desk.plan.exchange
+    assert exchange.options == expected
+    (start,) = (row for row in desk.notes() if row.kind is TimelineKind.START)
+    assert start.after["communication"] == {"scheme": exchange.scheme, **dict(expected), "why": exchange.why}
 
 
 @pytest.mark.parametrize(

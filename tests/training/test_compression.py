@@ -21,6 +21,15 @@ PARTS = (7.0, 4.0, 1.0)
 BOUNDS = {"bf16": 4e-3, "fp16": 5e-4, "int8": 3e-3, "int4": 4e-2}
 
 
+def topk(fraction: float) -> Exchange:
+    return Exchange(scheme="topk", options=(("fraction", fraction), ("quantise", "int8")))
+
+
+# Of the plain loop's loss in the last steps.
+MOST_LOSS = {"two_four": 1.2, "topk": 2.0}
+LOSSY = [Exchange(scheme="two_four"), topk(0.1)]
+
+
 def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
@@ -73,6 +82,36 @@ def test_unequal_parts_come_out_near_the_plain_loop_and_alike_on_all_ranks(schem
     assert 0.0 < reference.distance(job.models[0], expected.model) < BOUNDS[scheme]
     assert losses == pytest.approx(expected.losses, rel=0.1, abs=BOUNDS[scheme])
     assert len(set(sent)) == 1
+
+
+@pytest.mark.parametrize("exchange", LOSSY, ids=lambda exchange: exchange.scheme)
+def test_a_lossy_scheme_trains_and_stays_alike_on_all_ranks(exchange: Exchange) -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(3)
+        group.train(members(workers), exchange=exchange)
+        group.await_done(workers)
+        losses = group.losses()
+    expected = plain()
+    assert_alike(job.models)
+    assert reference.distance(job.models[0], expected.model) > 0.0
+    # The plain loop's fall to a tenth of the first.
+    assert sum(losses[-5:]) < MOST_LOSS[exchange.scheme] * sum(expected.losses[-5:])
+
+
+def test_a_scheme_with_other_options_is_another() -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(2)
+        job.gate.close_at(10 * BATCH)
+        first = group.train(members(workers, (1.0, 1.0)), exchange=topk(0.1))
+        job.closed_after(10, workers)
+        group.agree(members(workers, (1.0, 1.0)), generation=first.generation, exchange=topk(0.4))
+        job.gate.open()
+        group.await_done(workers)
+        sent = [record.values["wire_bytes"] for _, record in sorted(group.records.items())]
+    assert_alike(job.models)
+    assert sent[0] < sent[-1]
 
 
 @pytest.mark.parametrize(("scheme", "is_told"), [("int8", True), ("int4", False)])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from workers.errors import SpecError
 from workers.lr import Decay, LrRule
 from workers.spec import JobSpec, parse_job_spec
+from workers.spec_parts import BUILT_SCHEMES
 
 BASE: dict[str, Any] = {"name": "digits", "entrypoint": "workers.recipes.digits:build", "steps": 500}
 
@@ -102,6 +103,10 @@ def test_the_names_of_secrets_are_told() -> None:
     assert accepted(env={"A": {"secret": "B"}, "C": "d"}).secret_names() == {"B"}
 
 
+def lossy(scheme: str, **options: Any) -> dict[str, Any]:
+    return {"communication": {"scheme": scheme, "options": options, "loss_class": "lossy"}}
+
+
 @pytest.mark.parametrize("document", [None, "name: x", 3, [BASE]])
 def test_what_is_not_a_mapping_is_refused(document: object) -> None:
     with pytest.raises(SpecError, match="a job spec is a mapping"):
@@ -147,7 +152,34 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         (
             {"communication": "int4", "batch": {"adapt": "goodput"}},
             "/communication",
-            "goodput needs the gradient noise scale, which gradients in 4 bits are too rough for; use int8 there",
+            "goodput needs the gradient noise scale, which gradients by int4 are too rough for; use int8 there",
+        ),
+        (
+            {"communication": "topk", "batch": {"adapt": "goodput"}},
+            "/communication",
+            "goodput needs the gradient noise scale, which gradients by topk are too rough for; use int8 there",
+        ),
+        (
+            {"communication": {"scheme": "topk"}},
+            "/communication/loss_class",
+            "near_lossless does not allow topk, which a job may pay for in loss; use loss_class: lossy",
+        ),
+        (
+            {"communication": {"scheme": "two_four", "loss_class": "lossless"}},
+            "/communication/loss_class",
+            "lossless does not allow two_four, which a job may pay for in loss; use loss_class: lossy",
+        ),
+        (lossy("topk", fracton=0.1), "/communication/options/fracton", "did you mean 'fraction'?"),
+        (lossy("topk", fraction=0), "/communication/options/fraction", "must be greater than 0 (seen: 0)"),
+        (lossy("topk", fraction=0.6), "/communication/options/fraction", "less than or equal to 0.5 (seen: 0.6)"),
+        (lossy("topk", fraction="1%"), "/communication/options/fraction", "must be a number (seen: '1%')"),
+        (lossy("topk", quantise="int2"), "/communication/options/quantise", "must be 'none' or 'int8' (seen: 'int2')"),
+        (lossy("powersgd", rank=65), "/communication/options/rank", "less than or equal to 64 (seen: 65)"),
+        (lossy("powersgd", rank=0.5), "/communication/options/rank", "must be a whole number (seen: 0.5)"),
+        (
+            {"communication": {"scheme": "none", "options": {"a/b": 1}}},
+            "/communication/options/a~1b",
+            "none takes no options; leave it out",
         ),
         ({"communication": {"scheme": "gzip"}}, "/communication/scheme", "must be 'auto', 'none', 'bf16', 'fp16',"),
         ({"batch": {"micro_size": "big"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: 'big')"),
@@ -259,14 +291,10 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
         ({"batch": {"lr_rule": "adascale"}}, {"/batch/lr_rule": "adascale is not built yet; use sqrt, linear or none"}),
         ({"precision": {"*": "fp32"}}, {"/precision": "a policy is not built yet; use auto, fp32, bf16 or fp16"}),
         (
-            {"communication": {"scheme": "topk"}},
-            {"/communication": "topk is not built yet; use one of auto, none, bf16, fp16, int8, int4"},
+            {"communication": "local_steps"},
+            {"/communication": f"local_steps is not built yet; use one of {', '.join(BUILT_SCHEMES)}"},
         ),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
-        (
-            {"communication": {"scheme": "none", "options": {"k": 1}}},
-            {"/communication/options": "options is not built yet; use {}"},
-        ),
         ({"resources": {"gpus": 2}}, {"/resources/gpus": "2 is not built yet; use 0 or 1, and more workers"}),
         (
             {"parallelism": {"activation_checkpointing": True}},

@@ -9,6 +9,7 @@ from workers.advisors import precision as precision_advisor
 from workers.control import membership, sizing
 from workers.control.costs import donor_of, tuning_of
 from workers.control.decisions import ControllerState, Inputs, Note
+from workers.exchange_options import filled
 from workers.lr import LrPlan, LrRule
 from workers.plan import (
     Cause,
@@ -110,7 +111,7 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     spec = state.spec
     seen = membership.usable(state)
     tables = [b.device_seconds for i in worker_ids if (b := seen[i].build) is not None]
-    scheme = spec.communication if isinstance(spec.communication, str) else spec.communication.scheme
+    asked = spec.exchange
     auto = "auto: no scheme is chosen by measurement yet, so gradients travel as they are"
     assert isinstance(spec.precision, str)
     assert isinstance(spec.batch.lr_rule, LrRule)
@@ -130,7 +131,9 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
             decay=spec.lr_schedule.decay,
         ),
         precision=precision_advisor.choose_precision(spec.precision, tables),
-        exchange=Exchange(why=auto) if scheme == "auto" else Exchange(scheme=scheme),
+        exchange=Exchange(why=auto)
+        if asked.scheme == "auto"
+        else Exchange(scheme=asked.scheme, options=filled(asked.scheme, asked.options)),
         cause=Cause(kind=TimelineKind.START, actor="controller", reason=""),
     )
 
@@ -269,7 +272,7 @@ def _choices(plan: Plan) -> dict[str, object]:
     precision, exchange = plan.precision, plan.exchange
     return {
         "precision": {"format": precision.format.value, "why": precision.why},
-        "communication": {"scheme": exchange.scheme, "why": exchange.why},
+        "communication": {"scheme": exchange.scheme, **dict(exchange.options), "why": exchange.why},
     }
 
 

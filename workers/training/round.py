@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.errors import DivergedError, described
+from workers.exchange_options import Options
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
@@ -56,6 +57,7 @@ class Rounds:
         self._noise = NoiseMeter(setup.state)
         self._world: World | None = None
         self._scheme: Scheme | None = None
+        self._asked: tuple[str, Options] = ("", ())
         self._exchange: GradientExchange | None = None
         self._num_extra = -1
         self._committed_s = time.perf_counter()
@@ -70,8 +72,9 @@ class Rounds:
         """Take over the sections of a plan that has come into force."""
         if self._setup.precision.apply(plan.precision):
             self._setup.micro.again()
-        if self._scheme is None or self._scheme.name != plan.exchange.scheme:
-            self._scheme = scheme_named(plan.exchange.scheme, self._state.residual)
+        asked = (plan.exchange.scheme, plan.exchange.options)
+        if self._scheme is None or self._asked != asked:
+            self._scheme, self._asked = scheme_named(asked[0], self._state.residual, asked[1]), asked
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
         self._setup.feed.interrupted()
 

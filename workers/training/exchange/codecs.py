@@ -87,13 +87,17 @@ class Scaled:
     def _encode(
         self, values_PE: torch.Tensor, codes_PC: torch.Tensor, scales_P: torch.Tensor, error_PE: torch.Tensor | None
     ) -> None:
-        largest_P = values_PE.abs().amax(-1)
-        scales_P.copy_(largest_P.div_(self.largest))
-        inverse_P = torch.where(scales_P < _LEAST, 0.0, scales_P.reciprocal())
-        scaled_PE = self._rounded(values_PE * inverse_P.unsqueeze(-1))
+        scaled_PE = self._rounded(self._scaled(values_PE, scales_P))
         if error_PE is not None:
             torch.addcmul(values_PE, scaled_PE, scales_P.unsqueeze(-1), value=-1.0, out=error_PE)
         self._pack(scaled_PE, codes_PC)
+
+    def _scaled(self, values_PE: torch.Tensor, scales_P: torch.Tensor) -> torch.Tensor:
+        """Write the scales, and return the values in units of them."""
+        largest_P = values_PE.abs().amax(-1)
+        scales_P.copy_(largest_P.div_(self.largest))
+        inverse_P = torch.where(scales_P < _LEAST, 0.0, scales_P.reciprocal())
+        return values_PE * inverse_P.unsqueeze(-1)
 
     def decode(self, payload_RB: torch.Tensor, out_RN: torch.Tensor) -> None:
         codes_RC, scales_RK = self._parts(payload_RB, out_RN.shape[1])
@@ -138,6 +142,26 @@ class Fp16(Scaled):
 
     def _unpack(self, codes_RC: torch.Tensor, values_RKE: torch.Tensor) -> None:
         values_RKE.copy_(codes_RC.view(torch.float16).view_as(values_RKE))
+
+
+class Fp32:
+    """As they are."""
+
+    name: ClassVar[str] = "fp32"
+    block: ClassVar[int] = 1
+    has_error: ClassVar[bool] = False
+    blurs_norm: ClassVar[bool] = False
+
+    def num_bytes(self, numel: int) -> int:
+        return 4 * numel
+
+    def encode(self, values_RN: torch.Tensor, out_RB: torch.Tensor, error_RN: torch.Tensor | None) -> None:
+        out_RB.view(torch.float32).copy_(values_RN)
+        if error_RN is not None:
+            error_RN.zero_()
+
+    def decode(self, payload_RB: torch.Tensor, out_RN: torch.Tensor) -> None:
+        out_RN.copy_(payload_RB.view(torch.float32))
 
 
 class Int8(Scaled):

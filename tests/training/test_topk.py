@@ -1,0 +1,85 @@
+"""The largest gradients: how they are found, and where they arrive."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.test_schemes import NUM_TAIL, Rank, ranks
+from workers.training.exchange.largest import largest
+from workers.training.exchange.registry import scheme_named
+
+NUMEL, WANTED, MOST = 200_003, 2000, 3000
+
+
+def normal(numel: int = NUMEL) -> torch.Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("numel", [1, 5, 5000, NUMEL])
+def test_about_as_many_as_wanted_are_chosen_and_none_of_the_others_is_larger(numel: int) -> None:
+    values, wanted = normal(numel), max(1, numel // 100)
+    chosen = largest(values, wanted, 2 * wanted)
+    assert chosen.tolist() == sorted(set(chosen.tolist()))
+    assert 0.8 * wanted <= chosen.numel() <= 1.2 * wanted
+    rest = torch.ones(numel, dtype=torch.bool).index_fill_(0, chosen, False)
+    assert values[chosen].abs().min() >= values[rest].abs().max() if rest.any() else True
+
+
+def test_values_that_only_few_columns_have_are_found_as_often() -> None:
+    values = torch.full((2000, 100), 0.01)
+    values[:, 3] = normal(2000)  # one of a hundred; a sample of every hundredth would see none of it, or nothing else
+    chosen = largest(values.view(-1), 1000, 1500)
+    assert 600 <= chosen.numel() <= 1500
+    assert set((chosen % 100).tolist()) == {3}
+
+
+def test_of_many_equal_values_as_many_are_chosen_as_there_is_room_for() -> None:
+    assert largest(torch.ones(NUMEL), WANTED, MOST).numel() == MOST
+    few = torch.zeros(NUMEL)
+    few[10:20] = -1.0
+    assert largest(few, WANTED, MOST).tolist() == [*range(10, 20)]
+    assert largest(torch.zeros(NUMEL), WANTED, MOST).numel() == 0
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_chosen_first(poison: float) -> None:
+    values = torch.ones(NUMEL)
+    values[NUMEL - 2] = poison
+    assert NUMEL - 2 in largest(values, WANTED, MOST).tolist()
+    assert largest(torch.full((NUMEL,), poison), WANTED, MOST).numel() == MOST
+
+
+def test_values_arrive_where_they_were_taken_from_also_in_a_long_bucket() -> None:
+    values = normal()
+
+    def work(rank: Rank) -> torch.Tensor:
+        scheme = scheme_named("topk", rank.residual, (("quantise", "none"),))
+        flat = torch.cat((values, torch.zeros(NUM_TAIL)))
+        under_way = scheme.start(0, flat, NUMEL, rank.world)
+        assert under_way is not None
+        under_way.wait()
+        rank.residual.commit()
+        left = torch.zeros(NUMEL)
+        rank.residual.add_to(0, left)
+        assert torch.equal(flat[:NUMEL] / 2 + left, values)
+        return flat[:NUMEL]
+
+    for sums in ranks(2, NUMEL, work):
+        assert torch.equal(sums.nonzero().view(-1), largest(values, NUMEL // 100 + 1, MOST))
+
+
+def test_where_an_all_reduce_is_less_nothing_is_left_out() -> None:
+    def work(rank: Rank) -> tuple[float, float, torch.Tensor]:
+        scheme = scheme_named("topk", rank.residual, (("fraction", 0.5), ("quantise", "none")))
+        flat = torch.cat((rank.gradients(0), torch.zeros(NUM_TAIL)))
+        dense = scheme_named("none", rank.residual).wire_bytes(flat, rank.numel, rank.world.size)
+        wire_bytes = scheme.wire_bytes(flat, rank.numel, rank.world.size)
+        under_way = scheme.start(0, flat, rank.numel, rank.world)
+        assert under_way is not None
+        under_way.wait()
+        return wire_bytes, dense, flat[: rank.numel].double() - rank.truth(0)
+
+    for wire_bytes, dense, error in ranks(3, 10_007, work):
+        assert wire_bytes == dense
+        assert error.abs().max() < 1e-5

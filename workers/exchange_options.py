@@ -1,0 +1,68 @@
+"""What each exchange scheme can be told besides its name, with every default and every refusal.
+
+A scheme without a model here takes no options. A plan carries options filled in and ordered, so that two plans
+ask for the same exchange exactly where they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from workers.errors import FieldProblem
+from workers.problems import pointer_part, problems_of
+
+Options: TypeAlias = tuple[tuple[str, int | float | str], ...]
+
+LOSSY = frozenset(("two_four", "topk", "powersgd", "local_steps"))
+"""Schemes that a job may pay for in loss; ``loss_class: lossy`` allows them."""
+
+BLURRING = LOSSY | {"int4"}
+"""Schemes whose gradients are too rough for the gradient noise scale."""
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
+
+
+class TopkOptions(_Options):
+    """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values."""
+
+    fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
+    quantise: Literal["none", "int8"] = "int8"
+
+
+class PowerSgdOptions(_Options):
+    """``rank`` is that of the two factors which stand for a matrix."""
+
+    # JSON writes one and the same number as 4 and as 4.0.
+    rank: Annotated[
+        int,
+        Field(ge=1, le=64),
+        BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v),
+    ] = 4
+
+
+_MODELS: Mapping[str, type[_Options]] = {"topk": TopkOptions, "powersgd": PowerSgdOptions}
+
+
+def filled(scheme: str, given: Mapping[str, object]) -> Options:
+    """What was given and the scheme's defaults for the rest, by name; ``given`` must have no problems."""
+    model = _MODELS.get(scheme)
+    return () if model is None else tuple(sorted(model.model_validate(dict(given)).model_dump().items()))
+
+
+def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> list[FieldProblem]:
+    """What is wrong with a scheme's options, which stand at ``pointer`` of the document."""
+    model = _MODELS.get(scheme)
+    if model is None:
+        told = f"{scheme} takes no options; leave it out"
+        return [FieldProblem(f"{pointer}/{pointer_part(name)}", told) for name in given]
+    try:
+        model.model_validate(dict(given))
+    except ValidationError as error:
+        found = problems_of(error, given, model, {}, hidden="")
+        return [FieldProblem(pointer + problem.pointer, problem.detail) for problem in found]
+    return []

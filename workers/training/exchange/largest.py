@@ -1,0 +1,28 @@
+"""Finding a tensor's largest values without sorting it: a threshold is read off a sample."""
+
+from __future__ import annotations
+
+import torch
+
+_MOST_STRIDE = 97  # odd and prime, so that a sample does not follow the columns of a matrix
+_LEAST_SAMPLE = 4096
+_SMALLEST = torch.finfo(torch.float32).tiny  # zeros are never chosen
+
+
+def largest(values: torch.Tensor, wanted: int, most: int) -> torch.Tensor:
+    """The indexes, ascending, of about ``wanted`` values (fp32, one dimension) that are largest by amount.
+
+    At most ``most`` of them: where more reach the threshold, as with many equal ones, the largest of those. Values that
+    are not finite go first. Whoever has the same values gets the same indexes.
+    """
+    amounts = values.abs()
+    stride = min(values.numel() // _LEAST_SAMPLE, _MOST_STRIDE) | 1
+    sample = amounts[::stride]
+    place = min(sample.numel(), max(1, round(wanted / stride)))
+    threshold = sample.kthvalue(sample.numel() - place + 1).values.clamp_(min=_SMALLEST)
+    # Not "at least", which no NaN is.
+    chosen = (amounts < threshold).logical_not_().nonzero().view(-1)
+    if chosen.numel() > most:
+        best = amounts[chosen].topk(most, sorted=False).indices
+        chosen = chosen[best].sort().values
+    return chosen

@@ -1,0 +1,177 @@
+"""The largest gradients alone: which they are, and their values in a byte each; the rest waits in the residual.
+
+Deep gradient compression (Lin et al. 2017, arXiv 1712.01887) without its momentum correction, which is made for SGD.
+A payload has one size whatever it holds, as all-gather needs it: room for half as many again as the fraction asks for.
+Two ranks' largest differ, so a sum has more of them than either; ranks send each other all they have and each adds
+alike. That grows with the ranks: where an all-reduce is less, the bucket goes by one, with nothing left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import torch
+
+from workers.training.exchange.codecs import Codec, Fp32, Int8
+from workers.training.exchange.largest import largest
+from workers.training.exchange.residual import Residual
+from workers.training.exchange.schemes import InFlight, Summed
+from workers.training.world import Transfer, World
+
+_ROOM = 1.5
+_SEGMENT = 2**16  # within one, two bytes tell a place
+_ALIGNED_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """Where what lies in a payload: the values' codes, how many places each segment has, the places, the tail.
+
+    ``room`` is how many gradients it takes, ``num_values`` that rounded up to whole blocks.
+    """
+
+    room: int
+    num_values: int
+    num_segments: int
+    counts_at: int
+    places_at: int
+    tail_at: int
+    num_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Parcel:
+    """Memory of one bucket's way; ``received_WB`` has a row of every rank."""
+
+    form: _Form
+    codec: Codec
+    flat: torch.Tensor
+    num_gradients: int
+    sent_B: torch.Tensor
+    received_WB: torch.Tensor
+
+    def write(self, values: torch.Tensor, chosen: torch.Tensor) -> None:
+        """Encode these of the values, and leave of them what the codes do not tell."""
+        form, device = self.form, values.device
+        picked_1N = torch.zeros(1, form.num_values, device=device)
+        torch.index_select(values, 0, chosen, out=picked_1N[0, : chosen.numel()])
+        error_1N = torch.empty_like(picked_1N)
+        self.codec.encode(picked_1N, self.sent_B[: form.counts_at].view(1, -1), error_1N)
+        values.index_copy_(0, chosen, error_1N[0, : chosen.numel()])
+        counts = torch.bincount(chosen // _SEGMENT, minlength=form.num_segments)
+        # What is not taken up adds nothing to the first gradient of the last segment.
+        counts[-1] += form.room - chosen.numel()
+        places = self.sent_B[form.places_at : form.places_at + 2 * form.room].view(torch.int16)
+        places[: chosen.numel()] = chosen % _SEGMENT - _SEGMENT // 2
+        places[chosen.numel() :] = -_SEGMENT // 2
+        self.sent_B[form.counts_at : form.places_at].view(torch.int32).copy_(counts)
+        tail = self.flat[self.num_gradients :]
+        self.sent_B[form.tail_at :][: tail.nbytes] = tail.view(torch.uint8)
+
+    def read(self) -> None:
+        """Let the gradients be the sum of all ranks', added in the order of the ranks, and the tail that of theirs."""
+        form, gradients = self.form, self.flat[: self.num_gradients]
+        total = gradients if gradients.dtype is torch.float32 else gradients.float()
+        total.zero_()
+        decoded_WN = torch.empty(len(self.received_WB), form.num_values, device=total.device)
+        self.codec.decode(self.received_WB[:, : form.counts_at], decoded_WN)
+        begins = torch.arange(0, form.num_segments * _SEGMENT, _SEGMENT, device=total.device).add_(_SEGMENT // 2)
+        for row_B, decoded_N in zip(self.received_WB, decoded_WN, strict=True):
+            counts = row_B[form.counts_at : form.places_at].view(torch.int32)
+            places = row_B[form.places_at : form.places_at + 2 * form.room].view(torch.int16)
+            indexes = torch.repeat_interleave(begins, counts, output_size=form.room).add_(places)
+            total.index_add_(0, indexes, decoded_N[: form.room])
+        if total is not gradients:
+            gradients.copy_(total)
+        tail = self.flat[self.num_gradients :]
+        rows_WB = self.received_WB[:, form.tail_at :][:, : tail.nbytes]
+        torch.sum(rows_WB.view(tail.dtype), dim=0, out=tail)
+
+
+class _Gathered:
+    """One hop: every rank's payload comes to all."""
+
+    def __init__(self, parcel: _Parcel, transfer: Transfer) -> None:
+        self._parcel, self._transfer = parcel, transfer
+
+    def forward(self) -> None:
+        return
+
+    def wait(self) -> None:
+        self._transfer.wait()
+        self._parcel.read()
+
+
+class TopK:
+    """A ``Scheme``: about ``fraction`` of a bucket's gradients, with error feedback."""
+
+    name = "topk"
+    blurs_norm = True
+
+    def __init__(self, residual: Residual, *, fraction: float, quantise: Literal["none", "int8"]) -> None:
+        self._residual, self._fraction = residual, fraction
+        self._codec: Codec = Int8() if quantise == "int8" else Fp32()
+        self._parcels: dict[tuple[int, int], _Parcel] = {}
+
+    def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
+        gradients = flat[:num_gradients]
+        if world.size == 1 or not self._is_sparse(flat, num_gradients, world.size):
+            self._residual.add_to(number, gradients)
+            self._residual.stage_nothing(number)
+            transfer = world.all_reduce(flat)
+            return None if transfer is None else Summed(transfer)
+        parcel = self._parcel(number, flat, num_gradients, world.size)
+        left = self._residual.place(number, gradients).copy_(gradients)
+        self._residual.add_to(number, left)
+        parcel.write(left, largest(left, ceil(self._fraction * num_gradients), parcel.form.room))
+        return _Gathered(parcel, world.all_gather(parcel.received_WB, parcel.sent_B.view(1, -1)))
+
+    def wire_bytes(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
+        if self._is_sparse(flat, num_gradients, num_ranks):
+            return float((num_ranks - 1) * self._form(flat, num_gradients).num_bytes)
+        return 2.0 * flat.nbytes * (num_ranks - 1) / num_ranks
+
+    def _is_sparse(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> bool:
+        if num_gradients == 0:
+            return False
+        return self._form(flat, num_gradients).num_bytes * num_ranks < 2 * flat.nbytes
+
+    def _parcel(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> _Parcel:
+        key = (number, num_ranks)
+        found = self._parcels.get(key)
+        if found is not None and found.flat is flat:
+            return found
+        form, device = self._form(flat, num_gradients), flat.device
+        parcel = _Parcel(
+            form=form,
+            codec=self._codec,
+            flat=flat,
+            num_gradients=num_gradients,
+            sent_B=torch.zeros(form.num_bytes, dtype=torch.uint8, device=device),
+            received_WB=torch.empty(num_ranks, form.num_bytes, dtype=torch.uint8, device=device),
+        )
+        self._parcels = {other: old for other, old in self._parcels.items() if other[1] == num_ranks} | {key: parcel}
+        return parcel
+
+    def _form(self, flat: torch.Tensor, num_gradients: int) -> _Form:
+        room = ceil(_ROOM * self._fraction * num_gradients)
+        num_values, num_segments = ceil(room / self._codec.block) * self._codec.block, ceil(num_gradients / _SEGMENT)
+        counts_at = self._codec.num_bytes(num_values)
+        places_at = counts_at + 4 * num_segments
+        tail_at = _aligned(places_at + 2 * room)
+        tail_bytes = (flat.numel() - num_gradients) * flat.element_size()
+        return _Form(
+            room=room,
+            num_values=num_values,
+            num_segments=num_segments,
+            counts_at=counts_at,
+            places_at=places_at,
+            tail_at=tail_at,
+            num_bytes=_aligned(tail_at + tail_bytes),
+        )
+
+
+def _aligned(num_bytes: int) -> int:
+    return ceil(num_bytes / _ALIGNED_BYTES) * _ALIGNED_BYTES
