@@ -97,14 +97,16 @@ def ours(name: str, replay: Replay, world: World) -> Callable[[], None]:
     """A step of one of our schemes; what it leaves out is kept for the next."""
     residual = Residual()
     exchange = GradientExchange([*replay.named_parameters()], 0)
-    exchange.join(world, scheme_named(name, residual))
+    scheme = scheme_named(name, residual)
+    exchange.join(world, scheme)
 
     def step() -> None:
         exchange.clear()
         exchange.arm(lambda: None)
         replay().backward()
         exchange.finish(lambda: None)
-        residual.commit()
+        for state in (residual, *scheme.staged):
+            state.commit()
 
     return step
 

@@ -58,6 +58,7 @@ def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -
             {"scheme": "topk", "options": {"quantise": "none", "fraction": 0.1}, "loss_class": "lossy"},
             (("fraction", 0.1), ("quantise", "none")),
         ),
+        ({"scheme": "powersgd", "options": {"rank": 2.0}, "loss_class": "lossy"}, (("rank", 2),)),
     ],
 )
 def test_a_plan_carries_the_options_of_its_scheme_filled_in_and_tells_them(asked: Any, expected: Options) -> None:

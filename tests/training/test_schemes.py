@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isqrt
 from typing import Any
 
 import pytest
@@ -20,16 +21,32 @@ from workers.training.exchange.two_four import TwoFour
 from workers.training.world import World
 
 NAMES = tuple(SCHEMES)
-WITH_RESIDUAL = ("int8", "int4", "two_four", "topk")
+WITH_RESIDUAL = ("int8", "int4", "two_four", "topk", "powersgd")
 # More than their defaults bring, so that a few rounds tell whether what is left out comes.
-OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),)}
+OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),), "powersgd": (("rank", 7),)}
 NUM_TAIL = 5
 # Of the root of the mean square of the sum, for a vector of the normal distribution.
-MOST_ERROR = {"none": 1e-6, "bf16": 4e-3, "fp16": 5e-4, "int8": 1.6e-2, "int4": 0.3, "two_four": 0.55, "topk": 0.8}
+MOST_ERROR = {
+    "none": 1e-6,
+    "bf16": 4e-3,
+    "fp16": 5e-4,
+    "int8": 1.6e-2,
+    "int4": 0.3,
+    "two_four": 0.55,
+    "topk": 0.8,
+    "powersgd": 0.9,
+}
 # The same after many rounds, of one round's.
-MOST_LATE = {"int8": 2.4e-2, "int4": 0.45, "two_four": 0.6, "topk": 1.2}
+MOST_LATE = {"int8": 2.4e-2, "int4": 0.45, "two_four": 0.6, "topk": 1.2, "powersgd": 2.0}
 # Of any value of a bucket that may be shorter than a block.
-MOST_APART = {"int4": 1.0, "two_four": 4.0, "topk": 4.0}
+MOST_APART = {"int4": 1.0, "two_four": 4.0, "topk": 4.0, "powersgd": 4.0}
+
+
+def shapes(numel: int) -> list[torch.Size]:
+    """A bias, a matrix with most of the gradients, and another bias."""
+    side = isqrt(numel * 9 // 10)
+    rest = numel - side * side
+    return [torch.Size([rest // 2]), torch.Size([side, side]), torch.Size([rest - rest // 2])]
 
 
 @dataclass
@@ -45,7 +62,16 @@ class Rank:
 
     def take(self, name: str) -> Rank:
         self.scheme = scheme_named(name, self.residual, OPTIONS.get(name, ()))
+        self.scheme.prepare([shapes(self.numel)])
         return self
+
+    def commit(self) -> None:
+        for state in (self.residual, *self.scheme.staged):
+            state.commit()
+
+    def rollback(self) -> None:
+        for state in (self.residual, *self.scheme.staged):
+            state.rollback()
 
     def gradients(self, round: int, rank: int | None = None) -> torch.Tensor:
         seed = 1000 * round + (self.rank if rank is None else rank)
@@ -138,12 +164,12 @@ def test_what_is_left_out_comes_later_and_a_dense_round_brings_the_rest(name: st
         for round in range(12):
             received += rank.exchange(round)[:-NUM_TAIL].double()
             truth += rank.truth(round)
-            rank.residual.commit()
+            rank.commit()
         late = (received - truth).square().mean().sqrt() / rank.truth(0).square().mean().sqrt()
         rank.take("none")
         received += rank.exchange(12)[:-NUM_TAIL].double()
         truth += rank.truth(12)
-        rank.residual.commit()
+        rank.commit()
         assert rank.residual.is_empty
         return late, received, truth
 
@@ -158,15 +184,15 @@ def test_what_is_not_finite_on_one_rank_is_so_on_all_and_leaves_no_trace(name: s
     def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         rank.take(name)
         rank.exchange(0)
-        rank.residual.commit()
+        rank.commit()
         spoilt = rank.exchange(1, poison=poison if rank.rank == 1 else None)
-        rank.residual.rollback()
+        rank.rollback()
         return spoilt, rank.exchange(2), torch.zeros(0)
 
     def undisturbed(rank: Rank) -> torch.Tensor:
         rank.take(name)
         rank.exchange(0)
-        rank.residual.commit()
+        rank.commit()
         return rank.exchange(2)
 
     expected = ranks(3, 1000, undisturbed)[0]
@@ -186,7 +212,7 @@ def test_what_is_kept_follows_the_loss_scale(name: str) -> None:
             rank.take(name)
             for round, scale in enumerate(scales):
                 last = rank.exchange(round, loss_scale=scale)[:-NUM_TAIL] / scale
-                residual.commit()
+                rank.commit()
             sums.append(last)
         return sums[0], sums[1]
 
@@ -203,7 +229,7 @@ def test_what_is_kept_of_a_round_that_counted_more_units_than_expected_is_no_mor
             rank.take(name)
             for round, scale in enumerate((first, 1.0, 1.0)):
                 last = rank.exchange(round, loss_scale=scale, expected=1.0)[:-NUM_TAIL]
-                rank.residual.commit()
+                rank.commit()
             sums.append(last)
         return sums[0], sums[1]
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from workers.training.buffers import BufferState
+from workers.training.exchange.factors import Factors
 from workers.training.exchange.residual import Residual
 from workers.training.noise import Estimate, NoiseScale
 from workers.training.precision.scaler import GROWTH_INTERVAL, LossScaler
@@ -69,6 +70,16 @@ def _residual() -> Subject:
     return Subject(residual, stage, look)
 
 
+def _factors() -> Subject:
+    factors, key, device = Factors(), (0, 7), torch.device("cpu")
+
+    def stage() -> None:
+        factors.get(key, (3, 2), device)
+        factors.stage(key, torch.tensor([[1.0, 0.0], [2.0, 0.0], [2.0, 0.0]]))
+
+    return Subject(factors, stage, lambda: factors.get(key, (3, 2), device).tolist())
+
+
 class Rebinding(nn.Module):
     """Writes its buffer by assignment, as plain code does."""
 
@@ -95,7 +106,7 @@ def _rebound_buffer() -> Subject:
     return Subject(state, stage, lambda: model.mean.tolist())
 
 
-SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _residual, _batch_norm, _rebound_buffer]
+SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _residual, _factors, _batch_norm, _rebound_buffer]
 
 
 @pytest.mark.parametrize("make", SUBJECTS)

@@ -73,8 +73,8 @@ def test_where_an_all_reduce_is_less_nothing_is_left_out() -> None:
     def work(rank: Rank) -> tuple[float, float, torch.Tensor]:
         scheme = scheme_named("topk", rank.residual, (("fraction", 0.5), ("quantise", "none")))
         flat = torch.cat((rank.gradients(0), torch.zeros(NUM_TAIL)))
-        dense = scheme_named("none", rank.residual).wire_bytes(flat, rank.numel, rank.world.size)
-        wire_bytes = scheme.wire_bytes(flat, rank.numel, rank.world.size)
+        dense = scheme_named("none", rank.residual).wire_bytes(0, flat, rank.numel, rank.world.size)
+        wire_bytes = scheme.wire_bytes(0, flat, rank.numel, rank.world.size)
         under_way = scheme.start(0, flat, rank.numel, rank.world)
         assert under_way is not None
         under_way.wait()

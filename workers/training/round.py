@@ -25,6 +25,7 @@ from workers.training.part import Part
 from workers.training.setup import Setup
 from workers.training.signals import GaugeReader
 from workers.training.spans import RoundCost
+from workers.training.state import StepState
 from workers.training.world import World
 
 MAX_SKIPPED = 20
@@ -86,10 +87,10 @@ class Rounds:
         """The world is gone: back to the last commit."""
         if self._exchange is not None:
             self._exchange.drop()
+        for staged in self._staged():
+            staged.rollback()
         self._world = self._scheme = None
         self._setup.feed.drop()
-        for staged in self._state.staged():
-            staged.rollback()
 
     def run(self, plan: Plan) -> RoundRecord | None:
         """One round under ``plan``; None where the same samples are to be drawn again.
@@ -123,6 +124,9 @@ class Rounds:
             return None
         self._setup.feed.committed()
         return self._advance(exchange, part, sums, outcome)
+
+    def _staged(self) -> list[StepState]:
+        return [*self._state.staged(), *(() if self._scheme is None else self._scheme.staged)]
 
     def _ready_exchange(self) -> GradientExchange:
         assert self._world is not None
@@ -184,7 +188,7 @@ class Rounds:
                 exchange.scale(outcome.factor)
             state.set_lr(outcome.lr)
             state.optimizer.step()
-            for staged in state.staged():
+            for staged in self._staged():
                 staged.commit()
         except (Exception, SystemExit) as error:
             raise BrokenCommitError(f"the optimizer step failed: {described(error)}") from error
@@ -197,9 +201,11 @@ class Rounds:
 
         Raises DivergedError when too many rounds on end were passed over.
         """
+        assert self._scheme is not None
         state, scaler = self._state, self._state.scaler
         may_redraw = scaler is not None and not scaler.is_at_minimum and sums.weight > 0
-        for staged in (state.buffers, state.residual):
+        changed: list[StepState] = [state.buffers, state.residual, *self._scheme.staged]
+        for staged in changed:
             staged.rollback()
         if scaler is not None:
             scaler.commit()

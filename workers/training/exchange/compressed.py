@@ -8,6 +8,7 @@ each other all they have: as many bytes, one hop and one rounding less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -16,6 +17,7 @@ import torch
 from workers.training.exchange.codecs import Codec
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
+from workers.training.state import StepState
 from workers.training.world import Transfer, World
 
 _ALIGNED_BYTES = 8
@@ -118,10 +120,15 @@ class _Scattered:
 class Compressed:
     """A ``Scheme``: gradients by ``codec``, with error feedback where that has an error worth keeping."""
 
+    staged: Sequence[StepState] = ()
+
     def __init__(self, codec: Codec, residual: Residual) -> None:
         self.name, self.blurs_norm = codec.name, codec.blurs_norm
         self._codec, self._residual = codec, residual
         self._parcels: dict[tuple[int, int], _Parcel] = {}
+
+    def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
+        return
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
         gradients = flat[:num_gradients]
@@ -144,7 +151,7 @@ class Compressed:
             return _Exchanged(self._codec, parcel, world.all_gather(parcel.received_WB, parcel.sent_RB))
         return _Scattered(self._codec, parcel, world, world.all_to_all(parcel.received_WB, parcel.sent_RB))
 
-    def wire_bytes(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
+    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
         if num_gradients == 0 or num_ranks == 1:
             return 2.0 * flat.nbytes * (num_ranks - 1) / num_ranks
         num_rows, row_numel = _rows(num_gradients, num_ranks, self._codec)

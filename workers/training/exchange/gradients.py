@@ -58,8 +58,12 @@ class GradientExchange:
         if world is self._world and scheme is self._scheme:
             return
         self._world, self._scheme = world, scheme
-        buckets = [(bucket.flat, bucket.gradients.numel()) for bucket in self._layout.buckets]
-        self.wire_bytes = sum(scheme.wire_bytes(flat, numel, world.size) for flat, numel in buckets)
+        buckets = self._layout.buckets
+        scheme.prepare([[self._parameters[i].shape for i in bucket.indexes] for bucket in buckets])
+        self.wire_bytes = sum(
+            scheme.wire_bytes(number, bucket.flat, bucket.gradients.numel(), world.size)
+            for number, bucket in enumerate(buckets)
+        )
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:

@@ -9,6 +9,7 @@ from workers.errors import JobError
 from workers.exchange_options import Options, filled
 from workers.training.exchange.codecs import Bf16, Fp16, Int4, Int8
 from workers.training.exchange.compressed import Compressed
+from workers.training.exchange.powersgd import PowerSgd
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Dense, Scheme
 from workers.training.exchange.topk import TopK
@@ -18,6 +19,7 @@ SCHEMES: Mapping[str, Callable[..., Scheme]] = {
     "none": Dense,
     **{codec.name: partial(Compressed, codec) for codec in (Bf16(), Fp16(), Int8(), Int4(), TwoFour())},
     "topk": TopK,
+    "powersgd": PowerSgd,
 }
 """Each takes a residual and, by name, the options that its scheme has."""
 

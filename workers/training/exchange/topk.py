@@ -8,6 +8,7 @@ alike. That grows with the ranks: where an all-reduce is less, the bucket goes b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -18,6 +19,7 @@ from workers.training.exchange.codecs import Codec, Fp32, Int8
 from workers.training.exchange.largest import largest
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
+from workers.training.state import StepState
 from workers.training.world import Transfer, World
 
 _ROOM = 1.5
@@ -109,11 +111,15 @@ class TopK:
 
     name = "topk"
     blurs_norm = True
+    staged: Sequence[StepState] = ()
 
     def __init__(self, residual: Residual, *, fraction: float, quantise: Literal["none", "int8"]) -> None:
         self._residual, self._fraction = residual, fraction
         self._codec: Codec = Int8() if quantise == "int8" else Fp32()
         self._parcels: dict[tuple[int, int], _Parcel] = {}
+
+    def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
+        return
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
         gradients = flat[:num_gradients]
@@ -128,7 +134,7 @@ class TopK:
         parcel.write(left, largest(left, ceil(self._fraction * num_gradients), parcel.form.room))
         return _Gathered(parcel, world.all_gather(parcel.received_WB, parcel.sent_B.view(1, -1)))
 
-    def wire_bytes(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
+    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
         if self._is_sparse(flat, num_gradients, num_ranks):
             return float((num_ranks - 1) * self._form(flat, num_gradients).num_bytes)
         return 2.0 * flat.nbytes * (num_ranks - 1) / num_ranks
