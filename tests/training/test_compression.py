@@ -25,8 +25,8 @@ def topk(fraction: float) -> Exchange:
     return Exchange(scheme="topk", options=(("fraction", fraction), ("quantise", "int8")))
 
 
-# Of the plain loop's loss in the last steps.
-MOST_LOSS = {"two_four": 1.2, "topk": 2.0, "powersgd": 1.5}
+# Of the plain loop's loss in the last steps; powersgd whose factors never change comes to 1.41.
+MOST_LOSS = {"two_four": 1.2, "topk": 2.0, "powersgd": 1.35}
 LOSSY = [Exchange(scheme="two_four"), topk(0.1), Exchange(scheme="powersgd", options=(("rank", 1),))]
 
 
@@ -114,7 +114,10 @@ def test_a_scheme_with_other_options_is_another() -> None:
     assert sent[0] < sent[-1]
 
 
-@pytest.mark.parametrize(("scheme", "is_told"), [("int8", True), ("int4", False), ("two_four", False), ("topk", False), ("powersgd", False)])
+@pytest.mark.parametrize(
+    ("scheme", "is_told"),
+    [("int8", True), ("int4", False), ("two_four", False), ("topk", False), ("powersgd", False)],
+)
 def test_the_noise_scale_is_told_where_the_norm_of_a_sum_is_the_sums(scheme: str, is_told: bool) -> None:
     job = Job()
     with job.group as group:

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tests.training.fake_store import FakeStore
-from tests.training.test_world import in_threads, joined
+from tests.training.test_world import WAIT_S, in_threads, joined
 from workers.exchange_options import Options
 from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
 from workers.training.exchange.registry import SCHEMES, scheme_named
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.two_four import TwoFour
-from workers.training.world import World
+from workers.training.world import World, await_released
 
 NAMES = tuple(SCHEMES)
 WITH_RESIDUAL = ("int8", "int4", "two_four", "topk", "powersgd")
@@ -110,6 +110,7 @@ def ranks(size: int, numel: int, work: Callable[[Rank], Any], dtype: torch.dtype
             world.leave()
 
     results = in_threads(size, run)
+    await_released(WAIT_S)  # a process that ends before crashes
     for result in results:
         if isinstance(result, Exception):
             raise result
