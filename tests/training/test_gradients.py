@@ -11,13 +11,15 @@ import torch
 from torch import nn
 
 from tests.training.fake_store import FakeStore
-from tests.training.test_world import in_threads, joined
+from tests.training.test_world import WAIT_S, in_threads, joined
 from workers.training.exchange import buckets
 from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.registry import SCHEMES, scheme_named
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Dense, InFlight
-from workers.training.world import World
+from workers.training.world import World, await_released
 
+SHAPES = [torch.Size(shape) for shape in ([64, 64], [5], [3, 8, 3, 3], [90, 70], [1])]
 NUM_RANKS, NUM_LAYERS, WIDTH = 2, 4, 8
 NUM_PIECES = 2
 
@@ -78,3 +80,37 @@ def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_
         assert events == expected
         for gradient, parameter in zip(gradients, plain.parameters(), strict=True):
             torch.testing.assert_close(gradient, parameter.grad, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_model_of_several_buckets_travels_by_every_scheme(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    store = FakeStore()
+
+    def work(rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        parameters = [(str(number), nn.Parameter(torch.zeros(shape))) for number, shape in enumerate(SHAPES)]
+        exchange, residual = GradientExchange(parameters, 0), Residual()
+        exchange.join(joined(store, rank, NUM_RANKS, "1/1"), scheme_named(name, residual))
+        exchange.clear()
+        gradients = [
+            torch.randn(shape, generator=torch.Generator().manual_seed(10 * rank + number))
+            for number, shape in enumerate(SHAPES)
+        ]
+        torch.autograd.backward([p for _, p in parameters], gradients)
+        exchange.finish(lambda: exchange.tail.write_used([True] * len(SHAPES), 0))
+        residual.commit()
+        left = [torch.zeros(shape.numel()) for shape in SHAPES]
+        for number, values in enumerate(reversed(left)):
+            residual.add_to(number, values)
+        assert exchange.tail.read_used() == [float(NUM_RANKS)] * len(SHAPES)
+        truth = [gradient - kept.view_as(gradient) for gradient, kept in zip(gradients, left, strict=True)]
+        return [gradient.clone() for gradient in exchange.gradients], truth
+
+    results = in_threads(NUM_RANKS, work)
+    await_released(WAIT_S)
+    told = [torch.stack(parts).sum(0) for parts in zip(*(truth for _, truth in results), strict=True)]
+    for found, _ in results:
+        for sums, first, expected in zip(found, results[0][0], told, strict=True):
+            assert torch.equal(sums, first)
+            torch.testing.assert_close(sums, expected, atol=5e-2, rtol=0.0)
