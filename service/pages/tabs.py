@@ -170,7 +170,7 @@ def _choices(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not plan:
         return []
     precision, exchange, lr = plan.get("precision") or {}, plan.get("exchange") or {}, plan.get("lr") or {}
-    options = [f"{name} {value}" for name, value in exchange.get("options", ())]
+    options = [f"{name} {value}" for name, value in exchange.get("options", {}).items()]
     scheme = ", ".join([exchange.get("scheme", "–"), *options])
     return [
         ("Global batch", f"{words.count(plan.get('global_batch'))} samples"),

@@ -105,6 +105,6 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "global_batch": plan.global_batch,
         "lr": asdict(plan.lr),
         "precision": asdict(plan.precision),
-        "exchange": asdict(plan.exchange),
+        "exchange": asdict(plan.exchange) | {"options": dict(plan.exchange.options)},
         "failures": plan.failures.num,
     }

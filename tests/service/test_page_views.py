@@ -11,7 +11,7 @@ from service.pages.job import actions_view, size_view, timeline_view
 from service.pages.jobs import Filters, main_metric, spark_points
 from service.pages.remedies import remedies_view
 from service.pages.render import html, login_page
-from service.pages.tabs import NUM_LOG_LINES, attempts_view, logs_view
+from service.pages.tabs import NUM_LOG_LINES, attempts_view, logs_view, system_view
 from service.states import JobState, Move, Verb, command
 
 SWEEP = f"sweep_{'0' * 26}"
@@ -29,6 +29,12 @@ def job(**values: Any) -> dict[str, Any]:
         "observed": {"pinned": None},
         **values,
     }
+
+
+def test_a_scheme_is_told_with_its_options() -> None:
+    exchange = {"scheme": "topk", "options": {"fraction": 0.1, "quantise": "int8"}, "why": "asked for in the spec"}
+    told = system_view(job(observed={"plan": {"exchange": exchange}}), {"points": []})["choices"]
+    assert dict(told)["Gradient exchange"] == "topk, fraction 0.1, quantise int8 (asked for in the spec)"
 
 
 def test_filters_keep_their_address() -> None:

@@ -40,6 +40,6 @@ def header_for(setup: Setup, plan: Plan, reason: str, *, held_s: float, is_final
             "workers": plan.num_members,
             "lr": asdict(plan.lr),
             "precision": asdict(plan.precision),
-            "exchange": asdict(plan.exchange),
+            "exchange": asdict(plan.exchange) | {"options": dict(plan.exchange.options)},
         },
     )
