@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from workers.errors import FieldProblem
 from workers.problems import pointer_part, problems_of
+from workers.spec_parts import WHOLE, SpecPart
 
 Options: TypeAlias = tuple[tuple[str, int | float | str], ...]
 
@@ -23,29 +24,20 @@ BLURRING = LOSSY | {"int4"}
 """Schemes whose gradients are too rough for the gradient noise scale."""
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-
-
-class TopkOptions(_Options):
+class TopkOptions(SpecPart):
     """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values."""
 
     fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     quantise: Literal["none", "int8"] = "int8"
 
 
-class PowerSgdOptions(_Options):
+class PowerSgdOptions(SpecPart):
     """``rank`` is that of the two factors which stand for a matrix."""
 
-    # JSON writes one and the same number as 4 and as 4.0.
-    rank: Annotated[
-        int,
-        Field(ge=1, le=64),
-        BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v),
-    ] = 4
+    rank: Annotated[int, Field(ge=1, le=64), WHOLE] = 4
 
 
-_MODELS: Mapping[str, type[_Options]] = {"topk": TopkOptions, "powersgd": PowerSgdOptions}
+_MODELS: Mapping[str, type[SpecPart]] = {"topk": TopkOptions, "powersgd": PowerSgdOptions}
 
 
 def filled(scheme: str, given: Mapping[str, object]) -> Options:

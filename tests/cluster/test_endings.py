@@ -125,6 +125,7 @@ DIGITS = {
 EXCHANGING: Mapping[str, Mapping[str, Any]] = {
     "dense": {**DIGITS, "communication": "none"},
     "int4": {**DIGITS, "communication": {"scheme": "int4"}},
+    "topk": {**DIGITS, "communication": {"scheme": "topk", "options": {"fraction": 0.1}, "loss_class": "lossy"}},
 }
 
 
@@ -245,15 +246,17 @@ def test_a_precision_that_is_asked_for_is_what_it_computes_in(jobs: Jobs, name: 
     assert {str(numbers.dtype) for numbers in load_file(weights(jobs, name, tmp_path)).values()} == {"float32"}
 
 
-def test_gradients_in_four_bits_train_as_well_and_take_an_eighth_of_the_bytes(jobs: Jobs) -> None:
+def test_gradients_in_fewer_bytes_train_as_well(jobs: Jobs) -> None:
     points = {name: jobs.of(name, "metrics")["points"] for name in EXCHANGING}
     for name, (first, *_, last) in points.items():
         assert (jobs.job(name)["state"], jobs.job(name)["reason"]) == ("SUCCEEDED", None)
         assert last["values"]["loss"] < first["values"]["loss"] / 4
-    (start,) = [row for row in jobs.of("int4", "timeline")["timeline"] if row["kind"] == "start"]
-    assert start["after"]["communication"] == {"scheme": "int4", "why": "asked for in the spec"}
-    dense, int4 = (points[name][0]["values"]["wire_bytes"] for name in ("dense", "int4"))
+    for name, options in (("int4", {}), ("topk", {"fraction": 0.1, "quantise": "int8"})):
+        (start,) = [row for row in jobs.of(name, "timeline")["timeline"] if row["kind"] == "start"]
+        assert start["after"]["communication"] == {"scheme": name, **options, "why": "asked for in the spec"}
+    dense, int4, topk = (points[name][0]["values"]["wire_bytes"] for name in ("dense", "int4", "topk"))
     assert 7.0 < dense / int4 < 8.0
+    assert 6.0 < dense / topk < 9.0
 
 
 def test_a_job_begins_with_the_weights_of_the_one_that_it_names(jobs: Jobs, tmp_path: Path) -> None:
