@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.training.fake_store import FakeStore
 from tests.training.rank import FileGate, RankProcess, serve_store
-from tests.training.tasks import SCRIPTS, Script
+from tests.training.tasks import SCRIPTS, Gate, Script
 from workers.assignment import Assignment, JobKey, Storage
 from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import (
@@ -161,12 +161,17 @@ class Group:
         self.offer(plan)
         return plan
 
-    def halt(self, worker_ids: Sequence[str]) -> None:
-        """Make these leave the latest plan's group and wait until they are in none."""
+    def halt(self, worker_ids: Sequence[str], gate: Gate | None = None) -> None:
+        """Make these leave the latest plan's group and wait until they are in none.
+
+        ``gate`` is opened when all are told: whoever is held there cannot leave, and would be the user's failure.
+        """
         assert self.plan is not None
         self.store.supersede(f"{TERM}/{self.plan.generation}")
         for worker_id in worker_ids:
             self.sessions[worker_id].halt(TERM, self.plan.id)
+        if gate is not None:
+            gate.open()
         self.await_all(lambda s: s.generation is None, worker_ids)
 
     def poll(self) -> dict[str, WorkerStatus]:

@@ -170,21 +170,23 @@ def test_members_leave_and_come_and_their_replicas_stay_alike(size: int, exchang
         assert reference.distance(job.models[0], plain().model) < 2 * BOUNDS[exchange.scheme]  # leavers take something
 
 
-def test_a_group_that_breaks_in_the_middle_of_a_round_goes_on_from_its_last_commit() -> None:
+@pytest.mark.parametrize("exchange", [Exchange(scheme="int4"), *LOSSY], ids=lambda exchange: exchange.scheme)
+def test_a_group_that_breaks_in_the_middle_of_a_round_goes_on_from_its_last_commit(exchange: Exchange) -> None:
     def trained(*, breaks: bool) -> nn.Module:
-        job, int4 = Job(), Exchange(scheme="int4")
+        job = Job()
         with job.group as group:
             workers = group.start(3)
             if breaks:
                 job.gate.close_at(10 * BATCH + BATCH // 2)
-            group.train(members(workers), exchange=int4)
+            group.train(members(workers), exchange=exchange)
             if breaks:
                 job.closed_after(10, workers)
-                group.halt(workers)
-                job.gate.open()
-                group.train(members(workers), exchange=int4)
+                group.halt(workers, job.gate)
+                group.train(members(workers), exchange=exchange)
             group.await_done(workers)
         assert_alike(job.models)
         return job.models[0]
 
-    assert reference.distance(trained(breaks=True), trained(breaks=False)) == 0.0
+    # Factors begin anew with each membership.
+    is_same = reference.distance(trained(breaks=True), trained(breaks=False)) == 0.0
+    assert is_same is (exchange.scheme != "powersgd")
