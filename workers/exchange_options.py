@@ -37,13 +37,34 @@ class PowerSgdOptions(SpecPart):
     rank: Annotated[int, Field(ge=1, le=64), WHOLE] = 4
 
 
-_MODELS: Mapping[str, type[SpecPart]] = {"topk": TopkOptions, "powersgd": PowerSgdOptions}
+class RackOptions(SpecPart):
+    """``across`` is the format of what goes from rack to rack, where racks are to be found; the scheme is that inside.
+
+    Racks are found by measuring when a group begins; of one level only that level's format is used.
+    """
+
+    across: Literal["none", "bf16", "fp16", "int8", "int4"] | None = None
+
+
+_MODELS: Mapping[str, type[SpecPart]] = {
+    "topk": TopkOptions,
+    "powersgd": PowerSgdOptions,
+    **dict.fromkeys(("none", "bf16", "fp16", "int8", "int4"), RackOptions),
+}
 
 
 def filled(scheme: str, given: Mapping[str, object]) -> Options:
     """What was given and the scheme's defaults for the rest, by name; ``given`` must have no problems."""
     model = _MODELS.get(scheme)
-    return () if model is None else tuple(sorted(model.model_validate(dict(given)).model_dump().items()))
+    if model is None:
+        return ()
+    return tuple(sorted(model.model_validate(dict(given)).model_dump(exclude_none=True).items()))
+
+
+def across_of(options: Options) -> str | None:
+    """The format between racks; None where racks are not to be looked for."""
+    across = dict(options).get("across")
+    return across if isinstance(across, str) else None
 
 
 def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> list[FieldProblem]:

@@ -273,8 +273,13 @@ def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
     if is_mapping and asked.loss_class != "lossy" and scheme in LOSSY:
         told = f"{asked.loss_class} does not allow {scheme}, which a job may pay for in loss; use loss_class: lossy"
         found.append(FieldProblem("/communication/loss_class", told))
-    if scheme in BLURRING and spec.batch.adapt == "goodput":
-        told = f"goodput needs the gradient noise scale, which gradients by {scheme} are too rough for; use int8 there"
+    across = asked.options.get("across")
+    if is_mapping and asked.loss_class == "lossless" and across not in (None, "none"):
+        told = f"lossless allows none, and across is {across!r:.80}; use near_lossless, or across: none"
+        found.append(FieldProblem("/communication/options/across", told))
+    rough = next((name for name in (scheme, across) if name in BLURRING), None)
+    if rough is not None and spec.batch.adapt == "goodput":
+        told = f"goodput needs the gradient noise scale, which gradients by {rough} are too rough for; use int8 there"
         found.append(FieldProblem("/communication", told))
     return found + option_problems(scheme, asked.options, "/communication/options")
 

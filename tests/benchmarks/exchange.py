@@ -1,5 +1,7 @@
 """Seconds of a gradient exchange over slow links: torch's DDP and its hooks against every scheme, four ranks.
 
+Over racks also against the schemes that know them, ``INSIDE across BETWEEN``.
+
 A replay of recorded gradients of a GPT of 5 million parameters, without compute: what is measured is the exchange.
 Everybody has one step a round, in an order that changes; a ratio is that of one round. Bytes are those that the kernel
 counted at a rank's interface (over loopback those of all ranks). Needs root.
@@ -28,8 +30,10 @@ TIMEOUT_S = 1800.0
 
 def run(profile: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
     """What rank 0 tells of every step, by contender."""
+    racks = [number for number, size in enumerate(PROFILES[profile].racks) for _ in range(size)]
+    flags = [f"--rounds={rounds}", f"--racks={','.join(map(str, racks))}"]
     with machines(PROFILES[profile]) as found:
-        ranks = [_started(machine, rank, found, rounds) for rank, machine in enumerate(found)]
+        ranks = [_started(machine, rank, found, flags) for rank, machine in enumerate(found)]
         try:
             told, _ = ranks[0].communicate(timeout=TIMEOUT_S)
             codes = [rank.wait(TIMEOUT_S) for rank in ranks]
@@ -45,16 +49,15 @@ def run(profile: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
     return steps
 
 
-def _started(machine: Machine, rank: int, found: list[Machine], rounds: int) -> subprocess.Popen[str]:
+def _started(machine: Machine, rank: int, found: list[Machine], flags: list[str]) -> subprocess.Popen[str]:
     options = {
         "rank": rank,
         "size": len(found),
-        "rounds": rounds,
         "address": machine.address,
         "master": found[0].address,
         "counter": machine.counter,
     }
-    flags = [f"--{name}={value}" for name, value in options.items()]
+    flags = [*flags, *(f"--{name}={value}" for name, value in options.items())]
     variables = {**os.environ, "GLOO_SOCKET_IFNAME": machine.interface, "OMP_NUM_THREADS": "1"}
     command = [*machine.inside, sys.executable, "-m", "tests.benchmarks.exchange_rank", *flags]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE if rank == 0 else None, text=True)

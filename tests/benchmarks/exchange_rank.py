@@ -9,7 +9,7 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.benchmarks.links import PORT
 from workers.recipes.chargpt import Gpt, GptOptions
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.registry import SCHEMES, scheme_named
+from workers.training.exchange.registry import SCHEMES, scheme_named, scheme_over_racks
 from workers.training.exchange.residual import Residual
+from workers.training.exchange.schemes import Scheme
 from workers.training.world import Seat, World
 
 OPTIONS = GptOptions(dim=256, layers=6, heads=4, context=64)
@@ -32,6 +33,7 @@ WARM_UP = 3  # PowerSGD sends everything in its first two
 TIMEOUT_S = 300.0
 POWER_SGD = "ddp powersgd 4"
 RIVALS = ("ddp", "ddp bf16", POWER_SGD)
+OVER_RACKS = ("none across none", "bf16 across bf16", "none across int4", "bf16 across int4", "int8 across int4")
 
 
 class StoreOfTorch:
@@ -93,11 +95,17 @@ def rival(name: str, replay: Replay) -> Callable[[], None]:
     return step
 
 
-def ours(name: str, replay: Replay, world: World) -> Callable[[], None]:
+def scheme_called(name: str, residual: Residual, racks: Sequence[int], rank: int) -> Scheme:
+    """Flat, or over these racks where the name has two formats."""
+    inside, _, across = name.partition(" across ")
+    return scheme_over_racks(inside, across, racks, rank, residual) if across else scheme_named(name, residual)
+
+
+def ours(name: str, replay: Replay, world: World, racks: Sequence[int]) -> Callable[[], None]:
     """A step of one of our schemes; what it leaves out is kept for the next."""
     residual = Residual()
     exchange = GradientExchange([*replay.named_parameters()], 0)
-    scheme = scheme_named(name, residual)
+    scheme = scheme_called(name, residual, racks, world.rank)
     exchange.join(world, scheme)
 
     def step() -> None:
@@ -117,7 +125,8 @@ def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, 
     world = World(seat, StoreOfTorch(store, given.address))
     world.connect()
     steps = {name: rival(name, Replay(given.rank)) for name in RIVALS}
-    return steps | {name: ours(name, Replay(given.rank), world) for name in SCHEMES}
+    names = [*SCHEMES, *(OVER_RACKS if max(given.racks) > 0 else ())]
+    return steps | {name: ours(name, Replay(given.rank), world, given.racks) for name in names}
 
 
 def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], None]]) -> None:
@@ -141,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("--rank", "--size", "--rounds"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--racks", type=lambda text: [int(rack) for rack in text.split(",")], required=True)
     for name in ("--address", "--master", "--counter"):
         parser.add_argument(name, required=True)
     given = parser.parse_args()

@@ -16,7 +16,7 @@ from workers.control.decisions import (
 )
 from workers.errors import Reason
 from workers.exchange_options import Options
-from workers.plan import Format, Goal, MemberSource, PlanId, Switch, TimelineKind
+from workers.plan import Exchange, Format, Goal, MemberSource, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
     Outcome,
@@ -47,6 +47,17 @@ def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -
     (start,) = (row for row in desk.notes() if row.kind is TimelineKind.START)
     assert start.after["communication"] == {"scheme": "none", "why": desk.plan.exchange.why}
     assert desk.rows() == [TimelineKind.START]
+
+
+def test_a_plan_carries_what_the_spec_wants_between_racks() -> None:
+    desk = Desk(want=1, communication={"scheme": "bf16", "options": {"across": "int4"}})
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    assert desk.plan.exchange == Exchange(scheme="bf16", options=(("across", "int4"),))
+    (start,) = (row for row in desk.notes() if row.kind is TimelineKind.START)
+    assert start.after["communication"] == {"scheme": "bf16", "across": "int4", "why": "asked for in the spec"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,10 @@ from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from workers.plan import Exchange, Member
 from workers.task import TrainingTask
+from workers.training import links, round
+from workers.training.exchange import registry
+from workers.training.exchange.schemes import Scheme
+from workers.training.world import World
 
 NUM_SAMPLES, STEPS, BATCH, LR = 50, 30, 12, 0.05
 PARTS = (7.0, 4.0, 1.0)
@@ -21,13 +25,22 @@ PARTS = (7.0, 4.0, 1.0)
 BOUNDS = {"bf16": 4e-3, "fp16": 5e-4, "int8": 3e-3, "int4": 4e-2}
 
 
+def over_racks(inside: str, across: str) -> Exchange:
+    return Exchange(scheme=inside, options=(("across", across),))
+
+
 def topk(fraction: float) -> Exchange:
     return Exchange(scheme="topk", options=(("fraction", fraction), ("quantise", "int8")))
 
 
 # Of the plain loop's loss in the last steps; powersgd whose factors never change comes to 1.41.
 MOST_LOSS = {"two_four": 1.2, "topk": 2.0, "powersgd": 1.35}
+ROUGH = [Exchange(scheme="int4"), over_racks("none", "int4")]
 LOSSY = [Exchange(scheme="two_four"), topk(0.1), Exchange(scheme="powersgd", options=(("rank", 1),))]
+
+
+def told(exchange: Exchange) -> str:
+    return " ".join([exchange.scheme, *(name for name, _ in exchange.options)])
 
 
 def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
@@ -53,6 +66,19 @@ class Job:
     def closed_after(self, num_rounds: int, workers: list[str]) -> None:
         """Wait until so many rounds are done; the gate was closed there."""
         self.group.await_all(lambda s: s.round == num_rounds, workers)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two racks, the lower ranks in the first, in any world of more than one rank; the sizes of those that asked."""
+    asked = list[int]()
+
+    def racks(world: World) -> tuple[int, ...]:
+        asked.append(world.size)
+        return tuple(2 * rank // world.size for rank in range(world.size))
+
+    monkeypatch.setattr(round, "find_racks", racks)
+    return asked
 
 
 def members(workers: list[str], parts: tuple[float, ...] = PARTS) -> list[Member]:
@@ -148,9 +174,50 @@ def test_schemes_follow_each_other_in_one_group_and_what_one_left_out_the_next_s
     assert reference.distance(job.models[0], plain().model) < BOUNDS["int4"]
 
 
-@pytest.mark.parametrize("exchange", [Exchange(scheme="int4"), *LOSSY], ids=lambda exchange: exchange.scheme)
+def test_racks_are_measured_once_a_group_where_a_plan_wants_them(
+    measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, chosen = Job(), list[Exchange]()
+
+    def scheme_for(exchange: Exchange, *others: Any) -> Scheme:
+        chosen.append(exchange)
+        return registry.scheme_for(exchange, *others)
+
+    monkeypatch.setattr(round, "scheme_for", scheme_for)
+    with job.group as group:
+        workers = group.start(3)
+        job.gate.close_at(10 * BATCH)
+        first = group.train(members(workers), exchange=Exchange(scheme="int8"))
+        job.closed_after(10, workers)
+        assert measured == []
+        group.agree(members(workers), generation=first.generation, exchange=over_racks("bf16", "int4"))
+        job.gate.close_at(20 * BATCH)
+        job.closed_after(20, workers)
+        group.agree(members(workers), generation=first.generation, exchange=over_racks("bf16", "int8"))
+        job.gate.open()
+        group.await_done(workers)
+    assert measured == [3, 3, 3]
+    planned = [Exchange(scheme="int8"), over_racks("bf16", "int4"), over_racks("bf16", "int8")]
+    assert sorted(chosen, key=planned.index) == [each for each in planned for _ in workers]
+    assert_alike(job.models)
+    assert 0.0 < reference.distance(job.models[0], plain().model) < BOUNDS["int4"]
+
+
+def test_one_rack_is_exchanged_within_as_if_none_had_been_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "measure", lambda world: [[1e9] * world.size] * world.size)
+    job = Job()
+    with job.group as group:
+        workers = group.start(3)
+        group.train(members(workers), exchange=over_racks("none", "int4"))
+        group.await_done(workers)
+    assert reference.distance(job.models[0], plain().model) < 1e-5  # no more than another order of the sum
+
+
 @pytest.mark.parametrize("size", [1, 2])
-def test_members_leave_and_come_and_their_replicas_stay_alike(size: int, exchange: Exchange) -> None:
+@pytest.mark.parametrize("exchange", [*ROUGH, *LOSSY], ids=told)
+def test_members_leave_and_come_and_their_replicas_stay_alike(
+    size: int, exchange: Exchange, measured: list[int]
+) -> None:
     job = Job()
     with job.group as group:
         workers = [group.start(1)[0] for _ in range(3)]  # so that models are in the order of the workers
@@ -166,12 +233,14 @@ def test_members_leave_and_come_and_their_replicas_stay_alike(size: int, exchang
         job.gate.open()
         group.await_done(together)
     assert_alike([job.models[0], *job.models[3:]])
-    if exchange.scheme in BOUNDS:
-        assert reference.distance(job.models[0], plain().model) < 2 * BOUNDS[exchange.scheme]  # leavers take something
+    if exchange in ROUGH:
+        assert reference.distance(job.models[0], plain().model) < 2 * BOUNDS["int4"]  # leavers take something with them
 
 
-@pytest.mark.parametrize("exchange", [Exchange(scheme="int4"), *LOSSY], ids=lambda exchange: exchange.scheme)
-def test_a_group_that_breaks_in_the_middle_of_a_round_goes_on_from_its_last_commit(exchange: Exchange) -> None:
+@pytest.mark.parametrize("exchange", [*ROUGH, *LOSSY], ids=told)
+def test_a_group_that_breaks_in_the_middle_of_a_round_goes_on_from_its_last_commit(
+    exchange: Exchange, measured: list[int]
+) -> None:
     def trained(*, breaks: bool) -> nn.Module:
         job = Job()
         with job.group as group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any
@@ -14,14 +14,15 @@ from tests.training.fake_store import FakeStore
 from tests.training.test_world import WAIT_S, in_threads, joined
 from workers.exchange_options import Options
 from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
-from workers.training.exchange.registry import SCHEMES, scheme_named
+from workers.training.exchange.registry import SCHEMES, scheme_named, scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.two_four import TwoFour
 from workers.training.world import World, await_released
 
-NAMES = tuple(SCHEMES)
-WITH_RESIDUAL = ("int8", "int4", "two_four", "topk", "powersgd")
+NAMES = (*SCHEMES, "none across none", "bf16 across int4", "int8 across int8")
+WITH_RESIDUAL = ("int8", "int4", "two_four", "topk", "powersgd", "none across int4", "int8 across int4")
+RACKS = {1: (0,), 2: (0, 1), 3: (0, 1, 1), 5: (0, 1, 0, 1, 1)}  # by the number of ranks
 # More than their defaults bring, so that a few rounds tell whether what is left out comes.
 OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),), "powersgd": (("rank", 7),)}
 NUM_TAIL = 5
@@ -36,10 +37,12 @@ MOST_ERROR = {
     "topk": 0.8,
     "powersgd": 0.9,
 }
+MOST_ERROR |= {name: sum(MOST_ERROR[n] for n in name.split(" across ")) for name in {*NAMES, *WITH_RESIDUAL}}
 # The same after many rounds, of one round's.
 MOST_LATE = {"int8": 2.4e-2, "int4": 0.45, "two_four": 0.6, "topk": 1.2, "powersgd": 2.0}
+MOST_LATE |= {name: 1.5 * MOST_ERROR[name] for name in WITH_RESIDUAL if " across " in name}
 # Of any value of a bucket that may be shorter than a block.
-MOST_APART = {"int4": 1.0, "two_four": 4.0, "topk": 4.0, "powersgd": 4.0}
+MOST_APART = {"int4": 1.0, "bf16 across int4": 1.0, "two_four": 4.0, "topk": 4.0, "powersgd": 4.0}
 
 
 def shapes(numel: int) -> list[torch.Size]:
@@ -60,8 +63,13 @@ class Rank:
     residual: Residual = field(default_factory=Residual)
     scheme: Scheme = field(init=False)
 
-    def take(self, name: str) -> Rank:
-        self.scheme = scheme_named(name, self.residual, OPTIONS.get(name, ()))
+    def take(self, name: str, racks: Sequence[int] = ()) -> Rank:
+        inside, _, across = name.partition(" across ")
+        if across:
+            seats = racks or RACKS[self.world.size]
+            self.scheme = scheme_over_racks(inside, across, seats, self.rank, self.residual)
+        else:
+            self.scheme = scheme_named(name, self.residual, OPTIONS.get(name, ()))
         self.scheme.prepare([shapes(self.numel)])
         return self
 

@@ -177,9 +177,29 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         (lossy("powersgd", rank=65), "/communication/options/rank", "less than or equal to 64 (seen: 65)"),
         (lossy("powersgd", rank=0.5), "/communication/options/rank", "must be a whole number (seen: 0.5)"),
         (
-            {"communication": {"scheme": "none", "options": {"a/b": 1}}},
+            {"communication": {"scheme": "two_four", "options": {"a/b": 1}, "loss_class": "lossy"}},
             "/communication/options/a~1b",
-            "none takes no options; leave it out",
+            "two_four takes no options; leave it out",
+        ),
+        (
+            {"communication": {"scheme": "bf16", "options": {"across": "int5"}}},
+            "/communication/options/across",
+            "must be 'none', 'bf16', 'fp16', 'int8' or 'int4' (seen: 'int5')",
+        ),
+        (
+            {"communication": {"scheme": "auto", "options": {"across": "int4"}}},
+            "/communication/options/across",
+            "auto takes no options; leave it out",
+        ),
+        (
+            {"communication": {"scheme": "none", "options": {"across": "int4"}, "loss_class": "lossless"}},
+            "/communication/options/across",
+            "lossless allows none, and across is 'int4'; use near_lossless, or across: none",
+        ),
+        (
+            {"communication": {"scheme": "none", "options": {"across": "int4"}}, "batch": {"adapt": "goodput"}},
+            "/communication",
+            "which gradients by int4 are too rough for; use int8 there",
         ),
         ({"communication": {"scheme": "gzip"}}, "/communication/scheme", "must be 'auto', 'none', 'bf16', 'fp16',"),
         ({"batch": {"micro_size": "big"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: 'big')"),

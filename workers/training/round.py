@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import torch
 
 from workers.errors import DivergedError, described
-from workers.exchange_options import Options
-from workers.plan import Plan
+from workers.exchange_options import Options, across_of
+from workers.plan import Exchange, Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
 from workers.training.back_off import settle
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.registry import scheme_named
+from workers.training.exchange.registry import scheme_for
 from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.vector import GlobalSums
+from workers.training.links import find_racks
 from workers.training.mailbox import Mailbox, Position
 from workers.training.noise_meter import NoiseMeter
 from workers.training.part import Part
@@ -59,6 +60,7 @@ class Rounds:
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._asked: tuple[str, Options] = ("", ())
+        self._racks: tuple[int, ...] | None = None
         self._exchange: GradientExchange | None = None
         self._num_extra = -1
         self._committed_s = time.perf_counter()
@@ -73,11 +75,20 @@ class Rounds:
         """Take over the sections of a plan that has come into force."""
         if self._setup.precision.apply(plan.precision):
             self._setup.micro.again()
-        asked = (plan.exchange.scheme, plan.exchange.options)
-        if self._scheme is None or self._asked != asked:
-            self._scheme, self._asked = scheme_named(asked[0], self._state.residual, asked[1]), asked
+        self._choose_scheme(plan.exchange)
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
         self._setup.feed.interrupted()
+
+    def _choose_scheme(self, exchange: Exchange) -> None:
+        """What is to be known of the racks all members measure together, once a group."""
+        assert self._world is not None
+        asked = (exchange.scheme, exchange.options)
+        if self._scheme is not None and self._asked == asked:
+            return
+        if across_of(exchange.options) is not None and self._racks is None:
+            self._racks = find_racks(self._world)
+        racks = self._racks or (0,) * self._world.size
+        self._scheme, self._asked = scheme_for(exchange, racks, self._world.rank, self._state.residual), asked
 
     def restart_clock(self) -> None:
         """Leave what was done between rounds (evaluating, saving) out of the next one's seconds."""
@@ -89,7 +100,7 @@ class Rounds:
             self._exchange.drop()
         for staged in self._staged():
             staged.rollback()
-        self._world = self._scheme = None
+        self._world = self._scheme = self._racks = None
         self._setup.feed.drop()
 
     def run(self, plan: Plan) -> RoundRecord | None:

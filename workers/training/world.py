@@ -121,13 +121,16 @@ class World:
         except RuntimeError as error:
             raise self.broken(error) from error
 
-    def all_to_all(self, output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
+    def all_to_all(
+        self, output: torch.Tensor, tensor: torch.Tensor, received: Sequence[int] = (), sent: Sequence[int] = ()
+    ) -> Transfer:
         """Begin to send row i to rank i, and to collect its row for this rank in row i of ``output``.
 
-        Both are contiguous, with a row for each rank. Raises WorldError.
+        Both are contiguous, with a row for each rank; or they hold as many for each as ``received`` and ``sent`` say,
+        on all ranks. Of a rank with none nothing but a few hundred bytes of gloo's travels. Raises WorldError.
         """
         try:
-            return Transfer(self, self._live().alltoall_base(output, tensor, [], []))
+            return Transfer(self, self._live().alltoall_base(output, tensor, [*received], [*sent]))
         except RuntimeError as error:
             raise self.broken(error) from error
 

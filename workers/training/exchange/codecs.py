@@ -40,6 +40,26 @@ class Codec(Protocol):
         ...
 
 
+class Exact:
+    """Values as they are."""
+
+    name: ClassVar[str] = "none"
+    block: ClassVar[int] = 4
+    has_error: ClassVar[bool] = False
+    blurs_norm: ClassVar[bool] = False
+
+    def num_bytes(self, numel: int) -> int:
+        return 4 * numel
+
+    def encode(self, values_RN: torch.Tensor, out_RB: torch.Tensor, error_RN: torch.Tensor | None) -> None:
+        out_RB.view(torch.float32).copy_(values_RN)
+        if error_RN is not None:
+            error_RN.zero_()
+
+    def decode(self, payload_RB: torch.Tensor, out_RN: torch.Tensor) -> None:
+        out_RN.copy_(payload_RB.view(torch.float32))
+
+
 class Bf16:
     """The upper half of each fp32 value, rounded to nearest: 8 bits of precision, the whole range."""
 
@@ -142,26 +162,6 @@ class Fp16(Scaled):
 
     def _unpack(self, codes_RC: torch.Tensor, values_RKE: torch.Tensor) -> None:
         values_RKE.copy_(codes_RC.view(torch.float16).view_as(values_RKE))
-
-
-class Fp32:
-    """As they are."""
-
-    name: ClassVar[str] = "fp32"
-    block: ClassVar[int] = 1
-    has_error: ClassVar[bool] = False
-    blurs_norm: ClassVar[bool] = False
-
-    def num_bytes(self, numel: int) -> int:
-        return 4 * numel
-
-    def encode(self, values_RN: torch.Tensor, out_RB: torch.Tensor, error_RN: torch.Tensor | None) -> None:
-        out_RB.view(torch.float32).copy_(values_RN)
-        if error_RN is not None:
-            error_RN.zero_()
-
-    def decode(self, payload_RB: torch.Tensor, out_RN: torch.Tensor) -> None:
-        out_RN.copy_(payload_RB.view(torch.float32))
 
 
 class Int8(Scaled):

@@ -73,8 +73,8 @@ class _Exchanged:
     def __init__(self, codec: Codec, parcel: _Parcel, transfer: Transfer) -> None:
         self._codec, self._parcel, self._transfer = codec, parcel, transfer
 
-    def forward(self) -> None:
-        return
+    def forward(self) -> bool:
+        return False
 
     def wait(self) -> None:
         self._transfer.wait()
@@ -91,9 +91,9 @@ class _Scattered:
         self._codec, self._parcel, self._world, self._transfer = codec, parcel, world, transfer
         self._is_back = False
 
-    def forward(self) -> None:
+    def forward(self) -> bool:
         if self._is_back:
-            return
+            return False
         self._transfer.wait()
         codec, parcel, rank = self._codec, self._parcel, self._world.rank
         parcel.decode(codec)
@@ -107,6 +107,7 @@ class _Scattered:
             parcel.error_RN[rank].add_(error_1N[0])
         place_WC = parcel.received_WB.view(-1)[: self._world.size * parcel.num_code_bytes].view(self._world.size, -1)
         self._transfer, self._is_back = self._world.all_gather(place_WC, payload_1C), True
+        return False
 
     def wait(self) -> None:
         self.forward()

@@ -11,7 +11,7 @@ from torch import nn
 
 from workers.errors import UserCodeError
 from workers.training.exchange.buckets import Bucket, lay_out
-from workers.training.exchange.schemes import InFlight, Scheme
+from workers.training.exchange.schemes import Convoy, InFlight, Scheme
 from workers.training.exchange.tail import Tail
 from workers.training.exchange.vector import NUM_SLOTS
 from workers.training.world import World
@@ -118,11 +118,7 @@ class GradientExchange:
             if not bucket.is_launched:
                 self._launch(number, bucket)
         waited_s = time.perf_counter()
-        under_way = [transfer for transfer in self._in_flight if transfer is not None]
-        for transfer in under_way:
-            transfer.forward()
-        for transfer in under_way:
-            transfer.wait()
+        Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
         now_s = time.perf_counter()
         self._in_flight.clear()
         self._fill = None

@@ -98,9 +98,9 @@ class _Iterated:
         self._world, self._transfer = world, transfer
         self._ps: list[torch.Tensor] | None = None
 
-    def forward(self) -> None:
+    def forward(self) -> bool:
         if self._ps is not None:
-            return
+            return False
         self._await()
         self._ps = []
         for (matrix, summed_p), q in zip(self._parcel.ps(), self._parcel.qs(), strict=True):
@@ -111,6 +111,7 @@ class _Iterated:
             q.copy_(own_q)
             self._ps.append(p)
         self._transfer = self._world.all_reduce(self._parcel.second)
+        return False
 
     def wait(self) -> None:
         self.forward()

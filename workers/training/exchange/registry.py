@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from workers.errors import JobError
-from workers.exchange_options import Options, filled
-from workers.training.exchange.codecs import Bf16, Fp16, Int4, Int8
+from workers.exchange_options import Options, across_of, filled
+from workers.plan import Exchange
+from workers.training.exchange.codecs import Bf16, Codec, Exact, Fp16, Int4, Int8
 from workers.training.exchange.compressed import Compressed
+from workers.training.exchange.hierarchical import Hierarchical
 from workers.training.exchange.powersgd import PowerSgd
+from workers.training.exchange.racks import seating
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Dense, Scheme
 from workers.training.exchange.topk import TopK
 from workers.training.exchange.two_four import TwoFour
+
+CODECS: Mapping[str, Codec] = {codec.name: codec for codec in (Exact(), Bf16(), Fp16(), Int8(), Int4())}
+"""Formats of either level of an exchange over racks."""
 
 SCHEMES: Mapping[str, Callable[..., Scheme]] = {
     "none": Dense,
@@ -32,3 +38,26 @@ def scheme_named(name: str, residual: Residual, options: Options = ()) -> Scheme
     if name not in SCHEMES:
         raise JobError(f"the exchange scheme {name!r} is not built; use one of {', '.join(SCHEMES)}")
     return SCHEMES[name](residual, **dict(filled(name, dict(options))))
+
+
+def scheme_for(exchange: Exchange, racks: Sequence[int], rank: int, residual: Residual) -> Scheme:
+    """A fresh scheme as a plan has it, for ranks in these racks. Raises JobError for one that is not built."""
+    across = across_of(exchange.options)
+    if across is None:
+        return scheme_named(exchange.scheme, residual, exchange.options)
+    return scheme_over_racks(exchange.scheme, across, racks, rank, residual)
+
+
+def scheme_over_racks(inside: str, across: str, racks: Sequence[int], rank: int, residual: Residual) -> Scheme:
+    """A fresh scheme for ranks in these racks (their numbers, from 0 on), with a codec a level.
+
+    It is flat where there is one level only: one rack, or a rack a rank. Raises JobError for a codec that is not built.
+    """
+    for name in (inside, across):
+        if name not in CODECS:
+            raise JobError(f"the exchange over racks has no format {name!r}; use one of {', '.join(CODECS)}")
+    if max(racks) == 0:
+        return scheme_named(inside, residual)
+    if max(racks) == len(racks) - 1:
+        return scheme_named(across, residual)
+    return Hierarchical(CODECS[inside], CODECS[across], seating(racks, rank), residual)

@@ -15,11 +15,37 @@ from workers.training.world import Transfer, World
 class InFlight(Protocol):
     """A bucket under way. All ranks forward and await the same buckets in the same order."""
 
-    def forward(self) -> None:
-        """Wait for the first of two hops and begin the second, where there are two. Raises WorldError."""
+    def forward(self) -> bool:
+        """Wait for the hop under way and begin the next, where there is one; whether another call may do more.
+
+        Raises WorldError.
+        """
 
     def wait(self) -> None:
         """Wait until the bucket holds the sum, decoded in place. Raises WorldError."""
+
+
+class Convoy:
+    """Several under way, of which the later ones' early hops go first: while one's slow hop runs, so do others' fast.
+
+    All ranks forward and await convoys of the same.
+    """
+
+    def __init__(self, under_way: Sequence[InFlight]) -> None:
+        self._all, self._waiting = under_way, list(reversed(under_way))
+        self._moving: list[InFlight] = []
+
+    def forward(self) -> bool:
+        if self._waiting:
+            self._moving.insert(0, self._waiting.pop())
+        self._moving = [transfer for transfer in self._moving if transfer.forward()]
+        return bool(self._waiting or self._moving)
+
+    def wait(self) -> None:
+        while self.forward():
+            pass
+        for transfer in self._all:
+            transfer.wait()
 
 
 class Scheme(Protocol):
@@ -54,8 +80,8 @@ class Summed:
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
-    def forward(self) -> None:
-        return
+    def forward(self) -> bool:
+        return False
 
     def wait(self) -> None:
         self._transfer.wait()

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from workers.training.exchange.codecs import Codec, Fp32, Int8
+from workers.training.exchange.codecs import Codec, Exact, Int8
 from workers.training.exchange.largest import largest
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
@@ -98,8 +98,8 @@ class _Gathered:
     def __init__(self, parcel: _Parcel, transfer: Transfer) -> None:
         self._parcel, self._transfer = parcel, transfer
 
-    def forward(self) -> None:
-        return
+    def forward(self) -> bool:
+        return False
 
     def wait(self) -> None:
         self._transfer.wait()
@@ -115,7 +115,7 @@ class TopK:
 
     def __init__(self, residual: Residual, *, fraction: float, quantise: Literal["none", "int8"]) -> None:
         self._residual, self._fraction = residual, fraction
-        self._codec: Codec = Int8() if quantise == "int8" else Fp32()
+        self._codec: Codec = Int8() if quantise == "int8" else Exact()
         self._parcels: dict[tuple[int, int], _Parcel] = {}
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
