@@ -70,7 +70,8 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     told = _told(job, around)
     if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
         waits = waiting_in_words(job.observed)
-        more = (*weighed_in_words(job.observed), *([waits] if waits else []), *around.batch_reasons)
+        travels = job.observed.get("exchange_reason")
+        more = (*weighed_in_words(job.observed), *filter(None, (travels, waits)), *around.batch_reasons)
         told = replace(told, details=(*told.details, batch, *more))
     if job.state not in _AT_REST and around.cluster is not None:
         told = _dated(told, around)

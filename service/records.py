@@ -56,7 +56,8 @@ class JobRow:
     ``num_desired`` is the size that the service steers to. ``samples`` is the cursor of the state
     that trains, ``total_samples`` None until a worker has built the task. ``worker_s`` is worker
     seconds used up to ``observed_at``. ``observed`` is a small JSON view of the attempt for pages:
-    ``{"detail", "num_pending", "size_reason", "batch_reasons", "plan": {...} | None, "workers": [...]}``.
+    ``{"detail", "num_pending", "size_reason", "batch_reasons", "exchange_reason",
+    "plan": {...} | None, "workers": [...]}``.
     """
 
     id: str

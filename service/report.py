@@ -19,7 +19,12 @@ NUM_POINTS = 64
 _NUM_SETTLING = 2
 _LEAST_POINTS = 3
 _MEASURE = "samples_per_s"
-_COMPARED: Mapping[str, str] = {"workers": "Workers", "global_batch": "Global batch", "parts": "Shares"}
+_COMPARED: Mapping[str, str] = {
+    "workers": "Workers",
+    "global_batch": "Global batch",
+    "parts": "Shares",
+    "scheme": "Gradients",
+}
 """What a row says of both sides, in the order in which it names a change."""
 
 _Numbers: TypeAlias = Sequence[float]

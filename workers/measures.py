@@ -40,7 +40,8 @@ class RankLoad:
     """A run of rounds in which one worker had the same part: what such a part costs it by itself.
 
     ``n`` counts a worker's runs from 1. ``samples`` is its part of a round, ``seconds`` the median of ``num_rounds``
-    committed rounds: fetching and computing, without waits for others.
+    committed rounds: fetching and computing, without waits for others. ``exchange_s`` is the median of what gradients
+    took from the first bucket on, ``exposed_s`` of what this worker waited of it, for others as well.
     """
 
     n: int
@@ -48,6 +49,16 @@ class RankLoad:
     samples: int
     num_rounds: int
     seconds: float
+    exchange_s: float = 0.0
+    exposed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeCost:
+    """What an exchange scheme costs a worker: bytes a value on the wire, seconds of encoding and decoding a million."""
+
+    bytes_a_value: float
+    seconds_a_million: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from workers.errors import Failure, Reason
-from workers.measures import Footprint, Forecast, LoaderChange, MicroChange, RankLoad, RankSpan
+from workers.measures import Footprint, Forecast, LoaderChange, MicroChange, RankLoad, RankSpan, SchemeCost
 from workers.plan import Plan, PlanId, TimelineKind
 from workers.run_settings import RunSettings
 
@@ -70,7 +70,8 @@ class BuildInfo:
     """What a worker learned by building the task.
 
     ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
-    worker's device (the table that ``precision: auto`` decides by).
+    worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
+    by name, where ``communication`` is to be chosen by that.
     """
 
     num_train: int
@@ -81,6 +82,7 @@ class BuildInfo:
     device_seconds: Mapping[str, float]
     node_id: str
     pid: int
+    schemes: Mapping[str, SchemeCost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +359,8 @@ class JobSnapshot:
     ``num_current`` is the number of members that train; ``total_samples`` is None until a worker has
     built the task. ``has_trained``: this attempt has trained, under whatever controller.
     ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
-    ``size_reason`` tells why, in a sentence, and ``batch_reasons`` why the batch and its parts are what they are.
+    ``size_reason`` tells why, in a sentence, ``batch_reasons`` why the batch and its parts are what they are, and
+    ``exchange_reason`` why gradients travel as they do.
     ``forecast`` is None until enough steps were measured.
     """
 
@@ -379,6 +382,7 @@ class JobSnapshot:
     num_asked: int | None = None
     size_reason: str = ""
     batch_reasons: tuple[str, ...] = ()
+    exchange_reason: str = ""
     forecast: Forecast | None = None
     workers: tuple[WorkerView, ...] = ()
     records: tuple[RoundRecord, ...] = ()

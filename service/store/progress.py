@@ -92,6 +92,7 @@ def _view(snapshot: JobSnapshot) -> dict[str, Any]:
         "num_pending": snapshot.num_pending,
         "size_reason": clean(snapshot.size_reason),
         "batch_reasons": [clean(reason) for reason in snapshot.batch_reasons],
+        "exchange_reason": clean(snapshot.exchange_reason),
         "forecast": None if snapshot.forecast is None else asdict(snapshot.forecast),
         "plan": None if snapshot.plan is None else _plan(snapshot.plan),
         "workers": [asdict(view) for view in snapshot.workers],

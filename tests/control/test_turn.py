@@ -43,7 +43,7 @@ def test_a_start_asks_for_the_wanted_workers_and_launches_when_all_are_ready() -
     assert desk.plan.precision.format is Format.FP32
     assert "fp32" in desk.plan.precision.why
     assert desk.plan.exchange.scheme == "none"
-    assert "no scheme is chosen by measurement yet" in desk.plan.exchange.why
+    assert "until it was measured" in desk.plan.exchange.why
     (start,) = (row for row in desk.notes() if row.kind is TimelineKind.START)
     assert start.after["communication"] == {"scheme": "none", "why": desk.plan.exchange.why}
     assert desk.rows() == [TimelineKind.START]

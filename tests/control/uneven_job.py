@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 from tests.control.desk import Desk, build_info
-from workers.measures import RankLoad
+from workers.measures import RankLoad, SchemeCost
 from workers.plan import Plan, TimelineKind
 from workers.status import BuildInfo, Phase, RoundRecord, TimelineRow
 
 BATCH = 128
 CostOf: TypeAlias = Callable[[int], float]
+LinkOf: TypeAlias = Callable[[str], tuple[float, float]]
+SCHEMES = {"none": SchemeCost(bytes_a_value=4.0, seconds_a_million=0.0)}
 
 
 class UnevenJob:
     """``costs`` gives seconds of a part by samples, a worker each; ``noise`` is their relative deviation.
 
-    ``run`` rounds is what a worker tells of at a time.
+    ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
+    that are waited for, by the scheme in force.
     """
 
-    def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0) -> None:
-        self.desk = Desk(high=8, batch={"global_size": BATCH}, steps=100_000)
+    link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
+    schemes: Mapping[str, SchemeCost] = SCHEMES
+
+    def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0, **spec: object) -> None:
+        self.desk = Desk(high=8, **{"batch": {"global_size": BATCH}, "steps": 100_000, **spec})
         self.ids = self.desk.started(len(costs))
         self.costs = dict(zip(self.ids, costs, strict=True))
         self.noise, self._run, self.round = noise, run, 5
@@ -60,7 +66,7 @@ class UnevenJob:
         plan, desk = self._in_force, self.desk
         parts = plan.parts
         own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
-        step_s = max(own.values())
+        step_s = max(own.values()) + self.link(plan.exchange.scheme)[1]
         self.round += 1
         for i in parts:
             self._say(i, plan, parts[i], own[i])
@@ -86,7 +92,14 @@ class UnevenJob:
 
     def built(self, worker_id: str) -> BuildInfo:
         """What a worker tells of itself; on node ``n`` but for those of ``node_ids``."""
-        return replace(build_info(), total_samples=100_000 * BATCH, node_id=self.node_ids.get(worker_id, "n"))
+        node_id = self.node_ids.get(worker_id, "n")
+        return replace(
+            build_info(),
+            num_parameters=1_000_000,
+            total_samples=100_000 * BATCH,
+            node_id=node_id,
+            schemes=self.schemes,
+        )
 
     def _say(self, worker_id: str, plan: Plan, part: int, own_s: float) -> None:
         self._own_s[worker_id].append(own_s)
@@ -94,7 +107,16 @@ class UnevenJob:
         if len(self._own_s[worker_id]) == self._run:
             self._n += 1
             middle_s = sorted(self._own_s[worker_id])[self._run // 2]
-            load = RankLoad(n=self._n, plan_id=plan.id, samples=part, num_rounds=self._run, seconds=middle_s)
+            took_s, waited_s = self.link(plan.exchange.scheme)
+            load = RankLoad(
+                n=self._n,
+                plan_id=plan.id,
+                samples=part,
+                num_rounds=self._run,
+                seconds=middle_s,
+                exchange_s=took_s,
+                exposed_s=waited_s,
+            )
             more, self._own_s[worker_id] = {"loads": (load,)}, []
         self.desk.say(
             worker_id,

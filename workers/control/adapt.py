@@ -37,7 +37,9 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
     if state.spec.batch.adapt != "goodput" or plan is None or plan.goal is not Goal.TRAIN:
         return None
     shares = state.sharing.trial
-    is_measured = (shares is not None and shares.plan_id == plan.id) or state.sizing.ask is not None  # at this batch
+    is_shared = shares is not None and shares.plan_id == plan.id
+    # At this batch.
+    is_measured = is_shared or state.sizing.ask is not None or state.compressing.trial is not None
     is_done = any(s.is_finished for s in membership.statuses(state))
     is_calm = membership.is_settled(state, plan) and not is_done and not is_measured
     if not is_calm or known.place != (plan.generation, plan.global_batch) or planning.member_source(state) is None:

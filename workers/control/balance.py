@@ -36,7 +36,7 @@ def is_weighing(state: ControllerState, plan: Plan) -> bool:
     Only for as long as what is missing may still be told: members tell of runs at about the same pace.
     """
     known = state.sharing
-    if plan.num_members < 2 or not _is_long(state, plan):
+    if plan.num_members < 2 or not is_long(state, plan):
         return False
     if known.trial is not None or known.reviewed_generation == plan.generation:
         return known.trial is not None
@@ -45,7 +45,8 @@ def is_weighing(state: ControllerState, plan: Plan) -> bool:
     return bool(runs) and max(runs) < MOST_LOADS
 
 
-def _is_long(state: ControllerState, plan: Plan) -> bool:
+def is_long(state: ControllerState, plan: Plan) -> bool:
+    """Whether there are steps enough to come for a change to pay."""
     left = membership.num_left(state)
     return left is not None and left >= LEAST_STEPS * plan.global_batch
 
@@ -60,12 +61,13 @@ def balance(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | No
     trial = state.sharing.trial
     if trial is not None:
         return _tried(state, inputs, plan, trial, now_s)
-    return None if state.adapting.trial is not None else _reviewed(state, inputs, plan, now_s)
+    is_measured = state.adapting.trial is not None or state.compressing.trial is not None
+    return None if is_measured else _reviewed(state, inputs, plan, now_s)
 
 
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) -> Turned | None:
     known = state.sharing
-    if not _is_long(state, plan) or not sharing.is_due(known, plan, now_s):
+    if not is_long(state, plan) or not sharing.is_due(known, plan, now_s):
         return None
     standing, rate = sharing.standing(known, plan), sharing.rate(known, plan.id, sharing.NUM_BEFORE)
     if standing is None or rate is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from workers.control import sharing
+from workers.control import compressing, sharing
 from workers.plan import Plan, PlanId, TimelineKind
 from workers.run_settings import Donor
 from workers.status import Acknowledged, RoundRecord, TimelineRow
@@ -134,6 +134,8 @@ def row_of(plan: Plan, unix_s: float) -> TimelineRow:
     after = {**group, **(tuning_of(plan) if is_retuned else {})}
     if plan.cause.actor == sharing.ACTOR:
         after = {"parts": list(plan.parts.values())}
+    if plan.cause.actor == compressing.ACTOR:
+        after = {"scheme": plan.exchange.scheme}
     return TimelineRow(
         key=f"{_PLAN_ROW}/{plan.id.term}/{plan.id.n}",
         kind=plan.cause.kind,

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from workers.assignment import JobKey
 from workers.control.adapting import Adapting
+from workers.control.compressing import Compressing
 from workers.control.sharing import Sharing
 from workers.control.sizing import Sizing
 from workers.errors import Failure, Reason
@@ -132,8 +133,9 @@ class ControllerState:
     empty of workers, ``evacuating_since_s`` since when members are being moved off them. ``furthest`` is the highest
     (lineage, round) reported, ``restored`` the (lineage, cursor) at which the last restore began, ``settled_at`` what
     it was when the latest plan was first seen in force everywhere; ``reached`` is the wanted size that it last met,
-    ``sizing`` what is known of sizes, ``sharing`` of the workers' speeds, ``adapting`` of batches; ``forecast`` is what
-    was foreseen by it at ``foreseen_s``, with ``foreseen_by`` steps of the layout in force.
+    ``sizing`` what is known of sizes, ``sharing`` of the workers' speeds, ``adapting`` of batches, ``compressing`` of
+    gradients on their way; ``forecast`` is what was foreseen by it at ``foreseen_s``, with ``foreseen_by`` steps of
+    the layout in force.
     ``failures`` are those of user code that count; ``counted_generation`` is the generation of the last counted one.
     ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
     since samples were trained on for the first time: ``best_cursor`` is how many that were. ``num_start_failures``
@@ -177,6 +179,7 @@ class ControllerState:
     sizing: Sizing = field(default_factory=Sizing)
     sharing: Sharing = field(default_factory=Sharing)
     adapting: Adapting = field(default_factory=Adapting)
+    compressing: Compressing = field(default_factory=Compressing)
     forecast: Forecast | None = None
     foreseen_s: float = 0.0
     foreseen_by: int = 0

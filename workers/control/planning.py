@@ -50,6 +50,7 @@ class Draft:
     saves: int = 0
     parts: Mapping[str, int] | None = None
     global_batch: int | None = None
+    exchange: Exchange | None = None
 
 
 def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
@@ -61,6 +62,8 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     wish = inputs.direction.settings if base is None else draft.settings
     if base is not None and draft.global_batch is not None:
         base = _rebatched(state, base, draft.global_batch)
+    if base is not None and draft.exchange is not None:
+        base = replace(base, exchange=draft.exchange)
     sections = _tuned(state, base, wish) if base else _ordered(_first_sections(state, draft.members), wish)
     saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(
@@ -112,7 +115,7 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     seen = membership.usable(state)
     tables = [b.device_seconds for i in worker_ids if (b := seen[i].build) is not None]
     asked = spec.exchange
-    auto = "auto: no scheme is chosen by measurement yet, so gradients travel as they are"
+    auto = "auto: as they are, until it was measured what that takes"
     assert isinstance(spec.precision, str)
     assert isinstance(spec.batch.lr_rule, LrRule)
     return Plan(

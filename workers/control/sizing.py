@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from workers.advisors import scaling
 from workers.advisors.scaling import Change, Rate, Situation, Verdict
-from workers.control import sharing
+from workers.control import compressing, sharing
 from workers.plan import Cause, Goal, Plan, TimelineKind
 from workers.status import Direction, RoundRecord, TimelineRow
 
@@ -108,7 +108,7 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
 
 def _is_shared_anew(last: RoundRecord, record: RoundRecord, plan: Plan | None) -> bool:
     is_first = plan is not None and last.plan_id != record.plan_id == plan.id
-    return is_first and plan is not None and plan.cause.actor == sharing.ACTOR
+    return is_first and plan is not None and plan.cause.actor in (sharing.ACTOR, compressing.ACTOR)
 
 
 def _cost(sizing: Sizing, last: RoundRecord, record: RoundRecord) -> Sizing:

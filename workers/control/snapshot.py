@@ -84,6 +84,7 @@ def fold(
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
         batch_reasons=tuple(filter(None, (state.adapting.why, state.sharing.why))),
+        exchange_reason=state.compressing.why,
         forecast=state.forecast,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
         workers=tuple(_view(state, s, plan, parts) for s in statuses),

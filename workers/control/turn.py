@@ -14,6 +14,7 @@ from workers.assignment import JobKey
 from workers.control import (
     adapt,
     balance,
+    compress,
     ending,
     evacuate,
     forecasting,
@@ -65,6 +66,7 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     state, unrelieved = relieve.observe(before, state, inputs, now_s)
     state, kills = _kill(state, inputs, now_s)
     state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
+    state = compress.observe(state, inputs)
     state = forecasting.foresee(state, now_s)
     state, notes = _size(state, inputs, now_s)
     actions: tuple[Action, ...] = (*told, *unrelieved, *kills, *notes)
@@ -106,6 +108,7 @@ def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     known = sizing.observe(state.sizing, found, state.plan, now_s)
     plan, standing = state.plan, None
     is_calm = state.has_trained and state.ending is None and not state.is_broken and not state.is_adopting
+    is_calm = is_calm and state.compressing.trial is None
     if plan is not None and is_calm and membership.is_settled(state, plan) and not balance.is_weighing(state, plan):
         standing = sizing.Standing(term=state.term, plan=plan, num_left=membership.num_left(state))
     known, row = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
@@ -170,6 +173,7 @@ _RULES: tuple[Rule, ...] = (
     resize.resize,
     adapt.adapt,
     balance.balance,
+    compress.compress,
 )
 
 

@@ -22,6 +22,8 @@ NUM_TOLD = 6
 class OwnCost:
     """One committed round: this worker's part in samples, and the seconds that it took without waits for others.
 
+    ``exchange_s`` and ``exposed_s`` are those of ``RankLoad``.
+
     Of a batch that is dealt by length the part is the worker's share of it, as the plan has it: tokens come in that
     proportion, and how many samples they are changes with every step.
     """
@@ -29,6 +31,8 @@ class OwnCost:
     plan_id: PlanId
     samples: int
     seconds: float
+    exchange_s: float = 0.0
+    exposed_s: float = 0.0
 
 
 class Loads:
@@ -56,6 +60,8 @@ class Loads:
             samples=cost.samples,
             num_rounds=num_rounds,
             seconds=median(one.seconds for one in self._run),
+            exchange_s=median(one.exchange_s for one in self._run),
+            exposed_s=median(one.exposed_s for one in self._run),
         )
         self._told.append(load)
         self._run, self._run_s = [], 0.0

@@ -17,6 +17,7 @@ from workers.status import BuildInfo
 from workers.storage_urls import provide
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
+from workers.training.exchange.costs import measure_schemes
 from workers.training.mailbox import Mailbox
 from workers.training.output import bring_home
 from workers.training.setup import Setup, prepare
@@ -61,6 +62,7 @@ def _tidy(assignment: Assignment) -> None:
 
 
 def _describe(setup: Setup) -> BuildInfo:
+    chooses = setup.spec.exchange.scheme == "auto" and setup.spec.workers.max > 1
     return BuildInfo(
         num_train=setup.order.num_samples,
         num_eval=setup.num_eval,
@@ -70,4 +72,5 @@ def _describe(setup: Setup) -> BuildInfo:
         device_seconds=dict(measure_formats(setup.device)),
         node_id="",
         pid=os.getpid(),
+        schemes=dict(measure_schemes(setup.device)) if chooses else {},
     )

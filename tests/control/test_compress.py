@@ -1,0 +1,111 @@
+"""``communication: auto`` as the controller's turns carry it out: measured, tried, kept or taken back, watched."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.control.uneven_job import CostOf, LinkOf, UnevenJob
+from workers.control.compressing import REVIEW_S
+from workers.measures import SchemeCost
+from workers.plan import Exchange, Switch, TimelineKind
+
+BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
+TABLE = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
+
+
+def even(part: int) -> float:
+    return 0.1
+
+
+def slow(seconds: float) -> LinkOf:
+    """A link that takes so long for dense gradients, none of it hidden."""
+
+    def link(scheme: str) -> tuple[float, float]:
+        took_s = seconds * BYTES[scheme] / BYTES["none"]
+        return took_s, took_s
+
+    return link
+
+
+def job(link: LinkOf, *costs: CostOf, **spec: object) -> UnevenJob:
+    found = UnevenJob(*(costs or (even, even)), **spec)
+    found.schemes, found.link = TABLE, link
+    return found
+
+
+def test_a_slow_link_is_seen_another_scheme_tried_in_the_same_group_and_kept_as_it_pays() -> None:
+    found = job(slow(1.0))
+    first = found.desk.plan
+    assert first.exchange.scheme == "none"
+    found.run(60)
+    [plan] = found.plans[1:]
+    assert plan.exchange.scheme == "int4"
+    assert plan.exchange.why.startswith("auto: a step of 1.1 s waits 1 s for gradients; int4 instead of none")
+    assert (plan.switch, plan.generation, plan.worker_ids) == (Switch.AGREED, first.generation, first.worker_ids)
+    [row] = found.told(TimelineKind.EXCHANGE)
+    assert (row.actor, row.before, row.after) == (
+        "communication",
+        {"scheme": "none"},
+        {"scheme": "int4", "expected_gain": round(1.1 / (0.1 + 0.02 + 0.98 * 0.13), 3)},
+    )
+    [judged] = found.told(TimelineKind.PROBATION)
+    assert judged.after["is_kept"] is True
+    assert judged.after["gain"] == pytest.approx(1.1 / 0.23, rel=1e-3)
+    assert found.desk.state.compressing.why == f"With int4{judged.reason.removeprefix('with int4')}."
+
+
+def test_what_does_not_pay_is_taken_back_once_and_left_alone_until_the_link_is_slower() -> None:
+    factor = [1.0]
+
+    def no_matter_the_bytes(scheme: str) -> tuple[float, float]:
+        took_s = factor[0] * (0.1 if scheme == "none" else 0.12)
+        return took_s, took_s
+
+    found = job(no_matter_the_bytes).run(80)
+    assert [plan.exchange.scheme for plan in found.plans] == ["none", "int4", "none"]
+    [judged] = found.told(TimelineKind.PROBATION)
+    assert (judged.after["is_kept"], judged.reason[-12:]) == (False, "; taken back")
+    found.run(200)
+    assert len(found.plans) == 3
+    factor[0] = 4.0
+    found.run(60)
+    assert found.plans[3].exchange.scheme == "int4"
+
+
+def test_a_link_that_changes_moves_it_without_delay() -> None:
+    found = job(slow(0.001)).run(40)
+    assert [plan.exchange.scheme for plan in found.plans] == ["none"]
+    assert "travel as they are" in found.desk.state.compressing.why
+    found.link = slow(1.0)
+    found.run(40)
+    assert found.desk.now < REVIEW_S
+    assert found.plans[-1].exchange.scheme == "int4"
+
+
+@pytest.mark.parametrize(
+    ("spec", "scheme"),
+    [
+        ({"communication": "none"}, "none"),
+        ({"communication": {"scheme": "auto", "loss_class": "lossless"}}, "none"),
+        ({"communication": "bf16"}, "bf16"),
+    ],
+)
+def test_what_the_user_asked_for_stays(spec: dict[str, object], scheme: str) -> None:
+    found = job(slow(1.0), **spec).run(60)
+    assert {plan.exchange.scheme for plan in found.plans} == {scheme}
+
+
+def test_a_batch_by_goodput_is_not_made_too_rough_to_be_chosen_by() -> None:
+    batch = {"global_size": 128, "adapt": "goodput", "max_global_size": 128}
+    found = job(slow(1.0), batch=batch).run(80)
+    assert found.plans[-1].exchange.scheme == "int8"
+
+
+def test_the_scheme_outlives_its_group_and_is_weighed_anew_there() -> None:
+    found = job(slow(1.0)).run(60)
+    plan = found.desk.plan
+    assert plan.exchange == Exchange(scheme="int4", why=plan.exchange.why)
+    found.desk.turn(lost={plan.worker_ids[1]: "its process died"})
+    for _ in range(8):
+        found.desk.turn()
+    assert found.desk.plan.exchange.scheme == "int4"

@@ -1,0 +1,44 @@
+"""What a worker tells of schemes: their bytes as they are sent, and what it takes to encode and decode them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from workers.training.exchange.codecs import Bf16, Int4
+from workers.training.exchange.costs import measure_schemes
+from workers.training.exchange.registry import CODECS
+
+
+def test_every_format_is_told_with_its_bytes_and_no_random_number_is_drawn() -> None:
+    before = torch.get_rng_state()
+    told = measure_schemes(torch.device("cpu"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert set(told) == set(CODECS)
+    assert told["none"].seconds_a_million == 0.0
+    assert all(cost.seconds_a_million > 0.0 for name, cost in told.items() if name != "none")
+    per_value = {name: cost.bytes_a_value for name, cost in told.items()}
+    assert per_value == pytest.approx(
+        {"none": 4.0, "bf16": 2.0, "fp16": 2 + 1 / 64, "int8": 1 + 1 / 64, "int4": 0.515625}
+    )
+
+
+def noted(method: Callable[..., None], calls: list[str]) -> Callable[..., None]:
+    def called(*given: object) -> None:
+        calls.append(method.__name__)
+        method(*given)
+
+    return called
+
+
+def test_what_is_timed_is_one_encoding_and_two_decodings(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: dict[str, list[str]] = {"bf16": [], "int4": []}
+    for codec in (Bf16, Int4):
+        for name in ("encode", "decode"):
+            monkeypatch.setattr(codec, name, noted(getattr(codec, name), calls[codec.name]))
+    measure_schemes(torch.device("cpu"))
+    for told in calls.values():
+        assert told[:3] == ["encode", "decode", "decode"]
+        assert told.count("decode") == 2 * told.count("encode")

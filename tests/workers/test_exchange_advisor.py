@@ -1,0 +1,121 @@
+"""Which scheme an advisor takes: the best of its model, the gentlest of those alike, and none that is not worth it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.advisors import exchange
+from workers.advisors.exchange import ALIKE, LEAST_GAIN, SLOWER, Change, Keep, Link, Situation
+from workers.measures import SchemeCost
+
+BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
+COSTS = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
+seconds = st.floats(1e-4, 5.0)
+
+
+def situation(scheme: str = "none", exchange_s: float = 1.0, hidden_s: float = 0.0, step_s: float = 1.2) -> Situation:
+    """A link that takes ``exchange_s`` for one million dense values, of which backward hides ``hidden_s``."""
+    took_s = exchange_s * BYTES[scheme] / BYTES["none"]
+    link = Link(exchange_s=took_s, exposed_s=max(0.0, took_s - hidden_s))
+    allowed = tuple(BYTES)
+    return Situation(scheme=scheme, allowed=allowed, costs=COSTS, num_values=1_000_000, step_s=step_s, link=link)
+
+
+def test_a_slow_link_gets_the_fewest_bytes_and_is_told_what_that_is_expected_to_bring() -> None:
+    advice = exchange.advise(situation())
+    assert isinstance(advice, Change)
+    assert advice.scheme == "int4"
+    assert advice.expected_gain == pytest.approx(1.2 / (0.2 + 0.02 + 0.98 * 0.13))
+    assert advice.reason == (
+        "a step of 1.2 s waits 1 s for gradients; int4 instead of none is expected to make it 3.45 times as fast"
+    )
+
+
+def test_few_bytes_that_take_their_time_all_the_same_are_left_alone() -> None:
+    assert isinstance(exchange.advise(situation(exchange_s=0.02, step_s=0.03)), Keep)
+
+
+def test_a_link_that_is_faster_than_codecs_is_left_alone() -> None:
+    fast = replace(situation(exchange_s=0.1, step_s=0.2), num_values=6_000_000)
+    assert exchange.advise(fast) == Keep(
+        reason="Gradients travel as they are: a step of 200 ms waits 100 ms for gradients, and no other scheme is left "
+        "that may pay."
+    )
+    assert isinstance(exchange.advise(replace(fast, num_values=4_000_000)), Change)
+
+
+def test_what_backward_hides_anyway_is_not_compressed() -> None:
+    advice = exchange.advise(situation(exchange_s=0.1, hidden_s=0.1))
+    assert isinstance(advice, Keep)
+    assert "travel as they are" in advice.reason
+
+
+def test_of_schemes_that_are_as_fast_the_one_that_loses_least_is_taken() -> None:
+    hidden = situation(exchange_s=1.0, hidden_s=0.51)  # half of the bytes are hidden, and so is any less
+    advice = exchange.advise(hidden)
+    assert isinstance(advice, Change)
+    assert advice.scheme == "bf16"
+
+
+def test_a_codec_that_takes_longer_than_the_link_is_left_alone() -> None:
+    slow = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 2.0) for name, cost in COSTS.items()}
+    assert isinstance(exchange.advise(replace(situation(), costs=slow)), Keep)
+
+
+def test_a_link_that_has_become_fast_is_given_back_what_codecs_take() -> None:
+    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.05) for name, cost in COSTS.items()}
+    link = Link(exchange_s=0.05, exposed_s=0.05)  # nothing but the codec's own time
+    advice = exchange.advise(replace(situation("int4", step_s=0.25), costs=costs, link=link))
+    assert isinstance(advice, Change)
+    assert advice.scheme == "none"
+
+
+def test_what_did_not_pay_is_tried_again_only_over_a_slower_link() -> None:
+    refused = {"int4": 1.0}
+    advice = exchange.advise(replace(situation(), refused=refused))
+    assert isinstance(advice, Change)
+    assert advice.scheme == "int8"
+    slower = exchange.advise(replace(situation(exchange_s=1.05 * SLOWER), refused=refused))
+    assert isinstance(slower, Change)
+    assert slower.scheme == "int4"
+
+
+@given(
+    scheme=st.sampled_from(sorted(BYTES)),
+    took_s=seconds,
+    share=st.floats(0.0, 1.0),
+    rest_s=seconds,
+    codec_s=st.dictionaries(st.sampled_from(sorted(set(BYTES) - {"none"})), st.floats(0.0, 1.0)),
+    allowed=st.sets(st.sampled_from(sorted(BYTES))),
+)
+def test_the_choice_is_as_good_as_that_of_trying_all(
+    scheme: str, took_s: float, share: float, rest_s: float, codec_s: dict[str, float], allowed: set[str]
+) -> None:
+    costs = {name: replace(cost, seconds_a_million=codec_s.get(name, 0.0)) for name, cost in COSTS.items()}
+    names = tuple(name for name in BYTES if name in allowed | {"none", scheme})
+    told = Situation(
+        scheme=scheme,
+        allowed=names,
+        costs=costs,
+        num_values=1_000_000,
+        step_s=rest_s + share * took_s,
+        link=Link(exchange_s=took_s, exposed_s=share * took_s),
+    )
+    tried = exchange.candidates(told)
+    assert scheme in tried
+    assert set(tried) <= set(names)
+    all_s = {name: exchange.predict(told, name) for name in tried}
+    assert all_s[scheme] == pytest.approx(told.step_s)
+    advice = exchange.advise(told)
+    if isinstance(advice, Change):
+        assert all_s[advice.scheme] <= ALIKE * min(all_s.values())
+        assert all(all_s[other] > ALIKE * min(all_s.values()) for other in tried[: tried.index(advice.scheme)])
+        assert advice.expected_gain == pytest.approx(told.step_s / all_s[advice.scheme])
+        assert advice.expected_gain >= LEAST_GAIN
+    else:
+        best = next(name for name in tried if all_s[name] <= ALIKE * min(all_s.values()))
+        assert best == scheme or told.step_s < LEAST_GAIN * all_s[best]

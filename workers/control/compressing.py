@@ -1,0 +1,152 @@
+"""What a controller knows of its job's gradient exchange: what it took under the plan in force, and the trial. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from workers.advisors import exchange
+from workers.advisors.exchange import Link
+from workers.advisors.scaling import Rate, Verdict
+from workers.plan import Plan, PlanId, TimelineKind
+from workers.status import TimelineRow, WorkerStatus
+
+ACTOR = "communication"
+
+REVIEW_S = 300.0
+"""How often the scheme is looked at again; half as often with every change that did not pay."""
+
+MIN_RUNS = 3
+"""Runs of rounds under the plan in force that every member must have told before the scheme is looked at."""
+
+MAX_RUNS = 8
+
+SHIFT = 1.5
+"""An exchange that takes this many times as long, or as short, as when it was looked at is looked at without delay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """One worker's newest runs under a plan, as (exchange_s, exposed_s), and the number of the last."""
+
+    n: int = 0
+    plan_id: PlanId = PlanId(0, 0)
+    runs: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A scheme that is being measured under the plan ``plan_id``; ``rate`` is the speed of steps by the one before.
+
+    ``link`` is what an exchange took by that, ``link_s`` what the link would have taken of a dense one.
+    """
+
+    plan_id: PlanId
+    before: str
+    after: str
+    rate: Rate
+    expected_gain: float
+    link: Link
+    link_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compressing:
+    """Runs by worker id; when the scheme was reviewed, and what an exchange took then; the trial.
+
+    ``reviewed_s`` is the controller's monotonic clock, ``reviewed_at`` the generation and the batch at that time.
+    ``refused`` maps schemes that did not pay to what the link took then, ``why`` tells why the scheme stays.
+    """
+
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    reviewed_s: float = float("-inf")
+    reviewed_at: tuple[int, int] = (0, 0)
+    reviewed_link: Link | None = None
+    num_failed: int = 0
+    num_judged: int = 0
+    trial: Trial | None = None
+    refused: Mapping[str, float] = field(default_factory=dict)
+    why: str = ""
+
+
+def observe(known: Compressing, statuses: Iterable[WorkerStatus], worker_ids: Iterable[str]) -> Compressing:
+    """Fold in what workers tell, each run once; only these are still there."""
+    present = set(worker_ids)
+    heard = {i: one for i, one in known.heard.items() if i in present}
+    for status in statuses:
+        if status.loads and status.worker_id in present:
+            heard[status.worker_id] = _told(heard.get(status.worker_id, Heard()), status)
+    return known if heard == known.heard else replace(known, heard=heard)
+
+
+def _told(heard: Heard, status: WorkerStatus) -> Heard:
+    for load in status.loads:
+        if load.n > heard.n:
+            runs = heard.runs if load.plan_id == heard.plan_id else ()
+            runs = (*runs, (load.exchange_s, load.exposed_s))[-MAX_RUNS:]
+            heard = Heard(n=load.n, plan_id=load.plan_id, runs=runs)
+    return heard
+
+
+def link(known: Compressing, plan: Plan) -> Link | None:
+    """What an exchange took the member that waited least for it; None while one has not told enough under this plan."""
+    heard = [known.heard.get(worker_id, Heard()) for worker_id in plan.worker_ids]
+    if any(one.plan_id != plan.id or len(one.runs) < MIN_RUNS for one in heard):
+        return None
+    found = [
+        Link(exchange_s=median(took for took, _ in one.runs), exposed_s=median(waited for _, waited in one.runs))
+        for one in heard
+    ]
+    return min(found, key=lambda one: one.exposed_s)
+
+
+def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
+    """Whether to look at the scheme: in time, or where another group, another batch or another link asks for it."""
+    then = known.reviewed_link
+    if (plan.generation, plan.global_batch) != known.reviewed_at or then is None:
+        return True
+    low_s, high_s = sorted((then.exchange_s, now.exchange_s))
+    return high_s >= SHIFT * low_s or now_s - known.reviewed_s >= REVIEW_S * 2**known.num_failed
+
+
+def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compressing:
+    """Looked at just now."""
+    at = (plan.generation, plan.global_batch)
+    return replace(known, reviewed_s=now_s, reviewed_at=at, reviewed_link=now)
+
+
+def row_of(trial: Trial, now: Rate, verdict: Verdict) -> TimelineRow:
+    """What another scheme was found to bring; ``error`` is the standard error of the gain. Key, time, step are open."""
+    gain = f"{verdict.gain:.2f} times as fast as with {trial.before} (expected: {trial.expected_gain:.2f})"
+    told = f"with {trial.after} steps are {'' if verdict.is_kept else 'only '}{gain}"
+    return TimelineRow(
+        key="",
+        kind=TimelineKind.PROBATION,
+        time=0.0,
+        step=0,
+        actor=ACTOR,
+        reason=told if verdict.is_kept else f"{told}; taken back",
+        before={"scheme": trial.before, "samples_per_s": round(trial.rate.samples_per_s, 3)},
+        after={
+            "scheme": trial.after,
+            "samples_per_s": round(now.samples_per_s, 3),
+            "expected_gain": round(trial.expected_gain, 3),
+            "gain": round(verdict.gain, 3),
+            "error": round(verdict.gain * (trial.rate.error**2 + now.error**2) ** 0.5, 3),
+            "is_kept": verdict.is_kept,
+        },
+        cost_s=0.0,
+        steps_lost=0,
+    )
+
+
+def refuse(known: Compressing, trial: Trial) -> Compressing:
+    """The scheme on trial did not pay on such a link; what is seen next is that by the scheme before."""
+    refused = {**known.refused, trial.after: trial.link_s}
+    return replace(known, refused=refused, num_failed=known.num_failed + 1, reviewed_link=trial.link)
+
+
+def judge(known_rate: Rate | None, trial: Trial) -> Verdict | None:
+    """What the scheme on trial came to, None while it is open."""
+    return exchange.judge(trial.rate, known_rate)
