@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.benchmarks.exchange_auto import Auto
 from tests.benchmarks.links import PORT
 from workers.recipes.chargpt import Gpt, GptOptions
 from workers.training.exchange.gradients import GradientExchange
@@ -29,7 +30,7 @@ from workers.training.exchange.schemes import Scheme
 from workers.training.world import Seat, World
 
 OPTIONS = GptOptions(dim=256, layers=6, heads=4, context=64)
-WARM_UP = 3  # PowerSGD sends everything in its first two
+WARM_UP = 4  # PowerSGD sends everything in its first two; `auto` measures three, and warms up what it chose
 TIMEOUT_S = 300.0
 POWER_SGD = "ddp powersgd 4"
 RIVALS = ("ddp", "ddp bf16", POWER_SGD)
@@ -119,6 +120,12 @@ def ours(name: str, replay: Replay, world: World, racks: Sequence[int]) -> Calla
     return step
 
 
+def auto(replay: Replay, world: World) -> Callable[[], None]:
+    """A step of ``communication: auto``."""
+    exchange = GradientExchange([*replay.named_parameters()], 0)
+    return Auto(exchange, world, lambda: replay().backward()).step
+
+
 def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], None]]:
     """All of them, by name; each has its own parameters."""
     seat = Seat(group="bench", rank=given.rank, size=given.size, backend="gloo", device=torch.device("cpu"))
@@ -126,7 +133,8 @@ def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, 
     world.connect()
     steps = {name: rival(name, Replay(given.rank)) for name in RIVALS}
     names = [*SCHEMES, *(OVER_RACKS if max(given.racks) > 0 else ())]
-    return steps | {name: ours(name, Replay(given.rank), world, given.racks) for name in names}
+    steps |= {name: ours(name, Replay(given.rank), world, given.racks) for name in names}
+    return steps | {"auto": auto(Replay(given.rank), world)}
 
 
 def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], None]]) -> None:

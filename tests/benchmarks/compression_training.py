@@ -1,0 +1,168 @@
+"""A recipe trained by two ranks whose gradients travel by one scheme, from the same weights on the same samples."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import default_collate
+
+from tests.training.fake_store import FakeStore
+from workers.recipes import chargpt, digits
+from workers.task import TrainingTask
+from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.registry import SCHEMES, scheme_named
+from workers.training.exchange.residual import Residual
+from workers.training.exchange.schemes import Dense, InFlight, Scheme
+from workers.training.world import Seat, World
+
+NUM_RANKS = 2
+WARM_UP = 0.05
+NUM_EVALUATED = 256
+JOIN_S = 1800.0
+
+CONTROL = "signs"
+"""A scheme that must do worse, so that the measurement is seen to be able to tell."""
+
+RECIPES: dict[str, tuple[Callable[[dict[str, Any]], TrainingTask], dict[str, Any]]] = {
+    "digits": (digits.build, {}),
+    "chargpt": (
+        chargpt.build,
+        {"dim": 64, "layers": 2, "heads": 2, "context": 64, "max_bytes": 400_000},
+    ),
+}
+RATES = {("digits", "adamw"): 1e-3, ("digits", "sgd"): 0.05, ("chargpt", "adamw"): 3e-3, ("chargpt", "sgd"): 0.3}
+BATCHES = {"digits": 64, "chargpt": 16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One run but for its scheme; ``optimizer`` is ``adamw`` or ``sgd`` (with momentum 0.9)."""
+
+    recipe: str
+    optimizer: str
+    steps: int
+    seed: int
+
+
+class Signs(Dense):
+    """Of each bucket the signs times their mean size, and what is lost is lost."""
+
+    name = CONTROL
+
+    def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
+        gradients = flat[:num_gradients]
+        gradients.copy_(gradients.sign() * gradients.abs().mean())
+        return super().start(number, flat, num_gradients, world)
+
+
+def schemes() -> list[str]:
+    """All that are built but for the one to compare with, and the control."""
+    return [*(name for name in SCHEMES if name != "none"), CONTROL]
+
+
+def train(setting: Setting, scheme: str) -> float:
+    """The evaluation loss at the end. Raises what a rank raised."""
+    store, ends = FakeStore(), [math.nan] * NUM_RANKS
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            ends[rank] = _Rank(setting, scheme, rank, store).train()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(NUM_RANKS)]
+    # One after the other: what builds a model draws from the process's generator.
+    _seeded.acquire()
+    for thread in threads:
+        thread.start()
+    _seeded.release()
+    for thread in threads:
+        thread.join(JOIN_S)
+    if errors:
+        raise errors[0]
+    assert len(set(ends)) == 1, f"replicas differ: {ends}"
+    return ends[0]
+
+
+_seeded = threading.Lock()
+
+
+class _Rank:
+    def __init__(self, setting: Setting, scheme: str, rank: int, store: FakeStore) -> None:
+        build, config = RECIPES[setting.recipe]
+        with _seeded:
+            torch.manual_seed(setting.seed)
+            self._task = build(config)
+        self._setting, self._rank = setting, rank
+        self._world = World(
+            Seat(group="1/1", rank=rank, size=NUM_RANKS, backend="gloo", device=torch.device("cpu")), store
+        )
+        self._world.connect()
+        self._residual = Residual()
+        self._scheme: Scheme = Signs(self._residual) if scheme == CONTROL else scheme_named(scheme, self._residual)
+        self._optimizer = _optimizer(setting, self._task.model)
+        self._exchange = GradientExchange([*self._task.model.named_parameters()], 0)
+        self._exchange.join(self._world, self._scheme)
+
+    def train(self) -> float:
+        try:
+            for step, indexes in enumerate(self._batches()):
+                self._step(step, indexes)
+            return self._evaluated()
+        finally:
+            self._world.leave()
+
+    def _batches(self) -> Iterator[Sequence[int]]:
+        """This rank's half of each batch."""
+        generator = torch.Generator().manual_seed(self._setting.seed)
+        size, num = BATCHES[self._setting.recipe], len(self._task.train_data)
+        for _ in range(self._setting.steps):
+            batch = torch.randint(num, (size,), generator=generator).tolist()
+            yield batch[self._rank :: NUM_RANKS]
+
+    def _step(self, step: int, indexes: Sequence[int]) -> None:
+        setting, exchange = self._setting, self._exchange
+        for group in self._optimizer.param_groups:
+            group["lr"] = RATES[setting.recipe, setting.optimizer] * _share(step / setting.steps)
+        exchange.clear()
+        exchange.arm(lambda: None)
+        loss = self._task.loss(self._task.model, default_collate([self._task.train_data[i] for i in indexes]))
+        assert isinstance(loss, torch.Tensor)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+        exchange.finish(lambda: None)
+        exchange.scale(1.0 / NUM_RANKS)
+        self._optimizer.step()
+        for staged in (self._residual, *self._scheme.staged):
+            staged.commit()
+
+    @torch.no_grad()
+    def _evaluated(self) -> float:
+        data = self._task.eval_data
+        assert data is not None
+        samples = [data[i] for i in range(min(NUM_EVALUATED, len(data)))]
+        self._task.model.eval()
+        loss = self._task.loss(self._task.model, default_collate(samples))
+        assert isinstance(loss, torch.Tensor)
+        return loss.item()
+
+
+def _optimizer(setting: Setting, model: nn.Module) -> torch.optim.Optimizer:
+    lr = RATES[setting.recipe, setting.optimizer]
+    if setting.optimizer == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    return torch.optim.AdamW(model.parameters(), lr=lr)
+
+
+def _share(progress: float) -> float:
+    """Of the rate: warmed up, then a cosine to a tenth."""
+    if progress < WARM_UP:
+        return (progress + 1e-3) / WARM_UP
+    done = (progress - WARM_UP) / (1.0 - WARM_UP)
+    return 0.1 + 0.45 * (1.0 + math.cos(math.pi * done))
