@@ -277,7 +277,8 @@ def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
     if is_mapping and asked.loss_class == "lossless" and across not in (None, "none"):
         told = f"lossless allows none, and across is {across!r:.80}; use near_lossless, or across: none"
         found.append(FieldProblem("/communication/options/across", told))
-    rough = next((name for name in (scheme, across) if name in BLURRING), None)
+    named = [name for name in (scheme, across) if isinstance(name, str)]
+    rough = next((name for name in named if name in BLURRING), None)
     if rough is not None and spec.batch.adapt == "goodput":
         told = f"goodput needs the gradient noise scale, which gradients by {rough} are too rough for; use int8 there"
         found.append(FieldProblem("/communication", told))
@@ -291,6 +292,12 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
     rows: list[tuple[bool, str, object, str]] = [
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
+        (
+            scheme == "auto" and spec.exchange.loss_class == "lossy",
+            "/communication/loss_class",
+            "lossy with auto",
+            "near_lossless, or name the scheme",
+        ),
         (scheme not in BUILT_SCHEMES, "/communication", scheme, f"one of {', '.join(BUILT_SCHEMES)}"),
         (spread.data != "auto", "/parallelism/data", spread.data, "auto, and `workers` for the number of replicas"),
         (spread.tensor != 1, "/parallelism/tensor", spread.tensor, "1"),

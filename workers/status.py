@@ -71,7 +71,7 @@ class BuildInfo:
 
     ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
     worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
-    by name, where ``communication`` is to be chosen by that.
+    by name, where ``communication`` is to be chosen by that; ``num_trained`` are the parameters whose gradients travel.
     """
 
     num_train: int
@@ -83,6 +83,7 @@ class BuildInfo:
     node_id: str
     pid: int
     schemes: Mapping[str, SchemeCost] = field(default_factory=dict)
+    num_trained: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -268,7 +268,7 @@ def test_a_job_begins_with_the_weights_of_the_one_that_it_names(jobs: Jobs, tmp_
     precision, exchange = start["after"]["precision"], start["after"]["communication"]
     assert precision["why"].startswith(f"auto: {precision['format']}, ")
     assert "measured" in precision["why"]
-    assert (exchange["scheme"], exchange["why"].startswith("auto: no scheme")) == ("none", True)
+    assert (exchange["scheme"], exchange["why"].startswith("auto: as they are")) == ("none", True)
     assert f"with the weights of the latest checkpoint of job {jobs.id_of('first')}" in start["reason"]
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tests.control.desk import build_info
 from workers.errors import Failure, Reason, StaleTermError
-from workers.measures import RankLoad
+from workers.measures import RankLoad, SchemeCost
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
 from workers.run_settings import Donor
-from workers.status import Phase, RoundRecord, StopCause, StopReport, WorkerStatus
+from workers.status import BuildInfo, Phase, RoundRecord, StopCause, StopReport, WorkerStatus
 from workers.training.boundary import (
     Agreement,
     count,
@@ -27,6 +27,13 @@ from workers.training.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from tests.control.simulation import World
+
+
+SCHEME_COSTS = {
+    "none": SchemeCost(bytes_a_value=4.0, seconds_a_million=0.0),
+    "int8": SchemeCost(bytes_a_value=1.0, seconds_a_million=0.001),
+    "int4": SchemeCost(bytes_a_value=0.5, seconds_a_million=0.002),
+}
 
 
 @dataclass
@@ -113,7 +120,7 @@ class SimWorker:
             is_finished=self.is_finished,
             stop=self.stop,
             checkpoints=tuple(c for c, _ in self.world.storage if c.path.startswith(self.id + "/")),
-            build=replace(build_info(), total_samples=self.world.num_rounds * 8) if self.world.is_uneven else None,
+            build=self._built() if self.world.tells_speeds else None,
             loads=self.loads,
             records=self.records,
         )
@@ -232,7 +239,7 @@ class SimWorker:
             self.round += 1
             token = self.world.token(self, group, self.held.plan)
             self.history += (token,)
-            if self.world.is_uneven:
+            if self.world.tells_speeds:
                 self._tell(self.held.plan)
             until = self.held.plan.until
             self.stands_at = until if until is not None and self.round * 8 - 8 < until <= self.round * 8 else None
@@ -250,12 +257,31 @@ class SimWorker:
                 self.world.save(self, is_final=False)
             self.to(self._onward(plan))
 
+    def _built(self) -> BuildInfo:
+        schemes = SCHEME_COSTS if self.world.has_slow_link else {}
+        return replace(build_info(), total_samples=self.world.num_rounds * 8, num_trained=1_000_000, schemes=schemes)
+
+    def _link_s(self, scheme: str) -> float:
+        """Fewer bytes help now and then, and now and then they do not."""
+        assert self.round is not None
+        pays = zlib.crc32(f"link {self.round // 9}".encode()) % 2 == 0
+        return (0.0 if not self.world.has_slow_link else 0.5) if scheme == "none" else 0.05 if pays else 0.6
+
     def _tell(self, plan: Plan) -> None:
         """What the round cost this worker, and what it took all of them: one is four times as slow as another."""
         assert self.round is not None
-        slowness = 1 + zlib.crc32(f"{self.id} {self.round // 9}".encode()) % 4
+        slowness = 1 if self.world.has_slow_link else 1 + zlib.crc32(f"{self.id} {self.round // 9}".encode()) % 4
         part, n = plan.parts[self.id], self.loads[-1].n + 1 if self.loads else 1
-        load = RankLoad(n=n, plan_id=plan.id, samples=part, num_rounds=3, seconds=part * slowness / 1000)
+        link_s = self._link_s(plan.exchange.scheme)
+        load = RankLoad(
+            n=n,
+            plan_id=plan.id,
+            samples=part,
+            num_rounds=3,
+            seconds=part * slowness / 1000,
+            exchange_s=link_s,
+            exposed_s=link_s,
+        )
         record = RoundRecord(
             lineage=self.lineage or 0,
             round=self.round,
@@ -264,7 +290,7 @@ class SimWorker:
             cursor=self.round * 8,
             samples=8,
             time=self.world.now,
-            values={"step_s": max(plan.parts.values()) * slowness / 1000, "workers": float(plan.num_members)},
+            values={"step_s": max(plan.parts.values()) * slowness / 1000 + link_s, "workers": float(plan.num_members)},
         )
         self.loads, self.records = (*self.loads, load)[-6:], (record,)
 

@@ -4,7 +4,8 @@ Workers step through phases as the trainer does; a collective completes when eve
 group has contributed, but each member learns of it in a step of its own, so a loss in between
 leaves some with the commit and some without. Messages are delayed, reordered and lost. State is
 reduced to its history: one token a committed round, the same for all who committed it together.
-Where workers are ``is_uneven``, they tell of speeds that change now and then.
+Where workers are ``is_uneven``, they tell of speeds that change now and then; where it ``has_slow_link``, of exchanges
+that take long, which other schemes make shorter or not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.control.simulated_controller import SimController
 from tests.control.simulated_faults import Fault, is_moment, strike
 from tests.control.simulated_worker import Group, SimWorker
 from workers.assignment import JobKey
-from workers.control import sharing
+from workers.control import compressing, sharing
 from workers.control.decisions import ControllerState, ControlSettings
 from workers.control.turn import begin
 from workers.plan import Plan, TimelineKind
@@ -78,8 +79,14 @@ class World:
     out_of_reach: set[str] = field(default_factory=set)
     cut_until: float = 0.0
     is_uneven: bool = False
+    has_slow_link: bool = False
     shared: set[object] = field(default_factory=set)
     relieved: set[object] = field(default_factory=set)
+    compressed: set[object] = field(default_factory=set)
+
+    @property
+    def tells_speeds(self) -> bool:
+        return self.is_uneven or self.has_slow_link
 
     # --- records of what must hold -------------------------------------------------------------
 
@@ -90,6 +97,8 @@ class World:
             assert self.controller.knows(plan), f"{worker.id} trained under {plan.id} in term {self.term}"
         if plan.cause.actor == sharing.ACTOR:
             (self.relieved if plan.cause.kind is TimelineKind.WORKER_JOINED else self.shared).add(plan.id)
+        if plan.cause.actor == compressing.ACTOR:
+            self.compressed.add(plan.id)
         key = (group.plan.id, worker.round)
         seen = self.plans.setdefault(key, plan.id)
         assert seen == plan.id, f"two plans {seen} and {plan.id} in round {worker.round}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.control.uneven_job import CostOf, LinkOf, UnevenJob
+from workers.control import compress
 from workers.control.compressing import REVIEW_S
 from workers.measures import SchemeCost
 from workers.plan import Exchange, Switch, TimelineKind
+from workers.status import Phase, StopCause
 
 BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
 TABLE = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
@@ -15,6 +19,10 @@ TABLE = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in
 
 def even(part: int) -> float:
     return 0.1
+
+
+def even_work(part: int) -> float:
+    return 0.8 * part / 128
 
 
 def slow(seconds: float) -> LinkOf:
@@ -109,3 +117,79 @@ def test_the_scheme_outlives_its_group_and_is_weighed_anew_there() -> None:
     for _ in range(8):
         found.desk.turn()
     assert found.desk.plan.exchange.scheme == "int4"
+
+
+def on_trial(found: UnevenJob) -> UnevenJob:
+    """Train on until a scheme is being measured."""
+    while found.desk.state.compressing.trial is None:
+        found.run(1)
+    return found.run(4)
+
+
+def no_gain(scheme: str) -> tuple[float, float]:
+    took_s = 0.1 if scheme == "none" else 0.12
+    return took_s, took_s
+
+
+def test_a_checkpoint_in_mid_trial_does_not_spare_a_scheme_its_verdict() -> None:
+    found = on_trial(job(no_gain))
+    found.desk.direction = replace(found.desk.direction, saves=1)
+    found.run(60)
+    [judged] = found.told(TimelineKind.PROBATION)
+    assert judged.after["is_kept"] is False
+    assert found.desk.plan.exchange.scheme == "none"
+
+
+def test_a_worker_that_changes_its_speed_in_mid_trial_decides_nothing_about_the_scheme() -> None:
+    found = on_trial(job(slow(1.0)))
+    found.costs["1.1"] = found.costs["1.2"] = lambda part: 1.2
+    found.run(40)
+    assert found.desk.state.compressing.refused == {}
+    assert [plan.exchange.scheme for plan in found.plans][:3] == ["none", "int4", "none"]
+    assert found.run(60).desk.plan.exchange.scheme == "int4"
+
+
+def test_a_scheme_with_which_a_group_broke_is_left_at_once_and_not_tried_again() -> None:
+    found = on_trial(job(slow(1.0)))
+    desk = found.desk
+    assert desk.plan.exchange.scheme == "int4"
+    desk.stop("1.2", StopCause.PEER)
+    desk.turn(lost={"1.1": "out of memory"})
+    desk.turn()
+    assert desk.plan.exchange.scheme == "none"
+    desk.train("1.2", round=found.round)
+    desk.turn()
+    assert (desk.state.compressing.trial, desk.state.compressing.barred) == (None, {"int4"})
+    assert "int4" not in compress.allowed(desk.state)
+
+
+def test_another_size_ends_a_trial_and_may_be_weighed_by_its_speed() -> None:
+    found = on_trial(job(slow(1.0)))
+    desk = found.desk
+    desk.direction = replace(desk.direction, num_workers=1)
+    for _ in range(4):
+        desk.turn(after_s=1.0)
+    desk.train("1.1", round=found.round)
+    desk.turn()
+    known = desk.state.compressing
+    assert (desk.plan.num_members, known.trial, known.barred) == (1, None, frozenset())
+    assert desk.plan.exchange.scheme == "none"
+
+
+def test_growth_is_judged_by_the_scheme_that_the_larger_group_needs() -> None:
+    found = job(slow(1.0), even_work).run(20)
+    desk = found.desk
+    desk.direction = replace(desk.direction, num_offered=2)
+    found.link = slow(0.0)
+    while desk.state.sizing.ask is None:
+        found.run(1)
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    desk.say("1.2", Phase.READY, build=found.built("1.2"))
+    desk.turn()
+    found.link = slow(1.0)
+    found.join("1.2", even_work)
+    found.run(80)
+    [tried, sized] = found.told(TimelineKind.PROBATION)
+    assert (tried.actor, tried.after["is_kept"]) == ("communication", True)
+    assert (sized.actor, sized.after["is_kept"]) == ("scaling", True)

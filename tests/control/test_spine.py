@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.control.simulated_faults import TARGETED, Fault
 from tests.control.simulation import World
 from workers.advisors import scaling, shares
-from workers.control import balance, relieve, sharing
+from workers.control import balance, compressing, relieve, sharing
 from workers.control.regroup import MAX_LAUNCHES
 from workers.status import Outcome
 
@@ -79,6 +79,8 @@ def often_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance, "LEAST_STEPS", 1)
     monkeypatch.setattr(sharing, "MIN_LOADS", 1)
     monkeypatch.setattr(sharing, "REVIEW_S", 1.0)
+    monkeypatch.setattr(compressing, "MIN_RUNS", 1)
+    monkeypatch.setattr(compressing, "REVIEW_S", 1.0)
     monkeypatch.setattr(scaling, "MIN_STEPS", 1)
     monkeypatch.setattr(scaling, "JUDGE_STEPS", 2)
 
@@ -110,6 +112,27 @@ def test_parts_that_change_again_and_again_cost_no_step(
         num_relieved += len(world.relieved)
     assert num_shared >= 5
     assert (num_relieved >= 5) is is_relieved
+
+
+@pytest.mark.usefixtures("often_shared")
+@pytest.mark.parametrize("fault", sorted(DEADLY | {Fault.KILL_CONTROLLER, Fault.USER_ERROR}))
+def test_schemes_that_change_again_and_again_cost_no_step(fault: Fault) -> None:
+    num_compressed = 0
+    for seed in range(12):
+        world = World(
+            rng=random.Random(seed),
+            num_rounds=NUM_ROUNDS,
+            workers_range=(2, 4),
+            want=2 + seed % 3,
+            faults=[Fault.SCALE, fault] * 3,
+            has_slow_link=True,
+        )
+        world.run(max_ticks=20_000)
+        assert world.outcome is Outcome.SUCCEEDED
+        assert_whole(world)
+        assert world.was_empty or len(world.tokens) <= NUM_ROUNDS + world.num_deaths
+        num_compressed += len(world.compressed)
+    assert num_compressed >= 5
 
 
 @pytest.mark.parametrize("fault", [Fault.SCALE, Fault.CUT_RENDEZVOUS, Fault.CUT_OFF, Fault.KILL_ALL])

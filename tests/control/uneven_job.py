@@ -95,7 +95,7 @@ class UnevenJob:
         node_id = self.node_ids.get(worker_id, "n")
         return replace(
             build_info(),
-            num_parameters=1_000_000,
+            num_trained=1_000_000,
             total_samples=100_000 * BATCH,
             node_id=node_id,
             schemes=self.schemes,

@@ -84,6 +84,13 @@ def test_what_did_not_pay_is_tried_again_only_over_a_slower_link() -> None:
     assert slower.scheme == "int4"
 
 
+def test_what_did_not_pay_where_the_link_took_nothing_is_not_tried_again() -> None:
+    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.05) for name, cost in COSTS.items()}
+    link = Link(exchange_s=0.05, exposed_s=0.05)
+    told = replace(situation("int4", step_s=0.25), costs=costs, link=link, refused=dict.fromkeys(BYTES, 0.0))
+    assert isinstance(exchange.advise(told), Keep)
+
+
 @given(
     scheme=st.sampled_from(sorted(BYTES)),
     took_s=seconds,

@@ -187,6 +187,11 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
             "must be 'none', 'bf16', 'fp16', 'int8' or 'int4' (seen: 'int5')",
         ),
         (
+            {"communication": {"scheme": "bf16", "options": {"across": ["int4"]}}},
+            "/communication/options/across",
+            "must be 'none', 'bf16', 'fp16', 'int8' or 'int4'",
+        ),
+        (
             {"communication": {"scheme": "auto", "options": {"across": "int4"}}},
             "/communication/options/across",
             "auto takes no options; leave it out",

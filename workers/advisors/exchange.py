@@ -140,7 +140,8 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
     refused_s, is_known = situation.refused.get(scheme), scheme in situation.costs
     is_fast = _bytes(situation, situation.scheme) >= FAST_BYTES_PER_S * _carried_s(situation)
     is_needed = scheme == DENSE or not is_fast
-    return is_known and is_needed and (refused_s is None or link_s(situation) >= SLOWER * refused_s)
+    is_slower = refused_s is not None and link_s(situation) > SLOWER * refused_s
+    return is_known and is_needed and (refused_s is None or is_slower)
 
 
 def _carried_s(situation: Situation) -> float:

@@ -81,6 +81,11 @@ class Adapting:
     why: str = ""
 
 
+def forgotten(known: Adapting) -> Adapting:
+    """Without what steps took so far: something else than the batch has made them faster."""
+    return replace(known, memory={}, samples_per_s=(), num_seen=0, reviewed=0)
+
+
 def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> Adapting:
     """Fold records in, each once; the job's workers are on ``num_nodes`` nodes."""
     for record in sorted(records, key=lambda r: r.key):

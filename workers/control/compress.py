@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.advisors import exchange
+from workers.advisors import exchange, scaling
 from workers.advisors.exchange import DENSE, Change, Link, Situation
-from workers.control import balance, compressing, membership, planning, sharing
+from workers.control import adapting, balance, compressing, membership, planning, sharing
 from workers.control.compressing import ACTOR, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.exchange_options import BLURRING
@@ -17,6 +17,9 @@ from workers.plan import Cause, Exchange, Goal, Plan, Switch, TimelineKind
 SCHEMES = (DENSE, "bf16", "fp16", "int8", "int4")
 """What may be chosen, the one that loses least first."""
 
+MOST_RUNS = 2 * compressing.MIN_RUNS
+"""Runs of rounds within which an exchange should be measured; a job that is too unsteady for it must not wait on."""
+
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 
@@ -25,6 +28,8 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
     if state.spec.exchange.scheme != "auto":
         return state
     known = compressing.observe(state.compressing, inputs.statuses.values(), state.workers)
+    if state.plan is not None:
+        known = compressing.followed(known, state.plan, sharing.num_shifts(state.sharing, state.plan))
     return state if known is state.compressing else replace(state, compressing=known)
 
 
@@ -32,30 +37,59 @@ def allowed(state: ControllerState) -> tuple[str, ...]:
     """The schemes that the job may use, by the class of loss that it allows and what its batch is chosen by."""
     if state.spec.exchange.loss_class == "lossless":
         return (DENSE,)
-    adapts = state.spec.batch.adapt == "goodput"
-    return tuple(scheme for scheme in SCHEMES if not (adapts and scheme in BLURRING))
+    barred = state.compressing.barred | (BLURRING if state.spec.batch.adapt == "goodput" else frozenset())
+    return tuple(scheme for scheme in SCHEMES if scheme not in barred)
+
+
+def is_weighing(state: ControllerState, plan: Plan) -> bool:
+    """Whether the scheme of this group is still to be found, or on trial: how fast it is tells little of it.
+
+    Only for as long as what is missing may still be told, as with the parts.
+    """
+    known = state.compressing
+    if known.trial is not None or state.spec.exchange.scheme != "auto":
+        return known.trial is not None
+    if plan.num_members < 2 or not balance.is_long(state, plan) or known.reviewed_at[0] == plan.generation:
+        return False
+    heard = [known.heard[i] for i in plan.worker_ids if i in known.heard]
+    runs = [len(one.runs) if one.plan_id == plan.id else 0 for one in heard]
+    return bool(runs) and max(runs) < MOST_RUNS
 
 
 def compress(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
     """Judge the scheme on trial, or look at it where it is time; after all other advisors, so all else is at rest."""
     plan = state.plan
-    if state.spec.exchange.scheme != "auto" or plan is None or plan.goal is not Goal.TRAIN or plan.num_members < 2:
+    if state.spec.exchange.scheme != "auto" or plan is None or plan.goal is not Goal.TRAIN:
         return None
+    known = state.compressing
     is_done = any(s.is_finished for s in membership.statuses(state))
     if is_done or not membership.is_settled(state, plan) or planning.member_source(state) is None:
         return None
-    trial = state.compressing.trial
-    if trial is not None:
-        return _tried(state, inputs, plan, trial, now_s)
-    is_measured = state.adapting.trial is not None or state.sizing.ask is not None or balance.is_weighing(state, plan)
+    if known.trial is not None:
+        return _tried(state, inputs, plan, known.trial, now_s)
+    if known.unjudged is not None:
+        return _returned(state, inputs, plan, known.unjudged)
+    is_measured = state.adapting.trial is not None or balance.is_weighing(state, plan) or plan.num_members < 2
     return None if is_measured else _reviewed(state, inputs, plan, now_s)
+
+
+def _returned(state: ControllerState, inputs: Inputs, plan: Plan, scheme: str) -> Turned:
+    """Back to the scheme before a trial that was cut short: what is not judged is not kept."""
+    state = replace(state, compressing=replace(state.compressing, unjudged=None))
+    if plan.exchange.scheme == scheme:
+        return state, ()
+    reason = f"{scheme} again: something else changed before {plan.exchange.scheme} was judged"
+    state, note = _issue(state, inputs, plan, scheme, reason)
+    return state, (note,)
 
 
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) -> Turned | None:
     known, link = state.compressing, compressing.link(state.compressing, plan)
     rate = sharing.rate(state.sharing, plan.id, sharing.NUM_BEFORE)
     is_long = balance.is_long(state, plan)
-    if link is None or rate is None or not is_long or not compressing.is_due(known, plan, link, now_s):
+    if link is None or rate is None or rate.num_steps < scaling.MIN_STEPS or not is_long:
+        return None
+    if not compressing.is_due(known, plan, link, now_s):
         return None
     known = compressing.reviewed(known, plan, link, now_s)
     if plan.generation != state.compressing.reviewed_at[0]:
@@ -71,6 +105,8 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     assert state.plan is not None
     trial = Trial(
         plan_id=state.plan.id,
+        place=compressing.place_of(plan),
+        num_shifts=sharing.num_shifts(state.sharing, plan),
         before=plan.exchange.scheme,
         after=advice.scheme,
         rate=rate,
@@ -96,7 +132,7 @@ def _situation(state: ControllerState, plan: Plan, link: Link, step_s: float) ->
         scheme=plan.exchange.scheme,
         allowed=allowed(state),
         costs=costs,
-        num_values=max(build.num_parameters for build in builds if build is not None),
+        num_values=max(build.num_trained for build in builds if build is not None),
         step_s=step_s,
         link=link,
         refused=state.compressing.refused,
@@ -104,14 +140,14 @@ def _situation(state: ControllerState, plan: Plan, link: Link, step_s: float) ->
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now_s: float) -> Turned | None:
-    """What a scheme on trial came to; another plan ends the trial, and what the scheme is worth is asked anew."""
+    """What a scheme on trial came to."""
     known = state.compressing
-    if plan.id != trial.plan_id:
-        return replace(state, compressing=replace(known, trial=None, reviewed_link=None)), ()
     now, link = sharing.rate(state.sharing, plan.id), compressing.link(known, plan)
     verdict = compressing.judge(now, trial)
     if verdict is None or now is None or link is None:
         return None
+    if sharing.standing(state.sharing, plan) is None and now.num_steps < scaling.MAX_JUDGE_STEPS:
+        return None  # somebody's own speed may be changing
     known = compressing.reviewed(replace(known, trial=None, num_judged=known.num_judged + 1), plan, link, now_s)
     row = replace(
         compressing.row_of(trial, now, verdict),
@@ -120,7 +156,11 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         step=planning.progress_step(state),
     )
     if verdict.is_kept:
-        return replace(state, compressing=replace(known, num_failed=0, why=f"{_sentence(row.reason)}")), (Note(row),)
+        known = replace(known, num_failed=0, why=_sentence(row.reason))
+        # How fast other sizes and batches were with the scheme before tells nothing of them now.
+        sizing = replace(state.sizing, memory={n: m for n, m in state.sizing.memory.items() if n == plan.num_members})
+        batches = adapting.forgotten(state.adapting)
+        return replace(state, compressing=known, sizing=sizing, adapting=batches), (Note(row),)
     state = replace(state, compressing=replace(compressing.refuse(known, trial), why=_sentence(row.reason)))
     state, note = _issue(state, inputs, plan, trial.before, row.reason)
     return state, (Note(row), note)

@@ -9,7 +9,7 @@ from statistics import median
 from workers.advisors import exchange
 from workers.advisors.exchange import Link
 from workers.advisors.scaling import Rate, Verdict
-from workers.plan import Plan, PlanId, TimelineKind
+from workers.plan import Exchange, Plan, PlanId, TimelineKind
 from workers.status import TimelineRow, WorkerStatus
 
 ACTOR = "communication"
@@ -39,10 +39,13 @@ class Heard:
 class Trial:
     """A scheme that is being measured under the plan ``plan_id``; ``rate`` is the speed of steps by the one before.
 
-    ``link`` is what an exchange took by that, ``link_s`` what the link would have taken of a dense one.
+    ``link`` is what an exchange took by that, ``link_s`` what the link would have taken of a dense one. It is of a
+    group's ``place``, its generation and its batch, while nobody changes its speed (``num_shifts``).
     """
 
     plan_id: PlanId
+    place: tuple[int, int]
+    num_shifts: int
     before: str
     after: str
     rate: Rate
@@ -56,7 +59,9 @@ class Compressing:
     """Runs by worker id; when the scheme was reviewed, and what an exchange took then; the trial.
 
     ``reviewed_s`` is the controller's monotonic clock, ``reviewed_at`` the generation and the batch at that time.
-    ``refused`` maps schemes that did not pay to what the link took then, ``why`` tells why the scheme stays.
+    ``refused`` maps schemes that did not pay to what the link took then; ``barred`` are those with which a group
+    broke before they were judged. ``unjudged`` is the scheme to go back to where a trial was cut short. ``why`` tells
+    why the scheme stays.
     """
 
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -67,6 +72,8 @@ class Compressing:
     num_judged: int = 0
     trial: Trial | None = None
     refused: Mapping[str, float] = field(default_factory=dict)
+    barred: frozenset[str] = frozenset()
+    unjudged: str | None = None
     why: str = ""
 
 
@@ -101,10 +108,38 @@ def link(known: Compressing, plan: Plan) -> Link | None:
     return min(found, key=lambda one: one.exposed_s)
 
 
+def place_of(plan: Plan) -> tuple[int, int]:
+    """Within which steps can be compared."""
+    return plan.generation, plan.global_batch
+
+
+def followed(known: Compressing, plan: Plan, num_shifts: int) -> Compressing:
+    """With the trial as the latest plan leaves it: it goes on where nothing changed that its steps are measured by.
+
+    A scheme with which a group broke is not tried again: memory may have run out for it.
+    """
+    trial = known.trial
+    if trial is None or (plan.id, num_shifts) == (trial.plan_id, trial.num_shifts):
+        return known
+    is_alike = (place_of(plan), plan.exchange.scheme, num_shifts) == (trial.place, trial.after, trial.num_shifts)
+    if is_alike:
+        return replace(known, trial=replace(trial, plan_id=plan.id))
+    is_broken = plan.generation != trial.place[0] and plan.cause.kind is not TimelineKind.RESIZE
+    barred = known.barred | {trial.after} if is_broken else known.barred
+    return replace(known, trial=None, unjudged=trial.before, reviewed_link=None, barred=barred)
+
+
+def retreat(known: Compressing) -> Exchange | None:
+    """What a new group begins with where the scheme in force was not judged yet: the one before."""
+    scheme = known.unjudged if known.trial is None else known.trial.before
+    told = "auto: another scheme was on trial when its group ended"
+    return None if scheme is None else Exchange(scheme=scheme, why=told)
+
+
 def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
     """Whether to look at the scheme: in time, or where another group, another batch or another link asks for it."""
     then = known.reviewed_link
-    if (plan.generation, plan.global_batch) != known.reviewed_at or then is None:
+    if place_of(plan) != known.reviewed_at or then is None:
         return True
     low_s, high_s = sorted((then.exchange_s, now.exchange_s))
     return high_s >= SHIFT * low_s or now_s - known.reviewed_s >= REVIEW_S * 2**known.num_failed
@@ -112,8 +147,7 @@ def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
 
 def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compressing:
     """Looked at just now."""
-    at = (plan.generation, plan.global_batch)
-    return replace(known, reviewed_s=now_s, reviewed_at=at, reviewed_link=now)
+    return replace(known, reviewed_s=now_s, reviewed_at=place_of(plan), reviewed_link=now)
 
 
 def row_of(trial: Trial, now: Rate, verdict: Verdict) -> TimelineRow:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workers.advisors import precision as precision_advisor
-from workers.control import membership, sizing
+from workers.control import compressing, membership, sizing
 from workers.control.costs import donor_of, tuning_of
 from workers.control.decisions import ControllerState, Inputs, Note
 from workers.exchange_options import filled
@@ -62,8 +62,9 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     wish = inputs.direction.settings if base is None else draft.settings
     if base is not None and draft.global_batch is not None:
         base = _rebatched(state, base, draft.global_batch)
-    if base is not None and draft.exchange is not None:
-        base = replace(base, exchange=draft.exchange)
+    exchange = compressing.retreat(state.compressing) if draft.is_new_group else draft.exchange
+    if base is not None and exchange is not None:
+        base = replace(base, exchange=exchange)
     sections = _tuned(state, base, wish) if base else _ordered(_first_sections(state, draft.members), wish)
     saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(

@@ -39,7 +39,7 @@ from workers.control.decisions import (
     Note,
     SupersedeGroup,
 )
-from workers.plan import TimelineKind
+from workers.plan import Plan, TimelineKind
 from workers.spec import JobSpec
 from workers.status import RunPhase, TimelineRow
 
@@ -108,12 +108,15 @@ def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     known = sizing.observe(state.sizing, found, state.plan, now_s)
     plan, standing = state.plan, None
     is_calm = state.has_trained and state.ending is None and not state.is_broken and not state.is_adopting
-    is_calm = is_calm and state.compressing.trial is None
-    if plan is not None and is_calm and membership.is_settled(state, plan) and not balance.is_weighing(state, plan):
+    if plan is not None and is_calm and membership.is_settled(state, plan) and not _is_weighing(state, plan):
         standing = sizing.Standing(term=state.term, plan=plan, num_left=membership.num_left(state))
     known, row = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
     state = state if known is state.sizing else replace(state, sizing=known)
     return state, () if row is None else (Note(row),)
+
+
+def _is_weighing(state: ControllerState, plan: Plan) -> bool:
+    return balance.is_weighing(state, plan) or compress.is_weighing(state, plan)
 
 
 def _adopt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:

@@ -47,6 +47,7 @@ def measure(world: World) -> list[list[float]] | None:
     None where that took too long: it ends after the message during which ``BUDGET_S`` ran out. Raises WorldError.
     """
     speeds = [[0.0] * world.size for _ in range(world.size)]
+    world.gather([0])  # who took over state for longer is waited for, not measured
     began_s = time.perf_counter()
     for number, num_bytes in enumerate(MESSAGES_BYTES):
         for pairs in rounds_of_pairs(world.size):

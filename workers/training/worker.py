@@ -67,6 +67,7 @@ def _describe(setup: Setup) -> BuildInfo:
         num_train=setup.order.num_samples,
         num_eval=setup.num_eval,
         num_parameters=sum(p.numel() for p in setup.state.model.parameters()),
+        num_trained=sum(p.numel() for p in setup.state.model.parameters() if p.requires_grad),
         total_samples=setup.total_samples,
         device=str(setup.device),
         device_seconds=dict(measure_formats(setup.device)),
