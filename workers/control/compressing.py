@@ -25,6 +25,9 @@ MAX_RUNS = 8
 SHIFT = 1.5
 """An exchange that takes this many times as long, or as short, as when it was looked at is looked at without delay."""
 
+PEACEFUL = frozenset((TimelineKind.RESIZE, TimelineKind.WORKER_JOINED))
+"""What another group comes of where the one before it did not break."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
@@ -124,7 +127,7 @@ def followed(known: Compressing, plan: Plan, num_shifts: int) -> Compressing:
     is_alike = (place_of(plan), plan.exchange.scheme, num_shifts) == (trial.place, trial.after, trial.num_shifts)
     if is_alike:
         return replace(known, trial=replace(trial, plan_id=plan.id))
-    is_broken = plan.generation != trial.place[0] and plan.cause.kind is not TimelineKind.RESIZE
+    is_broken = plan.generation != trial.place[0] and plan.cause.kind not in PEACEFUL
     barred = known.barred | {trial.after} if is_broken else known.barred
     return replace(known, trial=None, unjudged=trial.before, reviewed_link=None, barred=barred)
 
