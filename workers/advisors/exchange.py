@@ -94,8 +94,7 @@ def codec_s(situation: Situation, scheme: str) -> float:
 
 def link_s(situation: Situation) -> float:
     """What the link takes of an exchange of dense gradients, for their bytes alone."""
-    share = _bytes(situation, situation.scheme) / _bytes(situation, DENSE)
-    return _carried_s(situation) / share
+    return _carried_s(situation) / _share(situation, situation.scheme)
 
 
 def predict(situation: Situation, scheme: str) -> float:
@@ -138,7 +137,8 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
     if scheme == situation.scheme:
         return True
     refused_s, is_known = situation.refused.get(scheme), scheme in situation.costs
-    is_fast = _bytes(situation, situation.scheme) >= FAST_BYTES_PER_S * _carried_s(situation)
+    num_bytes = situation.costs[situation.scheme].bytes_a_value * situation.num_values
+    is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
     is_needed = scheme == DENSE or not is_fast
     is_slower = refused_s is not None and link_s(situation) > SLOWER * refused_s
     return is_known and is_needed and (refused_s is None or is_slower)
@@ -152,13 +152,13 @@ def _carried_s(situation: Situation) -> float:
 def _exposed_s(situation: Situation, scheme: str) -> float:
     own_s = max(0.0, situation.link.exchange_s - codec_s(situation, situation.scheme))
     hidden_s = max(0.0, situation.link.exchange_s - situation.link.exposed_s)
-    share = _bytes(situation, scheme) / _bytes(situation, DENSE)
-    on_link_s = min(own_s, LATENCY_S) + link_s(situation) * share
+    on_link_s = min(own_s, LATENCY_S) + link_s(situation) * _share(situation, scheme)
     return max(0.0, on_link_s - hidden_s) + codec_s(situation, scheme)
 
 
-def _bytes(situation: Situation, scheme: str) -> float:
-    return situation.costs[scheme].bytes_a_value * situation.num_values
+def _share(situation: Situation, scheme: str) -> float:
+    """Of the bytes of dense gradients."""
+    return situation.costs[scheme].bytes_a_value / situation.costs[DENSE].bytes_a_value
 
 
 def judge(before: Rate, now: Rate | None) -> Verdict | None:
