@@ -39,6 +39,12 @@ def test_few_bytes_that_take_their_time_all_the_same_are_left_alone() -> None:
     assert isinstance(exchange.advise(situation(exchange_s=0.02, step_s=0.03)), Keep)
 
 
+def test_small_models_are_left_alone_whatever_their_exchange_takes() -> None:
+    small = replace(situation(exchange_s=0.1, step_s=0.2), num_values=200_000)
+    assert isinstance(exchange.advise(small), Keep)
+    assert isinstance(exchange.advise(replace(small, num_values=300_000)), Change)
+
+
 def test_a_link_that_is_faster_than_codecs_is_left_alone() -> None:
     fast = replace(situation(exchange_s=0.1, step_s=0.2), num_values=6_000_000)
     assert exchange.advise(fast) == Keep(

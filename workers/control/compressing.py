@@ -23,7 +23,10 @@ MIN_RUNS = 3
 MAX_RUNS = 8
 
 SHIFT = 1.5
-"""An exchange that takes this many times as long, or as short, as when it was looked at is looked at without delay."""
+"""An exchange that takes this many times as long, or as short, as when it was looked at is looked at again sooner."""
+
+REST_S = 10.0
+"""The least time until then; twice as long with every change that did not pay."""
 
 PEACEFUL = frozenset((TimelineKind.RESIZE, TimelineKind.WORKER_JOINED))
 """What another group comes of where the one before it did not break."""
@@ -145,7 +148,8 @@ def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
     if place_of(plan) != known.reviewed_at or then is None:
         return True
     low_s, high_s = sorted((then.exchange_s, now.exchange_s))
-    return high_s >= SHIFT * low_s or now_s - known.reviewed_s >= REVIEW_S * 2**known.num_failed
+    wait_s = (REST_S if high_s >= SHIFT * low_s else REVIEW_S) * float(2**known.num_failed)
+    return now_s - known.reviewed_s >= wait_s
 
 
 def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compressing:
