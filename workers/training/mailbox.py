@@ -143,10 +143,7 @@ class Mailbox:
         with self._lock:
             self._seq += 1
             self._checkpoints.update({info.path: info for info in saved})
-            self._records.forget(acked.rounds)
-            # The last one stays: a new controller knows by it that the job is done, also where the store had it before.
-            for path in [p for p, info in self._checkpoints.items() if p in acked.checkpoints and not info.is_final]:
-                del self._checkpoints[path]
+            self._forget(acked)
             at = self._position
             return WorkerStatus(
                 worker_id=self.worker_id,
@@ -180,6 +177,12 @@ class Mailbox:
                 reading=self._reading(),
                 loader_changes=self._loader_changes(),
             )
+
+    def _forget(self, acked: Acknowledged) -> None:
+        """Let go of what the store has; the last checkpoint stays, as a new controller knows by it that all is done."""
+        self._records.forget(acked.rounds)
+        for path in [p for p, info in self._checkpoints.items() if p in acked.checkpoints and not info.is_final]:
+            del self._checkpoints[path]
 
     @property
     def rank(self) -> int | None:
