@@ -94,8 +94,8 @@ class RoundRecord:
     drawn after it; ``time`` is Unix seconds at the commit; ``values`` holds telemetry keys of the
     contract (``loss``, ``step_s``, ``eval.accuracy``, ``user.NAME``, ...).
     ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated. ``is_trial``: on some
-    rank a micro-batch was on trial, so that its seconds tell little of the rounds to come. ``num_passes`` are the
-    forward passes of the rank that tells, 0 where it does not.
+    rank a micro-batch or a way to read was on trial, so that its seconds tell little of the rounds to come.
+    ``num_passes`` are the forward passes of the rank that tells, 0 where it does not.
     """
 
     lineage: int

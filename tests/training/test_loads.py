@@ -68,6 +68,39 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
     assert fast.seconds < SLOW_S / 2 < statuses[workers[1]].spans[-1].exposed_s
 
 
+class SlowToRead(Regression):
+    """Data that take as long to read as to compute, so that it pays to read ahead."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(SLOW_S / 20)
+        return super().__getitem__(index)
+
+
+def test_rounds_by_which_ways_to_read_are_compared_tell_nothing_of_a_workers_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = list[OwnCost]()
+    monkeypatch.setattr(Loads, "add", lambda _, cost, step_s: counted.append(cost))
+
+    def loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        time.sleep(SLOW_S / 5)
+        return mse(model, batch)
+
+    def task() -> TrainingTask:
+        return TrainingTask(model=mlp(), train_data=SlowToRead(40, torch.float32), loss=loss)
+
+    with Group(Script(task=task), steps=60, batch={"global_size": 4, "micro_size": 4}) as group:
+        workers = group.start(1)
+        group.train(workers)
+        (status,) = group.await_done(workers).values()
+    on_trial = [record.is_trial for _, record in sorted(group.records.items())]
+    assert [change.after for change in status.loader_changes] == ["a reading thread"]
+    assert any(on_trial)
+    assert not on_trial[0]
+    assert not on_trial[-1]
+    assert len(counted) == len(on_trial) - sum(on_trial)
+
+
 def test_a_part_that_is_dealt_by_length_is_told_as_the_share_that_it_is() -> None:
     with Group(Script(task=sequence_task), steps=10_000, batch={"global_size": 12}) as group:
         workers = group.start(2)

@@ -37,7 +37,8 @@ _DRAWN_BESIDE = "the data are random, and the numbers for them were drawn beside
 class Feed:
     """Micro-batches of ``train_data`` by what they are, so that whoever reads them, they are the same.
 
-    For the training thread; ``place`` and ``changes`` for any.
+    For the training thread; ``place`` and ``changes`` for any. ``is_on_trial``: this round is one of those by which ways
+    to read are compared, so that its seconds tell little of the rounds to come.
     """
 
     def __init__(self, reader: Reader, device: torch.device, choice: LoaderChoice) -> None:
@@ -48,6 +49,7 @@ class Feed:
         self._copy: tuple[Wanted, Copy] | None = None
         self._probe = Probe()
         self._way = INLINE
+        self.is_on_trial = False
         self._loaders: Loaders | None = None  # who reads in this way
         self._coming: Iterator[Wanted] = iter(())
         self._pending: dict[Wanted, Future[Batch]] = {}
@@ -68,8 +70,9 @@ class Feed:
         if self._reader.batcher.is_plain:
             return
         self._ready_fleet()
+        self.is_on_trial = self._choice.tried is not None and self._is_ready(self._choice.tried)
         ways = (self._choice.way, self._choice.kept)  # what is on trial may have yet to start
-        self._way = next((way for way in ways if way == INLINE or self._fleet.of(way) is not None), INLINE)
+        self._way = next((way for way in ways if self._is_ready(way)), INLINE)
         loaders = self._fleet.of(self._way)
         if loaders is not self._loaders:  # those before may have ended, and answer no more
             self.drop()
@@ -116,7 +119,7 @@ class Feed:
         choice, cost = self._choice, RoundCost(waited_s=waited_s, compute_s=compute_s, num_samples=num_samples)
         if choice.is_probing and (reading := self._probe.round(cost)) is not None:
             choice.probed(reading)
-        is_ready = choice.tried is None or choice.tried == INLINE or self._fleet.of(choice.tried) is not None
+        is_ready = choice.tried is None or self._is_ready(choice.tried)
         if self._way == choice.way or not is_ready:
             self._settle(choice.measured(cost, is_ready=is_ready))
 
@@ -144,6 +147,9 @@ class Feed:
     def changes(self) -> tuple[LoaderChange, ...]:
         """The newest changes of who reads. Any thread."""
         return self._changes
+
+    def _is_ready(self, way: Way) -> bool:
+        return way == INLINE or self._fleet.of(way) is not None
 
     def _num_ahead(self, way: Way) -> int:
         most = 2 * max(1, way.num_processes)

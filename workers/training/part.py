@@ -145,10 +145,10 @@ class Part:
         draw = self._drawn()
         if self.is_split and isinstance(draw, InOrder):
             draw = replace(draw, most=-(-draw.num_samples // 2))
-        self.sums, self.micro = LocalSums(division=draw.checksum, is_trial=self._is_on_trial or self.is_split), 1
         batches = list(draw.micro_batches())
-        self.num_passes = len(batches)
         self._read_ahead(batches)
+        is_trial = self._is_on_trial or self.is_split or self._setup.feed.is_on_trial
+        self.sums, self.micro, self.num_passes = LocalSums(division=draw.checksum, is_trial=is_trial), 1, len(batches)
         for micro in batches:
             self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))
             self._micro_batch(micro, is_last=micro is batches[-1])

@@ -49,7 +49,7 @@ class LocalSums:
 
     ``samples`` are those drawn, also where none of their units count. ``tokens`` and ``padded_tokens`` are theirs by
     the lengths that the task tells, ``division`` is a small number by which ranks see that they divide alike.
-    ``is_trial``: the micro-batch is on trial.
+    ``is_trial``: the micro-batch, or who reads samples, is on trial.
     """
 
     loss: float | torch.Tensor = 0.0
