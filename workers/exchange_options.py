@@ -24,6 +24,13 @@ BLURRING = LOSSY | {"int4"}
 """Schemes whose gradients are too rough for the gradient noise scale."""
 
 
+SMALL_GRADIENT = 2**18
+"""Gradients of fewer values travel as they are where nobody asked for more: what that takes is no matter of bytes."""
+
+LEVELS = ("none across none", "bf16 across bf16", "bf16 across int8", "bf16 across int4")
+"""What gradients may travel as over racks where nobody asked for more, that which loses least first."""
+
+
 class TopkOptions(SpecPart):
     """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values."""
 
@@ -65,6 +72,18 @@ def across_of(options: Options) -> str | None:
     """The format between racks; None where racks are not to be looked for."""
     across = dict(options).get("across")
     return across if isinstance(across, str) else None
+
+
+def name_of(scheme: str, options: Options) -> str:
+    """What an exchange is called: its scheme, over racks ``INSIDE across BETWEEN``."""
+    across = across_of(options)
+    return scheme if across is None else f"{scheme} across {across}"
+
+
+def formats_of(name: str) -> tuple[str, str | None]:
+    """The scheme that such a name begins with, and the format between racks."""
+    scheme, _, across = name.partition(" across ")
+    return scheme, across or None
 
 
 def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> list[FieldProblem]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from workers.errors import BatchSplitError
-from workers.exchange_options import Options
+from workers.exchange_options import Options, formats_of, name_of
 from workers.lr import LrPlan
 from workers.run_settings import Donor
 
@@ -119,6 +119,17 @@ class Exchange:
     scheme: str = "none"
     options: Options = ()
     why: str = "asked for in the spec"
+
+    @property
+    def name(self) -> str:
+        """The scheme, over racks ``INSIDE across BETWEEN``."""
+        return name_of(self.scheme, self.options)
+
+    @classmethod
+    def named(cls, name: str, why: str) -> Exchange:
+        """The exchange of this name, without other options."""
+        scheme, across = formats_of(name)
+        return cls(scheme=scheme, options=() if across is None else (("across", across),), why=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

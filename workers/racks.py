@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
+from statistics import median
 
 CLEAR_RATIO = 3.0
 """Links inside racks are at least so many times as fast as those between."""
@@ -11,6 +14,58 @@ FAST_BYTES_PER_S = 250e6
 """Whatever is faster counts as this: two ranks of one machine are not the rack of two machines side by side."""
 SLOW_BYTES_PER_S = 20e6
 """Where no link is faster than this and all are alike, none is one of a rack: each rank is a rack of its own."""
+
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """``racks`` has the number of every rank's rack, from 0 on, in the order of their first ranks.
+
+    Speeds are the median link's in bytes a second, inside racks and between them; None where there is no such link, or
+    where links could not be measured.
+    """
+
+    racks: tuple[int, ...]
+    inside_bytes_per_s: float | None = None
+    across_bytes_per_s: float | None = None
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether there is more than one rack, and more than one rank in one of them."""
+        return 0 < max(self.racks) < len(self.racks) - 1
+
+    @property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each rack."""
+        return tuple(
+            tuple(rank for rank, rack in enumerate(self.racks) if rack == number)
+            for number in range(max(self.racks) + 1)
+        )
+
+    def __str__(self) -> str:
+        told = [f"{self.inside_bytes_per_s * 8 / 1e6:.0f} Mbit a second inside"] if self.inside_bytes_per_s else []
+        told += [f"{self.across_bytes_per_s * 8 / 1e6:.0f} between racks"] if self.across_bytes_per_s else []
+        return ", ".join((self._racks_in_words(), *told))
+
+    def _racks_in_words(self) -> str:
+        if len(self.racks) <= MOST_NAMED:
+            return "racks of ranks " + " | ".join(", ".join(map(str, ranks)) for ranks in self.members)
+        sizes = sorted(Counter(map(len, self.members)).items())
+        return " and ".join(f"{num} rack{'s' if num > 1 else ''} of {size}" for size, num in sizes)
+
+
+def topology_of(bytes_per_s: Sequence[Sequence[float]]) -> Topology:
+    """The racks that ``racks_of`` finds, and how fast links are inside them and between."""
+    racks = racks_of(bytes_per_s)
+    inside, across = list[float](), list[float]()
+    for a, b in combinations(range(len(racks)), 2):
+        (inside if racks[a] == racks[b] else across).append(max(bytes_per_s[a][b], bytes_per_s[b][a]))
+    return Topology(
+        racks=racks,
+        inside_bytes_per_s=median(inside) if inside else None,
+        across_bytes_per_s=median(across) if across else None,
+    )
 
 
 def racks_of(bytes_per_s: Sequence[Sequence[float]]) -> tuple[int, ...]:

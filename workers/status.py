@@ -10,6 +10,7 @@ from typing import Any
 from workers.errors import Failure, Reason
 from workers.measures import Footprint, Forecast, LoaderChange, MicroChange, RankLoad, RankSpan, SchemeCost
 from workers.plan import Plan, PlanId, TimelineKind
+from workers.racks import Topology
 from workers.run_settings import RunSettings
 
 
@@ -187,7 +188,7 @@ class WorkerStatus:
     ``round`` counts committed rounds of ``lineage``, ``cursor`` the samples drawn; both are None
     until it holds state. ``generation`` is the group it trains in, None when it is in none.
     ``is_finished``: all samples are drawn and the final evaluation is committed. ``reading`` names the sample that
-    is being read (``train_data[17]``), empty where none is.
+    is being read (``train_data[17]``), empty where none is. ``topology`` is that of its group, where it was looked for.
     """
 
     worker_id: str
@@ -220,6 +221,7 @@ class WorkerStatus:
     micro_changes: tuple[MicroChange, ...] = ()
     reading: str = ""
     loader_changes: tuple[LoaderChange, ...] = ()
+    topology: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,17 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from workers.advisors import exchange
+from workers.advisors import exchange, levels
 from workers.advisors.exchange import Change, Link, Situation
 from workers.control.compress import SCHEMES
+from workers.exchange_options import LEVELS
 from workers.measures import SchemeCost
+from workers.plan import Exchange
 from workers.training.exchange.costs import measure_schemes
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.registry import scheme_named
+from workers.training.exchange.registry import scheme_for, scheme_named
 from workers.training.exchange.residual import Residual
+from workers.training.links import survey
 from workers.training.world import World
 
 NUM_MEASURED = 3
@@ -42,6 +45,7 @@ class Auto:
         self._residual = Residual()
         self._scheme = scheme_named("none", self._residual)
         self._costs = measure_schemes(torch.device("cpu"))
+        self._topology = survey(world)
         self._told: list[tuple[float, float, float]] = []
         exchange.join(world, self._scheme)
 
@@ -64,12 +68,13 @@ class Auto:
         dist.all_gather_object(of_all, own)
         least = min(of_all, key=lambda told: told.link.exposed_s)
         tables = [told.costs for told in of_all]
-        costs = {name: max((t[name] for t in tables), key=lambda cost: cost.seconds_a_million) for name in SCHEMES}
+        formats = {name: max((t[name] for t in tables), key=lambda cost: cost.seconds_a_million) for name in tables[0]}
+        may_use = tuple(name for name in SCHEMES if self._topology.has_levels or name not in LEVELS)
         advice = exchange.advise(
             Situation(
                 scheme="none",
-                allowed=SCHEMES,
-                costs=costs,
+                allowed=may_use,
+                costs=levels.costs_of(may_use, formats, self._topology),
                 num_values=sum(p.numel() for p in self._exchange.parameters),
                 step_s=least.step_s,
                 link=least.link,
@@ -78,5 +83,6 @@ class Auto:
         if self._world.rank == 0:
             print(advice.reason, file=sys.stderr, flush=True)
         if isinstance(advice, Change):
-            self._scheme = scheme_named(advice.scheme, self._residual)
+            chosen = Exchange.named(advice.scheme, advice.reason)
+            self._scheme = scheme_for(chosen, self._topology.racks, self._world.rank, self._residual)
             self._exchange.join(self._world, self._scheme)

@@ -272,7 +272,7 @@ class SimWorker:
         assert self.round is not None
         slowness = 1 if self.world.has_slow_link else 1 + zlib.crc32(f"{self.id} {self.round // 9}".encode()) % 4
         part, n = plan.parts[self.id], self.loads[-1].n + 1 if self.loads else 1
-        link_s = self._link_s(plan.exchange.scheme)
+        link_s = self._link_s(plan.exchange.name)
         load = RankLoad(
             n=n,
             plan_id=plan.id,

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tests.control.uneven_job import CostOf, LinkOf, UnevenJob
+from workers.advisors import levels
 from workers.control import compress
 from workers.control.compressing import REVIEW_S
 from workers.measures import SchemeCost
 from workers.plan import Exchange, Switch, TimelineKind
+from workers.racks import Topology
 from workers.status import Phase, StopCause
 
 BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
@@ -107,6 +109,60 @@ def test_a_batch_by_goodput_is_not_made_too_rough_to_be_chosen_by() -> None:
     batch = {"global_size": 128, "adapt": "goodput", "max_global_size": 128}
     found = job(slow(1.0), batch=batch).run(80)
     assert found.plans[-1].exchange.scheme == "int8"
+
+
+RACKS = Topology(racks=(0, 0, 1, 1), inside_bytes_per_s=125e6, across_bytes_per_s=3e6)
+
+
+def between_racks(scheme: str) -> tuple[float, float]:
+    """A second for dense gradients by a ring; all else as the model has it."""
+    costs = levels.costs_of(("none", scheme), TABLE, RACKS)
+    took_s = costs[scheme].bytes_a_value / costs["none"].bytes_a_value
+    return took_s, took_s
+
+
+def over_racks(**spec: object) -> UnevenJob:
+    found = job(between_racks, even, even, even, even, **spec)
+    found.topology = RACKS
+    return found
+
+
+def test_over_racks_the_slow_links_carry_one_sum_a_rack() -> None:
+    found = over_racks().run(80)
+    plan = found.desk.plan
+    assert (plan.exchange.scheme, plan.exchange.options) == ("bf16", (("across", "int4"),))
+    gain = 1.1 / (0.1 + 0.02 + 0.98 * (0.52 + 2.0 * 3 / 125) / 6.0)
+    told = "(racks of ranks 0, 1 | 2, 3, 1000 Mbit a second inside, 24 between racks)"
+    assert plan.exchange.why.endswith(
+        f"bf16 across int4 instead of none is expected to make it {gain:.2f} times as fast {told}"
+    )
+    [row], [judged] = found.told(TimelineKind.EXCHANGE), found.told(TimelineKind.PROBATION)
+    assert row.after == {"scheme": "bf16 across int4", "expected_gain": round(gain, 3)}
+    assert judged.after["is_kept"] is True
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"communication": {"scheme": "auto", "loss_class": "lossless"}}, "none across none"),
+        ({"batch": {"global_size": 128, "adapt": "goodput", "max_global_size": 128}}, "bf16 across int8"),
+    ],
+)
+def test_over_racks_no_more_is_lost_than_the_job_allows(spec: dict[str, object], name: str) -> None:
+    assert over_racks(**spec).run(120).desk.plan.exchange.name == name
+
+
+def test_what_goes_over_racks_is_not_asked_for_where_there_is_one_level() -> None:
+    found = job(slow(1.0), even, even, even)
+    found.topology = Topology(racks=(0, 0, 0), inside_bytes_per_s=6e6)
+    assert found.run(80).desk.plan.exchange.name == "int4"
+
+
+def test_an_exchange_over_racks_that_does_not_pay_is_taken_back() -> None:
+    found = over_racks()
+    found.link = lambda name: no_gain("none" if name == "none" else "int4")
+    found.run(80)
+    assert [plan.exchange.name for plan in found.plans] == ["none", "bf16 across int4", "none"]
 
 
 def test_the_scheme_outlives_its_group_and_is_weighed_anew_there() -> None:

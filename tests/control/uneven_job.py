@@ -10,6 +10,7 @@ from typing import TypeAlias
 from tests.control.desk import Desk, build_info
 from workers.measures import RankLoad, SchemeCost
 from workers.plan import Plan, TimelineKind
+from workers.racks import Topology
 from workers.status import BuildInfo, Phase, RoundRecord, TimelineRow
 
 BATCH = 128
@@ -22,11 +23,12 @@ class UnevenJob:
     """``costs`` gives seconds of a part by samples, a worker each; ``noise`` is their relative deviation.
 
     ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
-    that are waited for, by the scheme in force.
+    that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links.
     """
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
     schemes: Mapping[str, SchemeCost] = SCHEMES
+    topology: Topology | None = None
 
     def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0, **spec: object) -> None:
         self.desk = Desk(high=8, **{"batch": {"global_size": BATCH}, "steps": 100_000, **spec})
@@ -66,7 +68,7 @@ class UnevenJob:
         plan, desk = self._in_force, self.desk
         parts = plan.parts
         own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
-        step_s = max(own.values()) + self.link(plan.exchange.scheme)[1]
+        step_s = max(own.values()) + self.link(plan.exchange.name)[1]
         self.round += 1
         for i in parts:
             self._say(i, plan, parts[i], own[i])
@@ -107,7 +109,7 @@ class UnevenJob:
         if len(self._own_s[worker_id]) == self._run:
             self._n += 1
             middle_s = sorted(self._own_s[worker_id])[self._run // 2]
-            took_s, waited_s = self.link(plan.exchange.scheme)
+            took_s, waited_s = self.link(plan.exchange.name)
             load = RankLoad(
                 n=self._n,
                 plan_id=plan.id,
@@ -127,5 +129,6 @@ class UnevenJob:
             round=self.round,
             cursor=self.round * BATCH,
             build=self.built(worker_id),
+            topology=self.topology,
             **more,
         )

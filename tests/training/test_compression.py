@@ -12,6 +12,8 @@ from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from workers.plan import Exchange, Member
+from workers.racks import Topology
+from workers.status import WorkerStatus
 from workers.task import TrainingTask
 from workers.training import links, round
 from workers.training.exchange import registry
@@ -63,9 +65,9 @@ class Job:
         batch = {"global_size": BATCH, "micro_size": BATCH}
         self.group = Group(script, samples=STEPS * BATCH, batch=batch, optimizer={"lr": LR})
 
-    def closed_after(self, num_rounds: int, workers: list[str]) -> None:
+    def closed_after(self, num_rounds: int, workers: list[str]) -> dict[str, WorkerStatus]:
         """Wait until so many rounds are done; the gate was closed there."""
-        self.group.await_all(lambda s: s.round == num_rounds, workers)
+        return self.group.await_all(lambda s: s.round == num_rounds, workers)
 
 
 @pytest.fixture
@@ -73,11 +75,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Two racks, the lower ranks in the first, in any world of more than one rank; the sizes of those that asked."""
     asked = list[int]()
 
-    def racks(world: World) -> tuple[int, ...]:
+    def survey(world: World) -> Topology:
         asked.append(world.size)
-        return tuple(2 * rank // world.size for rank in range(world.size))
+        return Topology(racks=tuple(2 * rank // world.size for rank in range(world.size)))
 
-    monkeypatch.setattr(round, "find_racks", racks)
+    monkeypatch.setattr(round, "survey", survey)
     return asked
 
 
@@ -201,6 +203,32 @@ def test_racks_are_measured_once_a_group_where_a_plan_wants_them(
     assert sorted(chosen, key=planned.index) == [each for each in planned for _ in workers]
     assert_alike(job.models)
     assert 0.0 < reference.distance(job.models[0], plain().model) < BOUNDS["int4"]
+
+
+def test_links_are_measured_once_a_group_where_auto_may_come_to_use_racks(
+    measured: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(3)
+        job.gate.close_at(10 * BATCH)
+        group.train(members(workers))
+        job.closed_after(10, workers)
+        assert measured == []  # of so few parameters
+        monkeypatch.setattr(round, "SMALL_GRADIENT", 1)
+        second = group.agree(members(workers))
+        job.gate.close_at(15 * BATCH)
+        statuses = job.closed_after(15, workers)
+        assert [statuses[i].topology for i in workers] == [Topology(racks=(0, 0, 1))] * 3
+        group.agree(members(workers), generation=second.generation, exchange=Exchange(scheme="int8"))
+        job.gate.close_at(20 * BATCH)
+        job.closed_after(20, workers)
+        assert measured == [3, 3, 3]
+        group.agree(members(workers[:2]))
+        job.gate.open()
+        statuses = group.await_done(workers[:2])
+    assert [statuses[i].topology for i in workers[:2]] == [None, None]
+    assert measured == [3, 3, 3]
 
 
 def test_one_rack_is_exchanged_within_as_if_none_had_been_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

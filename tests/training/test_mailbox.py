@@ -11,7 +11,8 @@ from workers.errors import Failure, Reason, StaleTermError, failure_of
 from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.status import Acknowledged, CheckpointInfo, Phase, RoundRecord, StopCause, StopReport, WorkerStatus
-from workers.training.mailbox import Gauges, GroupLeftError, Mailbox, Position
+from workers.training.gauges import Gauges
+from workers.training.mailbox import GroupLeftError, Mailbox, Position
 from workers.training.records import MAX_PER_ANSWER, RecordBuffer
 
 

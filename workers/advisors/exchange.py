@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from workers.advisors import scaling
 from workers.advisors.scaling import Rate, Verdict
+from workers.exchange_options import SMALL_GRADIENT
 from workers.measures import SchemeCost
 
 LEAST_GAIN = 1.05
@@ -32,9 +33,6 @@ LATENCY_S = 0.02
 
 LEAST_REST = 0.01
 """The least share of a step that is no exchange; what was measured of the two is not exact."""
-
-LEAST_BYTES = 2**20
-"""Gradients of fewer bytes are not worth a thought: what their exchange takes is no matter of bytes."""
 
 FAST_BYTES_PER_S = 250e6
 """A link that carries so much has sent gradients by the time they would be encoded."""
@@ -142,8 +140,7 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
     refused_s, is_known = situation.refused.get(scheme), scheme in situation.costs
     num_bytes = situation.costs[situation.scheme].bytes_a_value * situation.num_values
     is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
-    is_small = situation.costs[DENSE].bytes_a_value * situation.num_values < LEAST_BYTES
-    is_needed = scheme == DENSE or not (is_fast or is_small)
+    is_needed = scheme == DENSE or not (is_fast or situation.num_values < SMALL_GRADIENT)
     is_slower = refused_s is not None and link_s(situation) > SLOWER * refused_s
     return is_known and is_needed and (refused_s is None or is_slower)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.advisors import exchange, scaling
+from workers.advisors import exchange, levels, scaling
 from workers.advisors.exchange import DENSE, Change, Link, Situation
 from workers.control import adapting, balance, compressing, membership, planning, sharing
 from workers.control.compressing import ACTOR, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
-from workers.exchange_options import BLURRING
+from workers.exchange_options import BLURRING, LEVELS, formats_of
 from workers.measures import SchemeCost
 from workers.plan import Cause, Exchange, Goal, Plan, Switch, TimelineKind
+from workers.racks import Topology
 
-SCHEMES = (DENSE, "bf16", "fp16", "int8", "int4")
-"""What may be chosen, the one that loses least first."""
+SCHEMES: tuple[str, ...] = (DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3], "int8", LEVELS[3], "int4")
+"""What may be chosen, the one that loses least first; of those over racks where ranks sit in racks."""
 
 MOST_RUNS = 2 * compressing.MIN_RUNS
 """Runs of rounds within which an exchange should be measured; a job that is too unsteady for it must not wait on."""
@@ -35,10 +36,12 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
 
 def allowed(state: ControllerState) -> tuple[str, ...]:
     """The schemes that the job may use, by the class of loss that it allows and what its batch is chosen by."""
+    schemes = SCHEMES
     if state.spec.exchange.loss_class == "lossless":
-        return (DENSE,)
-    barred = state.compressing.barred | (BLURRING if state.spec.batch.adapt == "goodput" else frozenset())
-    return tuple(scheme for scheme in SCHEMES if scheme not in barred)
+        schemes = (DENSE, LEVELS[0])
+    elif state.spec.batch.adapt == "goodput":
+        schemes = tuple(name for name in SCHEMES if BLURRING.isdisjoint(formats_of(name)))
+    return tuple(name for name in schemes if name not in state.compressing.barred)
 
 
 def is_weighing(state: ControllerState, plan: Plan) -> bool:
@@ -76,9 +79,9 @@ def compress(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | N
 def _returned(state: ControllerState, inputs: Inputs, plan: Plan, scheme: str) -> Turned:
     """Back to the scheme before a trial that was cut short: what is not judged is not kept."""
     state = replace(state, compressing=replace(state.compressing, unjudged=None))
-    if plan.exchange.scheme == scheme:
+    if plan.exchange.name == scheme:
         return state, ()
-    reason = f"{scheme} again: something else changed before {plan.exchange.scheme} was judged"
+    reason = f"{scheme} again: something else changed before {plan.exchange.name} was judged"
     state, note = _issue(state, inputs, plan, scheme, reason)
     return state, (note,)
 
@@ -94,49 +97,64 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     known = compressing.reviewed(known, plan, link, now_s)
     if plan.generation != state.compressing.reviewed_at[0]:
         known = replace(known, refused={})  # what did not pay among others may among these
-    situation = _situation(replace(state, compressing=known), plan, link, plan.global_batch / rate.samples_per_s)
+    topology, step_s = _topology(state, plan), plan.global_batch / rate.samples_per_s
+    situation = _situation(replace(state, compressing=known), plan, topology, link, step_s)
     if situation is None:
         return replace(state, compressing=known), ()
     advice = exchange.advise(situation)
     if not isinstance(advice, Change):
-        return replace(state, compressing=replace(known, why=advice.reason)), ()
-    state, note = _issue(replace(state, compressing=replace(known, why="")), inputs, plan, advice.scheme, advice.reason)
-    told = Note(replace(note.row, after={**note.row.after, "expected_gain": round(advice.expected_gain, 3)}))
+        told = f" Found: {topology}." if topology.has_levels else ""
+        return replace(state, compressing=replace(known, why=advice.reason + told)), ()
+    reason = f"{advice.reason} ({topology})" if topology.has_levels else advice.reason
+    state, note = _issue(replace(state, compressing=replace(known, why="")), inputs, plan, advice.scheme, reason)
+    row = Note(replace(note.row, after={**note.row.after, "expected_gain": round(advice.expected_gain, 3)}))
     assert state.plan is not None
     trial = Trial(
         plan_id=state.plan.id,
         place=compressing.place_of(plan),
         num_shifts=sharing.num_shifts(state.sharing, plan),
-        before=plan.exchange.scheme,
+        before=plan.exchange.name,
         after=advice.scheme,
         rate=rate,
         expected_gain=advice.expected_gain,
         link=link,
         link_s=exchange.link_s(situation),
     )
-    return replace(state, compressing=replace(state.compressing, trial=trial)), (told,)
+    return replace(state, compressing=replace(state.compressing, trial=trial)), (row,)
 
 
-def _situation(state: ControllerState, plan: Plan, link: Link, step_s: float) -> Situation | None:
+def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Link, step_s: float) -> Situation | None:
     """None where a member has not told what schemes cost it."""
     seen = membership.usable(state)
     builds = [seen[i].build for i in plan.worker_ids if i in seen]
     tables = [build.schemes for build in builds if build is not None]
-    names = [name for name in (*allowed(state), plan.exchange.scheme) if all(name in table for table in tables)]
-    if len(tables) < plan.num_members or not {DENSE, plan.exchange.scheme} <= set(names):
+    if len(tables) < plan.num_members:
         return None
-    costs: dict[str, SchemeCost] = {
-        name: max((table[name] for table in tables), key=lambda cost: cost.seconds_a_million) for name in names
+    formats: dict[str, SchemeCost] = {
+        name: max((table[name] for table in tables), key=lambda cost: cost.seconds_a_million)
+        for name in set.intersection(*map(set, tables))
     }
+    may_use = allowed(state) if topology.has_levels else tuple(n for n in allowed(state) if n not in LEVELS)
+    names = [n for n in dict.fromkeys((DENSE, *may_use, plan.exchange.name)) if {*formats_of(n)} <= {*formats, None}]
+    if not {DENSE, plan.exchange.name} <= set(names):
+        return None
     return Situation(
-        scheme=plan.exchange.scheme,
-        allowed=allowed(state),
-        costs=costs,
+        scheme=plan.exchange.name,
+        allowed=may_use,
+        costs=levels.costs_of(names, formats, topology),
         num_values=max(build.num_trained for build in builds if build is not None),
         step_s=step_s,
         link=link,
         refused=state.compressing.refused,
     )
+
+
+def _topology(state: ControllerState, plan: Plan) -> Topology:
+    """What the group told of its links, one rack while that is nothing."""
+    seen = membership.usable(state)
+    told = [seen[i].topology for i in plan.worker_ids if i in seen and seen[i].generation == plan.generation]
+    known = [one for one in told if one is not None and len(one.racks) == plan.num_members]
+    return known[0] if known else levels.ONE_RACK
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now_s: float) -> Turned | None:
@@ -178,10 +196,10 @@ def _issue(
         source=source,
         cause=Cause(kind=TimelineKind.EXCHANGE, actor=ACTOR, reason=reason),
         is_new_group=False,
-        exchange=Exchange(scheme=scheme, why=f"auto: {reason}"),
+        exchange=Exchange.named(scheme, f"auto: {reason}"),
     )
     state, note = planning.issue(state, inputs, draft, plan)
-    return state, Note(replace(note.row, before={"scheme": plan.exchange.scheme}, after={"scheme": scheme}))
+    return state, Note(replace(note.row, before={"scheme": plan.exchange.name}, after={"scheme": scheme}))
 
 
 def _sentence(told: str) -> str:

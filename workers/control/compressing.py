@@ -127,7 +127,7 @@ def followed(known: Compressing, plan: Plan, num_shifts: int) -> Compressing:
     trial = known.trial
     if trial is None or (plan.id, num_shifts) == (trial.plan_id, trial.num_shifts):
         return known
-    is_alike = (place_of(plan), plan.exchange.scheme, num_shifts) == (trial.place, trial.after, trial.num_shifts)
+    is_alike = (place_of(plan), plan.exchange.name, num_shifts) == (trial.place, trial.after, trial.num_shifts)
     if is_alike:
         return replace(known, trial=replace(trial, plan_id=plan.id))
     is_broken = plan.generation != trial.place[0] and plan.cause.kind not in PEACEFUL
@@ -139,7 +139,7 @@ def retreat(known: Compressing) -> Exchange | None:
     """What a new group begins with where the scheme in force was not judged yet: the one before."""
     scheme = known.unjudged if known.trial is None else known.trial.before
     told = "auto: another scheme was on trial when its group ended"
-    return None if scheme is None else Exchange(scheme=scheme, why=told)
+    return None if scheme is None else Exchange.named(scheme, told)
 
 
 def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:

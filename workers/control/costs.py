@@ -135,7 +135,7 @@ def row_of(plan: Plan, unix_s: float) -> TimelineRow:
     if plan.cause.actor == sharing.ACTOR:
         after = {"parts": list(plan.parts.values())}
     if plan.cause.actor == compressing.ACTOR:
-        after = {"scheme": plan.exchange.scheme}
+        after = {"scheme": plan.exchange.name}
     return TimelineRow(
         key=f"{_PLAN_ROW}/{plan.id.term}/{plan.id.n}",
         kind=plan.cause.kind,

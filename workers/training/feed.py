@@ -37,8 +37,8 @@ _DRAWN_BESIDE = "the data are random, and the numbers for them were drawn beside
 class Feed:
     """Micro-batches of ``train_data`` by what they are, so that whoever reads them, they are the same.
 
-    For the training thread; ``place`` and ``changes`` for any. ``is_on_trial``: this round is one of those by which ways
-    to read are compared, so that its seconds tell little of the rounds to come.
+    For the training thread; ``place`` and ``changes`` for any. ``is_on_trial``: this round is one of those by which
+    ways to read are compared, so that its seconds tell little of the rounds to come.
     """
 
     def __init__(self, reader: Reader, device: torch.device, choice: LoaderChoice) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from workers.racks import FAST_BYTES_PER_S, racks_of
+from workers.racks import FAST_BYTES_PER_S, Topology, topology_of
 from workers.training.world import World
 
 SMALL_BYTES = 64 * 2**10
@@ -19,26 +19,25 @@ BUDGET_S = 1.0
 MOST_TOLD = 28
 
 
-def find_racks(world: World) -> tuple[int, ...]:
-    """The number of each rank's rack, alike on all ranks, which all must call it; rank 0 tells it in its log.
+def survey(world: World) -> Topology:
+    """Which ranks share a rack, alike on all ranks, which all must call it; rank 0 tells it in its log.
 
     All are one rack where measuring took too long. Raises WorldError.
     """
     speeds = measure(world)
-    racks = (0,) * world.size if speeds is None else racks_of(speeds)
+    found = Topology(racks=(0,) * world.size) if speeds is None else topology_of(speeds)
     if world.rank == 0:
-        print(_told(racks, speeds), flush=True)
-    return racks
+        print(_told(found, speeds), flush=True)
+    return found
 
 
-def _told(racks: Sequence[int], speeds: Sequence[Sequence[float]] | None) -> str:
+def _told(found: Topology, speeds: Sequence[Sequence[float]] | None) -> str:
     if speeds is None:
-        return f"racks: links were not all measured within {BUDGET_S:g} s, so all {len(racks)} ranks count as one rack"
-    members = [[rank for rank, rack in enumerate(racks) if rack == number] for number in range(max(racks) + 1)]
+        return f"racks: links were not all measured within {BUDGET_S:g} s, so all {len(found.racks)} ranks are one rack"
     rates = [f"{a}-{b} {speeds[a][b] * 8 / 1e6:.0f}" for a, row in enumerate(speeds) for b in range(a + 1, len(row))][
         :MOST_TOLD
     ]
-    return f"racks: ranks {' and '.join(map(str, members))}; Mbit a second between ranks: {', '.join(rates)}"
+    return f"{found}; Mbit a second between ranks: {', '.join(rates)}"
 
 
 def measure(world: World) -> list[list[float]] | None:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
-from workers.measures import Footprint, LoaderChange, MicroChange
+from workers.measures import LoaderChange, MicroChange
 from workers.plan import Plan, PlanId
+from workers.racks import Topology
 from workers.status import (
     Acknowledged,
     BuildInfo,
@@ -30,6 +31,7 @@ from workers.status import (
 )
 from workers.training import boundary
 from workers.training.boundary import Agreement
+from workers.training.gauges import Gauges
 from workers.training.loads import Loads, OwnCost
 from workers.training.records import NAMES_REASON, RECORDS_REASON, NameBound, RecordBuffer
 from workers.training.spans import RoundCost, Spans
@@ -56,16 +58,6 @@ class Position:
     is_finished: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gauges:
-    """What changes now and then besides the position."""
-
-    micro_size: int | None = None
-    memory_bytes: int = 0
-    gpu_utilisation: float | None = None
-    footprint: Footprint | None = None
-
-
 class Mailbox:
     """One worker's state as others see it, and what others want of the worker.
 
@@ -82,6 +74,7 @@ class Mailbox:
         self._seq = 0
         self._agreement = Agreement()
         self._generation: int | None = None
+        self._topology: Topology | None = None
         self._leave: Callable[[], None] | None = None
         self._is_stopping = False
         self._should_save = False
@@ -176,6 +169,7 @@ class Mailbox:
                 micro_changes=self._micro_changes,
                 reading=self._reading(),
                 loader_changes=self._loader_changes(),
+                topology=self._topology,
             )
 
     def _forget(self, acked: Acknowledged) -> None:
@@ -244,7 +238,11 @@ class Mailbox:
         self.set_phase(Phase.RENDEZVOUS)
         with self._lock:
             self.check()
-            self._generation, self._leave = generation, leave
+            self._generation, self._leave, self._topology = generation, leave, None
+
+    def surveyed(self, topology: Topology) -> None:
+        """The links of the group that this worker is in are known."""
+        self._topology = topology
 
     def rest(self, phase: Phase, stop: StopReport | None = None) -> None:
         """In no group any more, and in this phase until a plan or a stop comes."""

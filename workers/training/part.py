@@ -27,8 +27,8 @@ from workers.training.micro import Choice
 from workers.training.micro_batches import Draw, InOrder, MicroBatch
 from workers.training.reading import Wanted
 from workers.training.returned import checked_loss, checked_weight
+from workers.training.round_times import RoundTimes
 from workers.training.setup import Setup
-from workers.training.signals import RoundTimes
 
 _COMPUTING = b" computing"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.errors import DivergedError, described
-from workers.exchange_options import Options, across_of
+from workers.exchange_options import SMALL_GRADIENT, Options, across_of
 from workers.plan import Exchange, Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
@@ -19,17 +19,20 @@ from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import scheme_for
 from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.vector import GlobalSums
-from workers.training.links import find_racks
+from workers.training.gauges import GaugeReader
+from workers.training.links import survey
 from workers.training.mailbox import Mailbox, Position
 from workers.training.noise_meter import NoiseMeter
 from workers.training.part import Part
 from workers.training.setup import Setup
-from workers.training.signals import GaugeReader
 from workers.training.spans import RoundCost
 from workers.training.state import StepState
 from workers.training.world import World
 
 MAX_SKIPPED = 20
+LEAST_RANKS = 3
+"""Of which one may share a rack with another and one not."""
+
 _CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
 
@@ -85,10 +88,18 @@ class Rounds:
         asked = (exchange.scheme, exchange.options)
         if self._scheme is not None and self._asked == asked:
             return
-        if across_of(exchange.options) is not None and self._racks is None:
-            self._racks = find_racks(self._world)
+        if self._racks is None and (across_of(exchange.options) is not None or self._may_use_racks(self._world)):
+            topology = survey(self._world)
+            self._mailbox.surveyed(topology)
+            self._racks = topology.racks
         racks = self._racks or (0,) * self._world.size
         self._scheme, self._asked = scheme_for(exchange, racks, self._world.rank, self._state.residual), asked
+
+    def _may_use_racks(self, world: World) -> bool:
+        """Whether ``auto`` may come to send these gradients over racks; the same on all ranks."""
+        num_values = sum(p.numel() for p in self._state.model.parameters() if p.requires_grad)
+        is_open = self._setup.spec.exchange.scheme == "auto"
+        return is_open and world.size >= LEAST_RANKS and num_values >= SMALL_GRADIENT
 
     def restart_clock(self) -> None:
         """Leave what was done between rounds (evaluating, saving) out of the next one's seconds."""

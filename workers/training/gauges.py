@@ -1,4 +1,4 @@
-"""What a round measures by the clock, and what this worker's device tells of itself."""
+"""What this worker's device tells of itself, read now and then."""
 
 from __future__ import annotations
 
@@ -10,30 +10,18 @@ import torch
 
 from workers.measures import Footprint
 from workers.training import device as devices
-from workers.training.mailbox import Gauges
 
 GAUGE_INTERVAL_S = 1.0
 
 
-@dataclass(slots=True)
-class RoundTimes:
-    """Seconds of one round on this rank. ``exposed_s`` is the part of the exchange that it waited for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """What changes now and then besides the position."""
 
-    data_s: float = 0.0
-    compute_s: float = 0.0
-    exchange_s: float = 0.0
-    exposed_s: float = 0.0
-    optimizer_s: float = 0.0
-
-    def values(self) -> dict[str, float]:
-        """By telemetry key."""
-        return {
-            "data_s": self.data_s,
-            "compute_s": self.compute_s,
-            "exchange_s": self.exchange_s,
-            "exposed_s": self.exposed_s,
-            "optimizer_s": self.optimizer_s,
-        }
+    micro_size: int | None = None
+    memory_bytes: int = 0
+    gpu_utilisation: float | None = None
+    footprint: Footprint | None = None
 
 
 class GaugeReader:
