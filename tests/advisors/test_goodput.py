@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.advisors.test_throughput import Machine, layout
-from workers.advisors.goodput import Change, Keep, Situation, advise, efficiency, judge
-from workers.advisors.scaling import rate_of
+from workers.advisors.goodput import Change, Keep, Situation, advise, efficiency
 from workers.advisors.throughput import fit
 
 OVERHEAD = Machine(5e-3, 1e-5, 2e-3)
@@ -109,15 +108,3 @@ def test_advice_never_leaves_the_bounds(
         assert advice.global_batch <= 4 * batch
         assert advice.global_batch != batch
         assert advice.expected_gain >= 1.05
-
-
-def test_a_batch_is_judged_by_progress_and_not_by_throughput() -> None:
-    before, now = rate_of((100.0,) * 20), rate_of((150.0,) * 20)
-    assert before is not None
-    kept = judge(before, now, 0.9, least_steps=15, most_steps=80)
-    lost = judge(before, now, 0.5, least_steps=15, most_steps=80)
-    assert kept is not None
-    assert lost is not None
-    assert (kept.is_kept, kept.gain) == (True, pytest.approx(1.35))
-    assert (lost.is_kept, lost.gain) == (False, pytest.approx(0.75))
-    assert judge(before, rate_of((150.0,) * 10), 0.9, least_steps=15, most_steps=80) is None

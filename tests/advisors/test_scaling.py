@@ -6,19 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from workers.advisors.scaling import (
-    JUDGE_STEPS,
-    MAX_JUDGE_STEPS,
-    REST_S,
-    Change,
-    Keep,
-    Rate,
-    Situation,
-    advise,
-    judge,
-    predict,
-    rate_of,
-)
+from workers.advisors.judging import Rate
+from workers.advisors.scaling import REST_S, Change, Keep, Situation, advise, predict
 
 
 def rate(samples_per_s: float, error: float = 0.0, num_steps: int = 50) -> Rate:
@@ -81,26 +70,3 @@ def test_speed_is_predicted_by_amdahls_law_through_the_nearest_sizes(
     measured: dict[int, float], size: int, expected: float
 ) -> None:
     assert predict({n: rate(value) for n, value in measured.items()}, size) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("now", "is_kept"),
-    [
-        (rate(150.0, 0.01, JUDGE_STEPS), True),
-        (rate(150.0, 0.01, JUDGE_STEPS - 1), None),
-        (rate(100.0, 0.01, JUDGE_STEPS), False),
-        (rate(108.0, 0.05, JUDGE_STEPS), None),
-        (rate(108.0, 0.05, MAX_JUDGE_STEPS), True),
-        (rate(103.0, 0.05, MAX_JUDGE_STEPS), False),
-        (None, None),
-    ],
-)
-def test_a_size_is_judged_once_noise_allows_it(now: Rate | None, is_kept: bool | None) -> None:
-    verdict = judge(rate(100.0, 0.01), now)
-    assert (None if verdict is None else verdict.is_kept) is is_kept
-
-
-def test_a_step_that_waited_spoils_no_rate() -> None:
-    steady = rate_of((100.0,) * 20)
-    disturbed = rate_of((100.0,) * 19 + (1.0,))
-    assert steady == disturbed

@@ -6,11 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from workers.advisors.judging import Judged
 from workers.control import sizing
 from workers.control.sizing import Sizing, Standing
 from workers.lr import LrPlan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
-from workers.status import Direction, RoundRecord, RunGoal, TimelineRow
+from workers.status import Direction, RoundRecord, RunGoal
 
 BATCH = 256
 EPOCH_S = 1e9
@@ -40,7 +41,7 @@ class ElasticJob:
     round: int = 0
     sizing: Sizing = field(default_factory=Sizing)
     sizes: list[tuple[float, int]] = field(default_factory=list)
-    rows: list[TimelineRow] = field(default_factory=list)
+    judged: list[Judged] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
@@ -88,9 +89,9 @@ class ElasticJob:
         self.granted = min(sizing.num_asked(self.sizing, self._direction(room)), room)
         direction = self._direction(room)
         self.sizing = sizing.observe(self.sizing, [record], self.plan, self.now_s)
-        left = Standing(term=1, plan=self.plan, num_left=self.num_samples - record.cursor)
-        self.sizing, row = sizing.consider(self.sizing, direction, left, self.now_s, EPOCH_S + self.now_s)
-        self.rows += [row] if row else []
+        left = Standing(plan=self.plan, num_left=self.num_samples - record.cursor)
+        self.sizing, judged = sizing.consider(self.sizing, direction, left, self.now_s, EPOCH_S + self.now_s)
+        self.judged += [judged] if judged else []
         assert self.low <= sizing.num_asked(self.sizing, direction) <= room
         self._follow()
 

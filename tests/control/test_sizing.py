@@ -29,21 +29,21 @@ def contended(size: int) -> float:
 def test_a_job_that_scales_grows_to_all_the_room_by_doubling() -> None:
     job = ElasticJob(linear, room=lambda now_s: 8, num_samples=500_000).run()
     assert [size for _, size in job.sizes] == [2, 4, 8]
-    assert [(row.before["workers"], row.after["workers"], row.after["is_kept"]) for row in job.rows] == [
+    assert [(found.before["workers"], found.after["workers"], found.verdict.is_kept) for found in job.judged] == [
         (1, 2, True),
         (2, 4, True),
         (4, 8, True),
     ]
-    assert [row.after["gain"] for row in job.rows] == pytest.approx([2.0, 2.0, 2.0])
-    assert [row.after["expected_gain"] for row in job.rows] == pytest.approx([2.0, 2.0, 2.0])
+    assert [found.verdict.gain for found in job.judged] == pytest.approx([2.0, 2.0, 2.0])
+    assert [found.expected_gain for found in job.judged] == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_a_job_that_saturates_gives_back_what_brings_nothing_and_does_not_try_it_again_soon() -> None:
     job = ElasticJob(saturating, room=lambda now_s: 8, num_samples=10**9).run(until_s=MEMORY_S)
     assert [size for _, size in job.sizes] == [2, 4, 8, 4]
-    refused = job.rows[-1]
-    assert (refused.after["workers"], refused.after["is_kept"]) == (8, False)
-    assert "only 1.00 times as fast as 4 (expected: " in refused.reason
+    refused = job.judged[-1]
+    assert (refused.after["workers"], refused.verdict.is_kept) == (8, False)
+    assert "only 1.00 times as fast as 4 (expected: " in refused.told
     assert "1.00 times as fast as 4, and 1.05 is the least that is worth a change" in job.sizing.why
 
 
@@ -67,7 +67,7 @@ def test_what_resizes_cost_is_measured() -> None:
 def test_what_was_measured_good_is_taken_again_as_soon_as_there_is_room_again() -> None:
     job = ElasticJob(linear, room=lambda now_s: 2 if 200 < now_s < 300 else 4, num_samples=10**9).run(until_s=400)
     assert [size for _, size in job.sizes] == [2, 4, 2, 4]
-    assert "measured to be" in job.rows[-1].reason or job.rows[-1].after["is_kept"]
+    assert "measured to be" in job.judged[-1].told or job.judged[-1].verdict.is_kept
 
 
 SPEEDS = {"linear": linear, "saturating": saturating, "contended": contended, "flat": lambda size: 32.0}

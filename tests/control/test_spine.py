@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.control.simulated_faults import TARGETED, Fault
 from tests.control.simulation import World
-from workers.advisors import scaling, shares
+from workers.advisors import judging, scaling, shares
 from workers.control import balance, compressing, relieve, sharing
 from workers.control.regroup import MAX_LAUNCHES
 from workers.status import Outcome
@@ -82,7 +82,7 @@ def often_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressing, "MIN_RUNS", 1)
     monkeypatch.setattr(compressing, "REVIEW_S", 1.0)
     monkeypatch.setattr(scaling, "MIN_STEPS", 1)
-    monkeypatch.setattr(scaling, "JUDGE_STEPS", 2)
+    monkeypatch.setattr(judging, "JUDGE_STEPS", 2)
 
 
 @pytest.mark.usefixtures("often_shared")

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from workers.advisors import scaling
-from workers.advisors.scaling import Rate, Verdict
 from workers.exchange_options import SMALL_GRADIENT
 from workers.measures import SchemeCost
 
@@ -160,11 +158,6 @@ def _exposed_s(situation: Situation, scheme: str) -> float:
 def _share(situation: Situation, scheme: str) -> float:
     """Of the bytes of dense gradients."""
     return situation.costs[scheme].bytes_a_value / situation.costs[DENSE].bytes_a_value
-
-
-def judge(before: Rate, now: Rate | None) -> Verdict | None:
-    """Whether a scheme pays, None while it is too early to tell."""
-    return scaling.judge(before, now, LEAST_KEPT)
 
 
 def in_words(scheme: str) -> str:

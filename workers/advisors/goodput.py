@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from workers.advisors.scaling import Rate
 from workers.advisors.throughput import Estimate, Layout, Model
 
 LEAST_GAIN = 1.05
@@ -72,14 +71,6 @@ class Change:
 Advice: TypeAlias = Keep | Change
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a batch turned out to be worth: progress a second over that at the one before."""
-
-    gain: float
-    is_kept: bool
-
-
 def efficiency(global_batch: float, initial: float, noise_scale: float) -> float:
     """What a sample of a batch is worth, in samples of the initial one."""
     return (noise_scale + initial) / (noise_scale + global_batch)
@@ -104,18 +95,6 @@ def advise(situation: Situation) -> Advice:
     if gain.value < LEAST_GAIN:
         return Keep(reason=f"{told}; {LEAST_GAIN} is the least that is worth a change.")
     return Change(global_batch=best, reason=told, expected_gain=gain.value, error=gain.error)
-
-
-def judge(before: Rate, now: Rate | None, worth: float, *, least_steps: int, most_steps: int) -> Verdict | None:
-    """Whether a batch pays, by throughput before and now and what a sample is ``worth``; None while it is open."""
-    if now is None or now.num_steps < least_steps:
-        return None
-    gain = now.samples_per_s / before.samples_per_s * worth
-    doubt = 2 * (before.error**2 + now.error**2) ** 0.5
-    is_open = gain * (1 - doubt) < 1.0 <= gain * (1 + doubt)
-    if is_open and now.num_steps < most_steps:
-        return None
-    return Verdict(gain=gain, is_kept=gain >= 1.0)
 
 
 def _candidates(s: Situation) -> list[int]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeAlias
 
+from workers.advisors.judging import Rate
+
 LEAST_GAIN = 1.05
 """A size must be this many times as fast as the one before: less is noise and not worth the change."""
 
@@ -21,22 +23,9 @@ REST_S = 10.0
 """Least time between two changes of size."""
 
 MIN_STEPS = 5
-JUDGE_STEPS = 10
-"""Steps measured before a new size may be judged; while noise leaves it open, up to ``MAX_JUDGE_STEPS``."""
-
-MAX_JUDGE_STEPS = 50
 FIRST_STALL_S = 1.0
 FIRST_DELAY_S = 20.0
 """What a change is taken to cost before any was measured: seconds without a step, seconds until effect."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """Measured throughput at one size; ``error`` is the standard error of the median, relative to it."""
-
-    samples_per_s: float
-    error: float
-    num_steps: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,36 +63,6 @@ class Change:
 
 
 Advice: TypeAlias = Keep | Change
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a size turned out to be worth: ``gain`` is its speed over the one before."""
-
-    gain: float
-    is_kept: bool
-
-
-def rate_of(samples_per_s: tuple[float, ...]) -> Rate | None:
-    """The rate of one size from its steps, None without any. Robust: a step that waited spoils nothing."""
-    if not samples_per_s:
-        return None
-    middle = median(samples_per_s)
-    deviation = 1.4826 * median(abs(value - middle) for value in samples_per_s)
-    error = 1.2533 * deviation / len(samples_per_s) ** 0.5
-    return Rate(samples_per_s=middle, error=error / middle, num_steps=len(samples_per_s))
-
-
-def judge(before: Rate, now: Rate | None, least_gain: float = LEAST_GAIN) -> Verdict | None:
-    """Whether a change pays, None while it is too early to tell."""
-    if now is None or now.num_steps < JUDGE_STEPS:
-        return None
-    gain = now.samples_per_s / before.samples_per_s
-    doubt = 2 * (before.error**2 + now.error**2) ** 0.5
-    is_open = gain * (1 - doubt) < least_gain <= gain * (1 + doubt)
-    if is_open and now.num_steps < MAX_JUDGE_STEPS:
-        return None
-    return Verdict(gain=gain, is_kept=gain >= least_gain)
 
 
 def predict(rates: Mapping[int, Rate], num_workers: int) -> float:

@@ -13,9 +13,7 @@ from math import floor
 from statistics import median
 from typing import TypeAlias
 
-from workers.advisors import scaling
 from workers.advisors.cost_line import Cost
-from workers.advisors.scaling import Rate, Verdict
 from workers.errors import BatchSplitError
 
 LEAST_GAIN = 1.05
@@ -175,11 +173,6 @@ def stragglers(standing: Standing) -> dict[str, str]:
                 f"{LEAST_PART} sample, the others {others_s:.3g} s with all the rest"
             )
     return found
-
-
-def judge(before: Rate, now: Rate | None) -> Verdict | None:
-    """Whether other parts pay, None while it is too early to tell."""
-    return scaling.judge(before, now, LEAST_KEPT)
 
 
 def in_words(parts: Sequence[int]) -> str:

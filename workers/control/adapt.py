@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 from workers.advisors import goodput
 from workers.advisors.goodput import UNBOUNDED, Change, Situation
-from workers.control import adapting, membership, planning
+from workers.advisors.judging import Judged, Rate, Verdict
+from workers.control import adapting, membership, planning, trials
 from workers.control.adapting import ACTOR, Adapting, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
-from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.control.planning import Draft
+from workers.plan import Cause, Goal, Plan, TimelineKind
 
 NO_NOISE = (
     "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "
@@ -73,7 +75,9 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         "error": round(advice.error, 3),
         "noise_scale": round(situation.noise_scale, 1),
     }
-    state, note = _issue(replace(state, adapting=known), inputs, plan, told, advice.reason)
+    state = replace(state, adapting=known)
+    draft = _draft(state, plan, advice.global_batch, advice.reason)
+    state, note = trials.issue(state, inputs, draft, {"global_batch": plan.global_batch}, told)
     trial = Trial(
         generation=plan.generation,
         before=plan.global_batch,
@@ -95,41 +99,36 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
         return None
     noise = known.noise_scale or 0.0
     known = replace(known, trial=None, num_judged=known.num_judged + 1)
-    row = replace(
-        adapting.row_of(trial, now, verdict, noise),
-        key=f"{ACTOR}/{state.term}/{known.num_judged}",
-        time=inputs.unix_s,
-        step=planning.progress_step(state),
-    )
+    row = trials.row_of(state, inputs, _judged(trial, now, verdict, noise), known.num_judged)
     if verdict.is_kept:
         return replace(state, adapting=known), (Note(row),)
     known = adapting.change(replace(known, refused={**known.refused, trial.after: noise}), _cursor(state))
-    state, note = _issue(
-        replace(state, adapting=known),
-        inputs,
-        plan,
-        {"global_batch": trial.before, "noise_scale": round(noise, 1)},
-        row.reason,
-    )
+    state = replace(state, adapting=known)
+    told = {"global_batch": trial.before, "noise_scale": round(noise, 1)}
+    draft = _draft(state, plan, trial.before, row.reason)
+    state, note = trials.issue(state, inputs, draft, {"global_batch": plan.global_batch}, told)
     return state, (Note(row), note)
 
 
-def _issue(
-    state: ControllerState, inputs: Inputs, plan: Plan, told: dict[str, object], reason: str
-) -> tuple[ControllerState, Note]:
-    """The same group with another batch."""
-    source = planning.member_source(state)
-    assert source is not None
-    draft = planning.Draft(
-        switch=Switch.AGREED,
-        members=plan.worker_ids,
-        source=source,
-        cause=Cause(kind=TimelineKind.BATCH, actor=ACTOR, reason=reason),
-        is_new_group=False,
-        global_batch=int(str(told["global_batch"])),
+def _judged(trial: Trial, now: Rate, verdict: Verdict, noise: float) -> Judged:
+    expected = f"expected: {trial.expected_gain:.2f}; noise scale {noise:.0f} samples"
+    told = f"{trial.after} samples a step make progress {verdict.gain:.2f} times as fast as {trial.before} ({expected})"
+    return Judged(
+        actor=ACTOR,
+        before={"global_batch": trial.before},
+        after={"global_batch": trial.after},
+        rate=trial.rate,
+        now=now,
+        expected_gain=trial.expected_gain,
+        verdict=verdict,
+        told=told if verdict.is_kept else f"{told}; going back",
+        more={"noise_scale": round(noise, 1)},
     )
-    state, note = planning.issue(state, inputs, draft, plan)
-    return state, Note(replace(note.row, before={"global_batch": plan.global_batch}, after=told))
+
+
+def _draft(state: ControllerState, plan: Plan, global_batch: int, reason: str) -> Draft:
+    cause = Cause(kind=TimelineKind.BATCH, actor=ACTOR, reason=reason)
+    return replace(trials.draft(state, plan, cause), global_batch=global_batch)
 
 
 def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation | None:

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from workers.advisors import goodput, scaling, throughput
-from workers.advisors.goodput import Verdict
-from workers.advisors.scaling import Rate
+from workers.advisors import goodput, judging, throughput
+from workers.advisors.judging import Rate, Verdict
 from workers.advisors.throughput import Layout, Observation
-from workers.plan import TimelineKind
-from workers.status import RoundRecord, TimelineRow
+from workers.status import RoundRecord
 
 ACTOR = "goodput"
 MAX_STEPS = 64
@@ -138,7 +136,7 @@ def has_rested(known: Adapting, cursor: int, epoch: int) -> bool:
 
 def rate(known: Adapting, num_steps: int = MAX_STEPS) -> Rate | None:
     """Throughput of the newest steps under the plan in force."""
-    return scaling.rate_of(known.samples_per_s[-num_steps:])
+    return judging.rate_of(known.samples_per_s[-num_steps:])
 
 
 def model(known: Adapting) -> throughput.Model:
@@ -181,35 +179,8 @@ def judge(known: Adapting, trial: Trial) -> Verdict | None:
     noise = known.noise_scale or 0.0
     worth = goodput.efficiency(trial.after, trial.before, noise)
     now = rate(known)
-    verdict = goodput.judge(trial.rate, now, worth, least_steps=JUDGE_STEPS, most_steps=MAX_JUDGE_STEPS)
+    bounds = {"least_steps": JUDGE_STEPS, "most_steps": MAX_JUDGE_STEPS}
+    verdict = judging.judge(trial.rate, now, least_gain=1.0, worth=worth, **bounds)
     if verdict is None or now is None or verdict.is_kept or now.num_steps >= MAX_JUDGE_STEPS:
         return verdict
     return verdict if now.num_steps * trial.after >= LEAST_LOST_S * now.samples_per_s else None
-
-
-def row_of(trial: Trial, now: Rate, verdict: Verdict, noise_scale: float) -> TimelineRow:
-    """What a change of the batch was found to bring; key, time and step are the caller's."""
-    told = (
-        f"{trial.after} samples a step make progress {verdict.gain:.2f} times as fast as {trial.before} "
-        f"(expected: {trial.expected_gain:.2f}; noise scale {noise_scale:.0f} samples)"
-    )
-    return TimelineRow(
-        key="",
-        kind=TimelineKind.PROBATION,
-        time=0.0,
-        step=0,
-        actor=ACTOR,
-        reason=told if verdict.is_kept else f"{told}; going back",
-        before={"global_batch": trial.before, "samples_per_s": round(trial.rate.samples_per_s, 3)},
-        after={
-            "global_batch": trial.after,
-            "samples_per_s": round(now.samples_per_s, 3),
-            "expected_gain": round(trial.expected_gain, 3),
-            "error": round(trial.error, 3),
-            "gain": round(verdict.gain, 3),
-            "noise_scale": round(noise_scale, 1),
-            "is_kept": verdict.is_kept,
-        },
-        cost_s=0.0,
-        steps_lost=0,
-    )

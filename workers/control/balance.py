@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.advisors import shares
+from workers.advisors import judging, shares
+from workers.advisors.judging import Judged
 from workers.advisors.shares import Change
-from workers.control import membership, planning, relieve, sharing
+from workers.control import membership, planning, relieve, sharing, trials
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.sharing import Trial
-from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
+from workers.plan import Cause, Goal, Plan, TimelineKind
 from workers.status import TimelineRow
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
@@ -80,35 +81,12 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         return state, notes
     before = plan.parts
     after = dict(zip(before, advice.parts, strict=True))
-    expected = {"expected_gain": round(advice.expected_gain, 3)}
-    state, note = _issue(state, inputs, plan, {"parts": list(after.values()), **expected}, after, advice.reason)
+    told = {"parts": list(after.values()), "expected_gain": round(advice.expected_gain, 3)}
+    draft = replace(trials.draft(state, plan, _cause(advice.reason)), parts=after)
+    state, note = trials.issue(state, inputs, draft, _parts(before), told)
     assert state.plan is not None
     trial = Trial(plan_id=state.plan.id, before=before, after=after, rate=rate, expected_gain=advice.expected_gain)
     return replace(state, sharing=replace(state.sharing, trial=trial)), (*notes, note)
-
-
-def _issue(
-    state: ControllerState,
-    inputs: Inputs,
-    plan: Plan,
-    told: Mapping[str, object],
-    parts: Mapping[str, int],
-    reason: str,
-) -> tuple[ControllerState, Note]:
-    """The same group with other parts."""
-    source = planning.member_source(state)
-    assert source is not None
-    draft = planning.Draft(
-        switch=Switch.AGREED,
-        members=plan.worker_ids,
-        source=source,
-        cause=Cause(kind=TimelineKind.BATCH, actor=sharing.ACTOR, reason=reason),
-        is_new_group=False,
-        parts=parts,
-    )
-    state, note = planning.issue(state, inputs, draft, plan)
-    before = {"parts": list(plan.parts.values())}
-    return state, Note(replace(note.row, before=before, after=dict(told)))
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now_s: float) -> Turned | None:
@@ -117,24 +95,39 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     if plan.id != trial.plan_id or sharing.num_shifts(known, plan) != known.num_shifts:
         return replace(state, sharing=replace(known, trial=None)), ()
     now = sharing.rate(known, plan.id)
-    verdict = shares.judge(trial.rate, now)
+    verdict = judging.judge(trial.rate, now, least_gain=shares.LEAST_KEPT)
     if verdict is None or now is None or sharing.standing(known, plan) is None:
         return None
     known = replace(known, num_judged=known.num_judged + 1, trial=None)
-    row = replace(
-        sharing.row_of(trial, now, verdict),
-        key=f"{sharing.ACTOR}/{state.term}/{known.num_judged}",
-        time=inputs.unix_s,
-        step=planning.progress_step(state),
+    gain = judging.in_words(verdict, shares.in_words(tuple(trial.before.values())), trial.expected_gain, "taken back")
+    judged = Judged(
+        actor=sharing.ACTOR,
+        before=_parts(trial.before),
+        after=_parts(trial.after),
+        rate=trial.rate,
+        now=now,
+        expected_gain=trial.expected_gain,
+        verdict=verdict,
+        told=f"parts {shares.in_words(tuple(trial.after.values()))} are {gain}",
     )
+    row = trials.row_of(state, inputs, judged, known.num_judged)
     if verdict.is_kept:
         # With two sizes seen of every part the fixed times are known: the next look, at once, may find still better.
         known = replace(known, num_failed=0, reviewed_s=float("-inf"))
         return replace(state, sharing=known), (Note(row),)
     known = replace(sharing.reviewed(known, plan, now_s), num_failed=known.num_failed + 1)
     state = replace(state, sharing=known)
-    state, note = _issue(state, inputs, plan, {"parts": list(trial.before.values())}, trial.before, row.reason)
+    draft = replace(trials.draft(state, plan, _cause(row.reason)), parts=trial.before)
+    state, note = trials.issue(state, inputs, draft, _parts(trial.after), _parts(trial.before))
     return state, (Note(row), note)
+
+
+def _cause(reason: str) -> Cause:
+    return Cause(kind=TimelineKind.BATCH, actor=sharing.ACTOR, reason=reason)
+
+
+def _parts(by_worker: Mapping[str, int]) -> dict[str, object]:
+    return {"parts": list(by_worker.values())}
 
 
 def _named(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.advisors import exchange, levels, scaling
+from workers.advisors import exchange, judging, levels, scaling
 from workers.advisors.exchange import DENSE, Change, Link, Situation
-from workers.control import adapting, balance, compressing, membership, planning, sharing
+from workers.advisors.judging import Judged
+from workers.control import adapting, balance, compressing, membership, planning, sharing, trials
 from workers.control.compressing import ACTOR, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
+from workers.control.planning import Draft
 from workers.exchange_options import BLURRING, LEVELS, formats_of
 from workers.measures import SchemeCost
-from workers.plan import Cause, Exchange, Goal, Plan, Switch, TimelineKind
+from workers.plan import Cause, Exchange, Goal, Plan, TimelineKind
 from workers.racks import Topology
 
 SCHEMES: tuple[str, ...] = (DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3], "int8", LEVELS[3], "int4")
@@ -82,7 +84,7 @@ def _returned(state: ControllerState, inputs: Inputs, plan: Plan, scheme: str) -
     if plan.exchange.name == scheme:
         return state, ()
     reason = f"{scheme} again: something else changed before {plan.exchange.name} was judged"
-    state, note = _issue(state, inputs, plan, scheme, reason)
+    state, note = trials.issue(state, inputs, _draft(state, plan, scheme, reason), _told(plan), {"scheme": scheme})
     return state, (note,)
 
 
@@ -106,8 +108,9 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         told = f" Found: {topology}." if topology.has_levels else ""
         return replace(state, compressing=replace(known, why=advice.reason + told)), ()
     reason = f"{advice.reason} ({topology})" if topology.has_levels else advice.reason
-    state, note = _issue(replace(state, compressing=replace(known, why="")), inputs, plan, advice.scheme, reason)
-    row = Note(replace(note.row, after={**note.row.after, "expected_gain": round(advice.expected_gain, 3)}))
+    state = replace(state, compressing=replace(known, why=""))
+    after = {"scheme": advice.scheme, "expected_gain": round(advice.expected_gain, 3)}
+    state, note = trials.issue(state, inputs, _draft(state, plan, advice.scheme, reason), _told(plan), after)
     assert state.plan is not None
     trial = Trial(
         plan_id=state.plan.id,
@@ -120,7 +123,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         link=link,
         link_s=exchange.link_s(situation),
     )
-    return replace(state, compressing=replace(state.compressing, trial=trial)), (row,)
+    return replace(state, compressing=replace(state.compressing, trial=trial)), (note,)
 
 
 def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Link, step_s: float) -> Situation | None:
@@ -161,18 +164,24 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     """What a scheme on trial came to."""
     known = state.compressing
     now, link = sharing.rate(state.sharing, plan.id), compressing.link(known, plan)
-    verdict = compressing.judge(now, trial)
+    verdict = judging.judge(trial.rate, now, least_gain=exchange.LEAST_KEPT)
     if verdict is None or now is None or link is None:
         return None
-    if sharing.standing(state.sharing, plan) is None and now.num_steps < scaling.MAX_JUDGE_STEPS:
+    if sharing.standing(state.sharing, plan) is None and now.num_steps < judging.MAX_JUDGE_STEPS:
         return None  # somebody's own speed may be changing
     known = compressing.reviewed(replace(known, trial=None, num_judged=known.num_judged + 1), plan, link, now_s)
-    row = replace(
-        compressing.row_of(trial, now, verdict),
-        key=f"{ACTOR}/{state.term}/{known.num_judged}",
-        time=inputs.unix_s,
-        step=planning.progress_step(state),
+    gain = judging.in_words(verdict, f"with {trial.before}", trial.expected_gain, "taken back")
+    judged = Judged(
+        actor=ACTOR,
+        before={"scheme": trial.before},
+        after={"scheme": trial.after},
+        rate=trial.rate,
+        now=now,
+        expected_gain=trial.expected_gain,
+        verdict=verdict,
+        told=f"with {trial.after} steps are {gain}",
     )
+    row = trials.row_of(state, inputs, judged, known.num_judged)
     if verdict.is_kept:
         known = replace(known, num_failed=0, why=_sentence(row.reason))
         # How fast other sizes and batches were with the scheme before tells nothing of them now.
@@ -180,26 +189,18 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         batches = adapting.forgotten(state.adapting)
         return replace(state, compressing=known, sizing=sizing, adapting=batches), (Note(row),)
     state = replace(state, compressing=replace(compressing.refuse(known, trial), why=_sentence(row.reason)))
-    state, note = _issue(state, inputs, plan, trial.before, row.reason)
+    draft = _draft(state, plan, trial.before, row.reason)
+    state, note = trials.issue(state, inputs, draft, _told(plan), {"scheme": trial.before})
     return state, (Note(row), note)
 
 
-def _issue(
-    state: ControllerState, inputs: Inputs, plan: Plan, scheme: str, reason: str
-) -> tuple[ControllerState, Note]:
-    """The same group with another scheme."""
-    source = planning.member_source(state)
-    assert source is not None
-    draft = planning.Draft(
-        switch=Switch.AGREED,
-        members=plan.worker_ids,
-        source=source,
-        cause=Cause(kind=TimelineKind.EXCHANGE, actor=ACTOR, reason=reason),
-        is_new_group=False,
-        exchange=Exchange.named(scheme, f"auto: {reason}"),
-    )
-    state, note = planning.issue(state, inputs, draft, plan)
-    return state, Note(replace(note.row, before={"scheme": plan.exchange.name}, after={"scheme": scheme}))
+def _draft(state: ControllerState, plan: Plan, scheme: str, reason: str) -> Draft:
+    cause = Cause(kind=TimelineKind.EXCHANGE, actor=ACTOR, reason=reason)
+    return replace(trials.draft(state, plan, cause), exchange=Exchange.named(scheme, f"auto: {reason}"))
+
+
+def _told(plan: Plan) -> dict[str, object]:
+    return {"scheme": plan.exchange.name}
 
 
 def _sentence(told: str) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from workers.advisors import exchange
 from workers.advisors.exchange import Link
-from workers.advisors.scaling import Rate, Verdict
+from workers.advisors.judging import Rate
 from workers.plan import Exchange, Plan, PlanId, TimelineKind
-from workers.status import TimelineRow, WorkerStatus
+from workers.status import WorkerStatus
 
 ACTOR = "communication"
 
@@ -157,37 +156,7 @@ def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compres
     return replace(known, reviewed_s=now_s, reviewed_at=place_of(plan), reviewed_link=now)
 
 
-def row_of(trial: Trial, now: Rate, verdict: Verdict) -> TimelineRow:
-    """What another scheme was found to bring; ``error`` is the standard error of the gain. Key, time, step are open."""
-    gain = f"{verdict.gain:.2f} times as fast as with {trial.before} (expected: {trial.expected_gain:.2f})"
-    told = f"with {trial.after} steps are {'' if verdict.is_kept else 'only '}{gain}"
-    return TimelineRow(
-        key="",
-        kind=TimelineKind.PROBATION,
-        time=0.0,
-        step=0,
-        actor=ACTOR,
-        reason=told if verdict.is_kept else f"{told}; taken back",
-        before={"scheme": trial.before, "samples_per_s": round(trial.rate.samples_per_s, 3)},
-        after={
-            "scheme": trial.after,
-            "samples_per_s": round(now.samples_per_s, 3),
-            "expected_gain": round(trial.expected_gain, 3),
-            "gain": round(verdict.gain, 3),
-            "error": round(verdict.gain * (trial.rate.error**2 + now.error**2) ** 0.5, 3),
-            "is_kept": verdict.is_kept,
-        },
-        cost_s=0.0,
-        steps_lost=0,
-    )
-
-
 def refuse(known: Compressing, trial: Trial) -> Compressing:
     """The scheme on trial did not pay on such a link; what is seen next is that by the scheme before."""
     refused = {**known.refused, trial.after: trial.link_s}
     return replace(known, refused=refused, num_failed=known.num_failed + 1, reviewed_link=trial.link)
-
-
-def judge(known_rate: Rate | None, trial: Trial) -> Verdict | None:
-    """What the scheme on trial came to, None while it is open."""
-    return exchange.judge(trial.rate, known_rate)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from workers.advisors import scaling, shares
-from workers.advisors.scaling import Rate, Verdict
+from workers.advisors import judging, scaling, shares
+from workers.advisors.judging import Rate
 from workers.advisors.speed import Speed
-from workers.plan import Plan, PlanId, TimelineKind
-from workers.status import RoundRecord, TimelineRow, WorkerStatus
+from workers.plan import Plan, PlanId
+from workers.status import RoundRecord, WorkerStatus
 
 ACTOR = "shares"
 
@@ -149,7 +149,7 @@ def without(sharing: Sharing, worker_ids: Iterable[str]) -> Sharing:
 def rate(sharing: Sharing, plan_id: PlanId, num_newest: int = MAX_STEPS) -> Rate | None:
     """Speed of the newest steps under a plan, None before there are any."""
     newest = sharing.steps[-num_newest:] if sharing.plan_id == plan_id else ()
-    return scaling.rate_of(tuple(samples_per_s for samples_per_s, _ in newest))
+    return judging.rate_of(tuple(samples_per_s for samples_per_s, _ in newest))
 
 
 def standing(sharing: Sharing, plan: Plan) -> shares.Standing | None:
@@ -184,30 +184,4 @@ def reviewed(sharing: Sharing, plan: Plan, now_s: float) -> Sharing:
         reviewed_s=now_s,
         reviewed_generation=plan.generation,
         num_shifts=num_shifts(sharing, plan),
-    )
-
-
-def row_of(trial: Trial, now: Rate, verdict: Verdict) -> TimelineRow:
-    """What other parts were found to bring; ``error`` is the standard error of the gain. Key and time are open."""
-    before, after = tuple(trial.before.values()), tuple(trial.after.values())
-    gain = f"{verdict.gain:.2f} times as fast as {shares.in_words(before)} (expected: {trial.expected_gain:.2f})"
-    told = f"parts {shares.in_words(after)} are {'' if verdict.is_kept else 'only '}{gain}"
-    return TimelineRow(
-        key="",
-        kind=TimelineKind.PROBATION,
-        time=0.0,
-        step=0,
-        actor=ACTOR,
-        reason=told if verdict.is_kept else f"{told}; taken back",
-        before={"parts": list(before), "samples_per_s": round(trial.rate.samples_per_s, 3)},
-        after={
-            "parts": list(after),
-            "samples_per_s": round(now.samples_per_s, 3),
-            "expected_gain": round(trial.expected_gain, 3),
-            "gain": round(verdict.gain, 3),
-            "error": round(verdict.gain * (trial.rate.error**2 + now.error**2) ** 0.5, 3),
-            "is_kept": verdict.is_kept,
-        },
-        cost_s=0.0,
-        steps_lost=0,
     )

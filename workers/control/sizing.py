@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from workers.advisors import scaling
-from workers.advisors.scaling import Change, Rate, Situation, Verdict
+from workers.advisors import judging, scaling
+from workers.advisors.judging import Judged, Rate
+from workers.advisors.scaling import Change, Situation
 from workers.control import compressing, sharing
 from workers.plan import Cause, Goal, Plan, TimelineKind
-from workers.status import Direction, RoundRecord, TimelineRow
+from workers.status import Direction, RoundRecord
 
 ACTOR = "scaling"
 MAX_STEPS = 64
@@ -68,12 +69,8 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The job as it trains: the plan in force everywhere, and how many samples are left (None: unknown).
+    """The job as it trains: the plan in force everywhere, and how many samples are left (None: unknown)."""
 
-    ``term`` is the controller's.
-    """
-
-    term: int
     plan: Plan
     num_left: int | None
 
@@ -122,8 +119,8 @@ def _cost(sizing: Sizing, last: RoundRecord, record: RoundRecord) -> Sizing:
 
 def consider(
     sizing: Sizing, direction: Direction, standing: Standing | None, now_s: float, unix_s: float
-) -> tuple[Sizing, TimelineRow | None]:
-    """Judge the last growth and decide what to ask for; a row where a growth was judged.
+) -> tuple[Sizing, Judged | None]:
+    """Judge the last growth and decide what to ask for; what came of it where a growth was judged.
 
     ``standing`` is None while no plan is in force everywhere: then nothing is decided.
     """
@@ -189,7 +186,7 @@ def _without_overtaken_ask(sizing: Sizing, direction: Direction) -> Sizing:
 def _rates(sizing: Sizing, size: int, now_s: float) -> dict[int, Rate]:
     """The speeds that are still believed; what is older is worth trying again."""
     known = {
-        n: scaling.rate_of(memory.samples_per_s)
+        n: judging.rate_of(memory.samples_per_s)
         for n, memory in sizing.memory.items()
         if n == size or now_s - memory.heard_s < MEMORY_S * 2**memory.num_failed
     }
@@ -199,44 +196,28 @@ def _rates(sizing: Sizing, size: int, now_s: float) -> dict[int, Rate]:
 
 def _judged(
     sizing: Sizing, ask: Ask, standing: Standing, rate: Rate | None, unix_s: float
-) -> tuple[Sizing, TimelineRow | None]:
+) -> tuple[Sizing, Judged | None]:
     size = standing.plan.num_members
-    verdict = scaling.judge(ask.before, rate)
+    verdict = judging.judge(ask.before, rate, least_gain=scaling.LEAST_GAIN)
     if verdict is None or rate is None:
         return replace(sizing, why=f"It is being measured whether {size} workers pay."), None
     known = sizing.memory[size]
     known = replace(known, num_failed=0 if verdict.is_kept else known.num_failed + 1)
     sizing = replace(sizing, num_judged=sizing.num_judged + 1, memory={**sizing.memory, size: known})
-    row = replace(_row(ask, standing.plan, rate, verdict), key=f"size/{standing.term}/{sizing.num_judged}", time=unix_s)
-    if verdict.is_kept:
-        return replace(sizing, ask=None, why=row.reason), row
-    back = Ask(num_workers=ask.origin, origin=size, reason=row.reason, expected_gain=1.0, before=rate, unix_s=unix_s)
-    return replace(sizing, ask=back, why=row.reason), row
-
-
-def _row(ask: Ask, plan: Plan, rate: Rate, verdict: Verdict) -> TimelineRow:
-    """What a growth was found to bring."""
-    size = plan.num_members
-    gain = f"{verdict.gain:.2f} times as fast as {ask.origin} (expected: {ask.expected_gain:.2f})"
-    reason = f"{size} workers are {gain}" if verdict.is_kept else f"{size} workers are only {gain}; giving back"
-    return TimelineRow(
-        key="",
-        kind=TimelineKind.PROBATION,
-        time=0.0,
-        step=0,
+    judged = Judged(
         actor=ACTOR,
-        reason=reason,
-        before={"workers": ask.origin, "samples_per_s": round(ask.before.samples_per_s, 3)},
-        after={
-            "workers": size,
-            "samples_per_s": round(rate.samples_per_s, 3),
-            "expected_gain": round(ask.expected_gain, 3),
-            "gain": round(verdict.gain, 3),
-            "is_kept": verdict.is_kept,
-        },
-        cost_s=0.0,
-        steps_lost=0,
+        before={"workers": ask.origin},
+        after={"workers": size},
+        rate=ask.before,
+        now=rate,
+        expected_gain=ask.expected_gain,
+        verdict=verdict,
+        told=f"{size} workers are {judging.in_words(verdict, str(ask.origin), ask.expected_gain, 'giving back')}",
     )
+    if verdict.is_kept:
+        return replace(sizing, ask=None, why=judged.told), judged
+    back = Ask(num_workers=ask.origin, origin=size, reason=judged.told, expected_gain=1.0, before=rate, unix_s=unix_s)
+    return replace(sizing, ask=back, why=judged.told), judged
 
 
 def num_asked(sizing: Sizing, direction: Direction) -> int:

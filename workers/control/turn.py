@@ -27,6 +27,7 @@ from workers.control import (
     retune,
     sizing,
     starts,
+    trials,
 )
 from workers.control.decisions import (
     Action,
@@ -109,10 +110,10 @@ def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     plan, standing = state.plan, None
     is_calm = state.has_trained and state.ending is None and not state.is_broken and not state.is_adopting
     if plan is not None and is_calm and membership.is_settled(state, plan) and not _is_weighing(state, plan):
-        standing = sizing.Standing(term=state.term, plan=plan, num_left=membership.num_left(state))
-    known, row = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
+        standing = sizing.Standing(plan=plan, num_left=membership.num_left(state))
+    known, judged = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
     state = state if known is state.sizing else replace(state, sizing=known)
-    return state, () if row is None else (Note(row),)
+    return state, () if judged is None else (Note(trials.row_of(state, inputs, judged, known.num_judged)),)
 
 
 def _is_weighing(state: ControllerState, plan: Plan) -> bool:
