@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from statistics import median
 
@@ -20,6 +21,7 @@ from workers.control.compress import SCHEMES
 from workers.exchange_options import LEVELS
 from workers.measures import SchemeCost
 from workers.plan import Exchange
+from workers.racks import Topology
 from workers.training.exchange.costs import measure_schemes
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import scheme_for, scheme_named
@@ -45,7 +47,7 @@ class Auto:
         self._residual = Residual()
         self._scheme = scheme_named("none", self._residual)
         self._costs = measure_schemes(torch.device("cpu"))
-        self._topology = survey(world)
+        self._topology = _surveyed(world)
         self._told: list[tuple[float, float, float]] = []
         exchange.join(world, self._scheme)
 
@@ -86,3 +88,9 @@ class Auto:
             chosen = Exchange.named(advice.scheme, advice.reason)
             self._scheme = scheme_for(chosen, self._topology.racks, self._world.rank, self._residual)
             self._exchange.join(self._world, self._scheme)
+
+
+def _surveyed(world: World) -> Topology:
+    """What is found goes to standard error: the results have the other."""
+    with redirect_stdout(sys.stderr):
+        return survey(world)

@@ -14,6 +14,7 @@ from tests.training.fake_store import FakeStore
 from tests.training.test_world import WAIT_S, in_threads, joined
 from workers.exchange_options import Options
 from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
+from workers.training.exchange.compressed import MOST_VALUES
 from workers.training.exchange.registry import SCHEMES, scheme_named, scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
@@ -123,6 +124,21 @@ def ranks(size: int, numel: int, work: Callable[[Rank], Any], dtype: torch.dtype
         if isinstance(result, Exception):
             raise result
     return results
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_bucket_of_many_pieces_arrives_and_what_each_left_out_is_kept(size: int) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first = rank.take("int4").exchange(0)
+        rank.commit()
+        rest = rank.take("none").exchange(1)[:-NUM_TAIL].double()
+        return first, first[:-NUM_TAIL].double() + rest, rank.truth(0) + rank.truth(1)
+
+    (first, *_), *others = found = ranks(size, 3 * MOST_VALUES * (1 if size == 2 else size) + 1, work)
+    assert all(torch.equal(other, first) for other, _, _ in others)
+    assert first[-NUM_TAIL:].tolist() == [float(size * i + sum(range(size))) for i in range(NUM_TAIL)]
+    for _, sums, truth in found:
+        torch.testing.assert_close(sums, truth, atol=2e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("name", NAMES)

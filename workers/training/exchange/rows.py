@@ -38,6 +38,10 @@ class Rows:
         """Write the values of one row."""
         self._codec.decode(self._codes_RC[row : row + 1], out_1N)
 
+    def decode_all(self, out_RN: torch.Tensor) -> None:
+        """Write the values of all rows."""
+        self._codec.decode(self._codes_RC, out_RN)
+
 
 def row_bytes(codec: Codec, numel: int, tail: torch.Tensor) -> int:
     """Bytes of one row."""
