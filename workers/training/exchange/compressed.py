@@ -91,7 +91,7 @@ class _Bucket:
 
     def keep_errors(self, errors_N: torch.Tensor) -> None:
         """Let what is left out be kept there, in the order of the gradients."""
-        parts = errors_N.split([piece.values_RN.numel() for piece in self.pieces])
+        parts = torch.split(errors_N, [piece.values_RN.numel() for piece in self.pieces])
         for piece, part in zip(self.pieces, parts, strict=True):
             piece.error_RN = part.view_as(piece.values_RN)
 
