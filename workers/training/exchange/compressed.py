@@ -21,7 +21,7 @@ from workers.training.exchange.schemes import Convoy, InFlight, Summed
 from workers.training.state import StepState
 from workers.training.world import Transfer, World
 
-MOST_VALUES = 2**16
+MOST_VALUES = 2**17
 """Of a row in one piece; gloo sends a pair's bulk one way before it lets the other begin where one rank is later."""
 
 
