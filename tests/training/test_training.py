@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
 from workers.task import TrainingTask
+from workers.training.state import TrainingState
 
 BATCH = 12
 UNEVEN = 11  # parts of 6 and 5, or of 4, 4 and 3
@@ -122,6 +124,30 @@ def test_a_run_of_1_3_2_workers_equals_a_plain_loop_in_fp64_for_every_optimizer(
     distances = sorted(reference.distance(expected.model, m) for m in models)
     assert [d < 1e-10 for d in distances] == [True, True, False]  # both survivors; who left is six steps behind
     assert sorted(script.seen) == sorted(_indexes(steps * BATCH))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_who_takes_over_a_state_steps_on_as_who_gave_it_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+    giver, taker = (
+        TrainingState(model, OPTIMIZERS[name](model.parameters(), lr=0.01), 0.01)
+        for model in (model_for(name).to(dtype), model_for(name).to(dtype))
+    )
+    for round in range(2):
+        step(giver, round)
+    taker.adopt(deepcopy(giver.export()))  # it would come over a wire
+    for round in range(2, 12):
+        step(giver, round)
+        step(taker, round)
+    pairs = zip(giver.model.parameters(), taker.model.parameters(), strict=True)
+    assert all(torch.equal(mine, its) for mine, its in pairs)
+
+
+def step(state: TrainingState, round: int) -> None:
+    draw = torch.Generator().manual_seed(round)
+    for parameter in state.model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=draw, dtype=torch.float64).to(parameter.dtype)
+    state.optimizer.step()
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])

@@ -193,6 +193,7 @@ class TrainingState:
             for name, value in (exported["parameters"] | exported["buffers"]).items():
                 mine[name].copy_(value)
         self._load_optimizer(exported["optimizer"])
+        self._take_formats(exported["optimizer"])
         self._load_scaler(exported["scaler"])
         self.noise.load(exported["noise"])
         self.residual.clear()
@@ -209,6 +210,18 @@ class TrainingState:
                 f"the saved state does not fit the optimizer {type(self.optimizer).__name__}: {error}; "
                 "use the optimizer and parameter groups that it was saved with, or take the weights only"
             ) from error
+
+    def _take_formats(self, state: Mapping[str, Any]) -> None:
+        """Hold the optimizer's numbers as who exported them does: torch loads all in the format of their parameter.
+
+        NAdam, say, keeps a product in fp32 beside parameters in bf16, and went on otherwise from a rounded one.
+        """
+        held = self.optimizer.state_dict()["state"]
+        for index, values in state["state"].items():
+            for name, value in values.items():
+                mine = held[index].get(name)
+                if isinstance(value, torch.Tensor) and isinstance(mine, torch.Tensor) and mine.dtype != value.dtype:
+                    held[index][name] = value.to(mine.device, copy=True)
 
     def _load_scaler(self, state: Mapping[str, float] | None) -> None:
         self.scaler = None
