@@ -74,6 +74,12 @@ class DivergedError(JobError):
     reason = Reason.DIVERGED
 
 
+class ReplicaError(JobError):
+    """A worker's state is not bit for bit that of the others; counted as the code's, as that is what can repeat it."""
+
+    reason = Reason.USER_ERROR
+
+
 class BundleError(JobError):
     """The archive of the user's code is refused."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.control.desk import FAILURE, SETTINGS, Desk, checkpoint
 from workers.control.decisions import HaltWorker, KillWorker, StartWorker, StopWorker
-from workers.plan import MemberSource, Plan, Switch, TimelineKind
+from workers.plan import CheckpointSource, MemberSource, Plan, Switch, TimelineKind
 from workers.status import Acknowledged, Outcome, Phase, RunPhase, StopCause
 
 
@@ -224,3 +224,27 @@ def test_an_exception_beside_a_loss_is_counted_once_and_both_are_told() -> None:
     assert desk.rows() == [TimelineKind.FAILURE]
     assert lost_of(desk) == ["1.1"]
     assert "worker 1.1: killed" in desk.plan.cause.reason
+
+
+def test_states_of_which_nobody_knows_the_right_one_are_given_up_for_the_last_checkpoint() -> None:
+    desk = Desk(max_failures=3)
+    ids = desk.started(2)
+    differ = replace(FAILURE, type="ReplicaError", message="ranks 0 and 1 hold different states")
+    desk.say("1.1", Phase.FAILED, generation=None, failure=differ)
+    desk.say("1.2", Phase.EXCHANGE)
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker("1.1")]
+    desk.turn()
+    assert desk.of(HaltWorker) == [HaltWorker("1.2", desk.plan.id)]
+    desk.say("1.2", Phase.FAILED, generation=None, failure=differ, halted=desk.plan.id)
+    desk.latest = checkpoint(3)
+    desk.turn()
+    desk.turn(lost=dict.fromkeys(ids, "ended"))
+    for worker_id in desk.state.workers:
+        desk.say(worker_id, Phase.READY)
+    desk.turn()
+    assert desk.plan.source == CheckpointSource("p3", 3, 24)
+    assert set(desk.plan.worker_ids).isdisjoint(ids)
+    assert desk.rows() == [TimelineKind.RESTORE]
+    assert f"worker 1.2: {differ.message}" in desk.notes()[0].reason
+    assert desk.state.failures.num == 1  # whatever the number of workers that it took to tell

@@ -131,9 +131,9 @@ class Mailbox:
 
     def status(self, acked: Acknowledged, logs: tuple[LogChunk, ...], *, wants_records: bool) -> WorkerStatus:
         """Everything as it is now, less what the store has."""
-        phase, since_s = self._phase
         saved, failed = self._finished_checkpoints(), self._failed_saves()
         with self._lock:
+            phase, since_s = self._phase  # here: who is in no group any more must not look as if it trained on
             self._seq += 1
             self._checkpoints.update({info.path: info for info in saved})
             self._forget(acked)
@@ -204,7 +204,7 @@ class Mailbox:
         with self._lock:
             self._failure = failure
             self._generation = self._leave = None
-        self.set_phase(Phase.FAILED)
+            self._phase = (Phase.FAILED, time.monotonic())
         self._on_rest()
 
     def _note_length(self, failure: Failure | None) -> None:

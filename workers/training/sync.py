@@ -10,13 +10,14 @@ from workers.plan import CheckpointSource, MemberSource, Plan
 from workers.run_settings import Donor
 from workers.spec_parts import InitFrom
 from workers.storage_urls import join
-from workers.training import loading, transfer
+from workers.training import loading, replicas, transfer
 from workers.training.records import Untold
 from workers.training.setup import Setup
 from workers.training.state import TrainingState
 from workers.training.world import World, WorldError
 
 _NO_LINEAGE = -1
+_NOTHING_SEEN = [0, 0]
 
 
 def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Untold]) -> Untold | None:
@@ -27,11 +28,13 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     the answer is what came here, None where nothing did.
 
     Raises WorldError, also rather than lose a commit that a member has and the source has not;
+    ReplicaError where this rank says that it holds the same and does not, or nobody knows who does;
     CheckpointError where a checkpoint cannot be read or does not fit, DonorError where that is another job's;
     UserCodeError where members built different tasks.
     """
     state = setup.state
-    rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup)])
+    seen = replicas.look(state, world) if state.lineage == plan.lineage else _NOTHING_SEEN
+    rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup), *seen])
     if any(row[4] != rows[0][4] for row in rows):
         raise UserCodeError(
             "workers built different tasks from the same config: their parameters, their number of samples or "
@@ -44,6 +47,8 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     origin = rows[source]
     if not begins:
         _check_order(rows, source, plan)
+        alike = {rank: row[-2:] for rank, row in enumerate(rows) if row[:3] == origin[:3]}
+        replicas.compare(state, world, plan, alike)
     came: Untold | None = None
     if begins or any(row[:3] != origin[:3] for row in rows):
         came = _take(state, world, source, untold)

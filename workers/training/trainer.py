@@ -14,6 +14,7 @@ from workers.errors import (
     DonorError,
     Failure,
     OutOfMemoryError,
+    ReplicaError,
     failure_of,
 )
 from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
@@ -28,6 +29,7 @@ from workers.training.evaluate import evaluate
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
 from workers.training.metric import Metric
 from workers.training.records import Untold
+from workers.training.replicas import Replicas
 from workers.training.round import BrokenCommitError, Rounds
 from workers.training.saving import COMPLETE, TAKEN_OVER, WORKER_ENDS, header_for, interval
 from workers.training.setup import Setup
@@ -99,7 +101,7 @@ class Trainer:
         except DonorError as error:
             print(error.message, file=sys.stderr, flush=True)
             self._stopped(plan, StopCause.DONOR, error)
-        except (BrokenCommitError, DivergedError, OutOfMemoryError) as error:
+        except (BrokenCommitError, DivergedError, OutOfMemoryError, ReplicaError) as error:
             self._told(error)
             mailbox.failed(self._failure(error.__cause__ if isinstance(error, BrokenCommitError) else error, plan))
         except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -130,7 +132,7 @@ class Trainer:
                 self._held = came.held
             self._synchronised(plan)
             self._rounds.join(world, plan)
-            following = self._rounds_in(world, plan)
+            following = self._rounds_in(world, plan, Replicas(self._state, self._mailbox, world, plan))
             world.leave()
         finally:
             world.destroy()
@@ -139,13 +141,14 @@ class Trainer:
             self._finish(plan, member.rank)
         return following
 
-    def _rounds_in(self, world: World, plan: Plan) -> Plan | None:
+    def _rounds_in(self, world: World, plan: Plan, replicas: Replicas) -> Plan | None:
         """Rounds until the last sample (None), or until a plan in force asks for another group or goal."""
         state, mailbox = self._state, self._mailbox
         while True:
             current = mailbox.plan
             if current is not plan:
                 if not _stays(current, plan, mailbox.worker_id):
+                    replicas.check()
                     return current
                 plan = current
                 self._rounds.adapt(plan)
@@ -155,8 +158,10 @@ class Trainer:
                 self._publish_held()
             if state.cursor >= self._setup.total_samples:
                 return None
-            if self._is_asked_for(plan) and world.rank == 0:
-                self._due = plan.cause.reason
+            if self._is_asked_for(plan):
+                replicas.check()
+                if world.rank == 0:
+                    self._due = plan.cause.reason
             if self._due is not None:
                 self._save(plan, self._due)
                 self._rounds.restart_clock()
@@ -168,6 +173,8 @@ class Trainer:
             if record is not None:
                 state.stands_at = plan.until if _crosses(plan.until, before, state.cursor) else None
                 self._committed(record, before, world.rank)
+                if replicas.is_due or self._is_to_last(before):
+                    replicas.check()
 
     def _stand(self, world: World) -> None:
         """At the plan's line: keep the state and the group, until all members agree on another plan."""
@@ -194,6 +201,12 @@ class Trainer:
             self._writer.prepare(state.forms())
         if rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps):
             self._due = interval(spec.checkpoint.every_steps)
+
+    def _is_to_last(self, before: int) -> bool:
+        """Whether some rank is about to save the last commit; the same on all."""
+        setup, after = self._setup, self._state.cursor
+        every_steps = setup.spec.checkpoint.every_steps
+        return after >= setup.total_samples or setup.has_crossed(before, after, every_steps)
 
     def _is_asked_for(self, plan: Plan) -> bool:
         """Whether this state is the one that a plan wants to be saved: the first under it."""

@@ -157,7 +157,10 @@ class World:
         except RuntimeError as error:
             raise self.broken(error) from error
         Transfer(self, work).wait()
-        return [row.tolist() for row in table]
+        found = [row.tolist() for row in table]
+        if self.is_aborted:  # an accelerator's collective then ends without an error, and brings nothing
+            raise self.broken(None)
+        return found
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Give every rank the contiguous tensor of rank ``source``, in place. Raises WorldError."""

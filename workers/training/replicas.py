@@ -1,0 +1,133 @@
+"""Whether all ranks hold one state, bit for bit, as they should after every commit, and who is wrong where not.
+
+What is compared is what training makes alike: the parameters that are trained and the buffers that are exchanged.
+A wrong state must not last: it is looked for before a checkpoint is taken, before a group hands its state over, and
+where members of a new group say that they hold the same; besides every ``EVERY_ROUNDS`` rounds.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from workers.errors import ReplicaError
+from workers.plan import Plan
+from workers.status import Phase
+from workers.training.hashing import hash_of
+from workers.training.mailbox import Mailbox
+from workers.training.state import TrainingState
+from workers.training.world import World, WorldError
+
+EVERY_ROUNDS = 50
+
+MAX_TOLD = 5
+
+_ADVICE = (
+    "where it comes again, look for code that changes parameters on one worker otherwise than on another, and for a "
+    "machine with faulty memory"
+)
+
+
+class Replicas:
+    """The members of one group, which hold one state as it begins; all of them make the same calls."""
+
+    def __init__(self, state: TrainingState, mailbox: Mailbox, world: World, plan: Plan) -> None:
+        self._state, self._mailbox, self._world, self._plan = state, mailbox, world, plan
+        self._checked = state.round
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last commit is one of those that are compared in any case."""
+        return self._state.round % EVERY_ROUNDS == 0
+
+    def check(self) -> None:
+        """Compare the last commit, once; between rounds. Nothing is done in a world of one rank.
+
+        Raises ReplicaError on a rank whose state is not that of most, on all where no state is; WorldError on others.
+        """
+        if self._world.size == 1 or self._checked == self._state.round:
+            return
+        self._checked = self._state.round
+        self._mailbox.set_phase(Phase.EXCHANGE)
+        rows = self._world.gather(look(self._state, self._world))
+        compare(self._state, self._world, self._plan, dict(enumerate(rows)))
+
+
+def look(state: TrainingState, world: World) -> list[int]:
+    """What ``compare`` takes of this rank: its kind of processor, and the hash of its state."""
+    if world.size == 1:
+        return [0, 0]
+    return [_processor(world.device), int(hash_of([*_compared(state).values()], world.device))]
+
+
+def compare(state: TrainingState, world: World, plan: Plan, rows: Mapping[int, Sequence[int]]) -> None:
+    """Find out whether ranks are alike by what each saw of its own; all members of the world call it with the same.
+
+    Processors of unlike kinds round differently, so that their states part by and by: nothing is asked of those.
+    Raises as ``Replicas.check``.
+    """
+    if len({kind for kind, _ in rows.values()}) > 1:
+        return
+    odd = odd_ranks({rank: seen for rank, (_, seen) in rows.items()})
+    if not odd:
+        return
+    where = _where(state, world, sorted(rows))
+    told = _told(plan, odd, state.round, where, has_majority=len(odd) < len(rows))
+    if world.rank in odd:
+        raise ReplicaError(told)
+    raise WorldError(told)
+
+
+def odd_ranks(hashes: Mapping[int, int]) -> list[int]:
+    """The ranks whose hash is not that of more than half; where there is none such all of them."""
+    [(most, count)] = Counter(hashes.values()).most_common(1)
+    return sorted(hashes) if 2 * count <= len(hashes) else sorted(r for r, seen in hashes.items() if seen != most)
+
+
+def _where(state: TrainingState, world: World, ranks: Sequence[int]) -> str:
+    """The first tensor in which these ranks differ; all members of the world must call it.
+
+    It is a barrier as well: whoever comes out of it and leaves knows that each of the others has learned that states
+    differ, and takes its own for right no more. So where it breaks only the name is not known.
+    """
+    compared, model = _compared(state), state.model
+    names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+    hashes = [hash_of([compared[n]] if n in compared else [], world.device) for n in names]
+    try:
+        rows = world.gather(torch.stack(hashes).tolist())
+    except WorldError:
+        return "in a tensor that was not found"
+    differing = [name for at, name in enumerate(names) if len({rows[rank][at] for rank in ranks}) > 1]
+    return f"in {len(differing)} of {len(compared)} tensors, the first of them {differing[0]!r}"
+
+
+def _told(plan: Plan, odd: Sequence[int], round: int, where: str, *, has_majority: bool) -> str:
+    ids = {member.rank: member.worker_id for member in plan.members}
+    wrong = ", ".join(f"rank {rank} (worker {ids[rank]})" for rank in odd[:MAX_TOLD])
+    wrong += f" and {len(odd) - MAX_TOLD} more" if len(odd) > MAX_TOLD else ""
+    if has_majority:
+        holds, leaves = ("holds", "it leaves") if len(odd) == 1 else ("hold", "they leave")
+        said = f"{wrong} {holds} another state than most ranks after round {round}, {where}; {leaves}"
+    else:
+        said = (
+            f"{wrong} hold different states after round {round}, {where}, and none is that of most, so nobody knows "
+            "which is right; the job goes back to its last checkpoint"
+        )
+    return f"{said}; {_ADVICE}"
+
+
+def _compared(state: TrainingState) -> dict[str, torch.Tensor]:
+    """What all ranks hold alike, by name; views of the live tensors."""
+    buffers, tracked = dict(state.model.named_buffers()), state.buffers.tracked
+    trained = {name: p for name, p in state.model.named_parameters() if p.requires_grad}
+    return {**trained, **{name: buffers[name] for name in tracked if name in buffers}}
+
+
+def _processor(device: torch.device) -> int:
+    """A number for what rounding depends on: the processor's abilities, its threads and torch's version."""
+    able = sorted((key, value) for key, value in torch.cpu.get_capabilities().items() if isinstance(value, bool | str))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return zlib.crc32(repr((torch.__version__, torch.get_num_threads(), able, name)).encode())
