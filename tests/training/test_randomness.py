@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,20 @@ def build(config: Mapping[str, Any]) -> TrainingTask:
     )
 
 
+class Langevin(torch.optim.SGD):
+    """Adds noise to what it trains, as those do that sample."""
+
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        with torch.no_grad():
+            for parameter in chain.from_iterable(group["params"] for group in self.param_groups):
+                parameter.add_(torch.randn_like(parameter) + random.random() + np.random.rand(), alpha=1e-3)
+
+
+def build_langevin(config: Mapping[str, Any]) -> TrainingTask:
+    return replace(build(config), optimizer=lambda parameters, lr: Langevin(parameters, lr=lr))
+
+
 @dataclass(frozen=True)
 class Run:
     """The losses of all rounds, and the masks of each rank's forward passes."""
@@ -113,6 +127,12 @@ def test_two_runs_of_one_seed_are_the_same_bit_for_bit_and_one_of_another_seed_i
 def test_each_rank_draws_a_mask_of_its_own_at_each_step(undisturbed: Run) -> None:
     masks = list(chain(*undisturbed.masks))
     assert len(set(masks)) == len(masks) == 2 * STEPS
+
+
+def test_an_optimizer_that_draws_numbers_draws_the_same_on_all_ranks() -> None:
+    # Ranks are compared before each checkpoint, and one that differed would leave.
+    sampled = run(3, entrypoint=f"{__name__}:build_langevin", checkpoint={"every_steps": 1})
+    assert len(set(sampled.losses)) == STEPS
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_draws_as_if_it_had_never_stopped(undisturbed: Run) -> None:

@@ -14,6 +14,7 @@ from workers.plan import Exchange, Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
 from workers.training.back_off import settle
+from workers.training.batching import seed_all
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import scheme_for
@@ -34,6 +35,7 @@ LEAST_RANKS = 3
 """Of which one may share a rack with another and one not."""
 
 _CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+_UPDATING = b" updating"
 
 
 class BrokenCommitError(Exception):
@@ -60,6 +62,8 @@ class Rounds:
         self._mailbox = mailbox
         self._gauges = GaugeReader(setup.device)
         self._noise = NoiseMeter(setup.state)
+        # None of torch's own draws numbers, and seeding for nothing would take its time in each round.
+        self._may_draw = not type(setup.state.optimizer).__module__.startswith("torch.optim")
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._asked: tuple[str, Options] = ("", ())
@@ -209,6 +213,8 @@ class Rounds:
             if outcome.factor != 1.0:
                 exchange.scale(outcome.factor)
             state.set_lr(outcome.lr)
+            if self._may_draw:  # the same on all ranks, which computed other parts and are to stay alike
+                seed_all(self._setup.spec.seed, state.round, 0, _UPDATING)
             state.optimizer.step()
             for staged in self._staged():
                 staged.commit()
