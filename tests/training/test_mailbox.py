@@ -56,6 +56,20 @@ def test_a_lower_term_is_refused() -> None:
     assert look(mailbox).term == 3
 
 
+def test_who_fails_while_a_status_is_taken_is_not_shown_to_train_on() -> None:
+    mailbox = Mailbox("1.0")
+    mailbox.enter(plan(1, "1.0"))
+    mailbox.join(1, lambda: None)
+
+    def fails() -> list[CheckpointInfo]:
+        mailbox.failed(Failure(reason=Reason.USER_ERROR, type="ReplicaError", message="another state"))
+        return []
+
+    mailbox.watch_checkpoints(fails, tuple)
+    status = look(mailbox)
+    assert (status.phase, status.generation) == (Phase.FAILED, None)
+
+
 def test_every_answer_has_its_number_and_shows_what_was_told() -> None:
     mailbox = Mailbox("1.0")
     mailbox.moved(Position(lineage=2, round=7, cursor=56, is_finished=True))

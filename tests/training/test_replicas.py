@@ -166,6 +166,22 @@ def test_a_wrong_state_is_found_before_a_newcomer_takes_it() -> None:
         assert_as_undisturbed(group)
 
 
+def test_a_wrong_state_is_found_before_one_goes_on_with_it_alone() -> None:
+    gate = Gate()
+    group, workers = Faulty(0, 2, gate).job(3)
+    with group:
+        gate.close_at(3 * BATCH)
+        group.train(workers)
+        gate.await_waiting(3)
+        group.agree(workers[:1])
+        gate.open()
+        statuses = group.await_break(workers)
+        assert "rank 0 (worker 1.0) holds another state than most ranks after round 4" in message(statuses["1.0"])
+        group.train(workers[1:])
+        group.await_done(workers[1:])
+        assert_as_undisturbed(group)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_members_of_a_new_group_that_only_say_that_they_hold_the_same_are_found(victim: int) -> None:
     gate = Gate()

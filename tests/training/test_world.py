@@ -189,6 +189,29 @@ class EndsWhileTimingOut:
             raise RuntimeError("Operation timed out!")
 
 
+class EndsByAnAbort:
+    """A group of an accelerator, whose collectives end without an error when it is aborted."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def allgather(self, tables: object, own: object) -> EndsByAnAbort:
+        return self
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, timeout: object = None) -> None:
+        self._world.is_aborted = True
+
+
+def test_nobody_reads_what_an_aborted_collective_left() -> None:
+    world = World(seat(0, 2, "1/1"), FakeStore())
+    world._group = EndsByAnAbort(world)
+    with pytest.raises(WorldError, match="aborted"):
+        world.gather([1])
+
+
 def test_an_operation_that_ends_as_a_slice_runs_out_has_not_failed() -> None:
     work = EndsWhileTimingOut()
     Transfer(World(seat(0, 2, "1/1"), FakeStore()), work).wait()  # type: ignore[arg-type]  # the part of Work it uses

@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -91,7 +92,8 @@ def _where(state: TrainingState, world: World, ranks: Sequence[int]) -> str:
     """The first tensor in which these ranks differ; all members of the world must call it.
 
     It is a barrier as well: whoever comes out of it and leaves knows that each of the others has learned that states
-    differ, and takes its own for right no more. So where it breaks only the name is not known.
+    differ, and takes its own for right no more. So where it breaks only the name is not known. Then all meet once more,
+    as who leaves at once would break it for a slower one.
     """
     compared, model = _compared(state), state.model
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
@@ -100,6 +102,8 @@ def _where(state: TrainingState, world: World, ranks: Sequence[int]) -> str:
         rows = world.gather(torch.stack(hashes).tolist())
     except WorldError:
         return "in a tensor that was not found"
+    with suppress(WorldError):
+        world.agree([0.0])
     differing = [name for at, name in enumerate(names) if len({rows[rank][at] for rank in ranks}) > 1]
     return f"in {len(differing)} of {len(compared)} tensors, the first of them {differing[0]!r}"
 
