@@ -17,6 +17,7 @@ from tests.training.rank import await_true
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from tests.training.test_world import in_threads, joined
 from workers.checkpoints import CheckpointInfo, list_checkpoints
+from workers.errors import ReplicaError
 from workers.plan import CheckpointSource
 from workers.status import Phase, WorkerStatus
 from workers.storage_urls import open_storage
@@ -24,6 +25,7 @@ from workers.task import TrainingTask
 from workers.training import replicas
 from workers.training.loading import load_checkpoint
 from workers.training.replicas import odd_ranks
+from workers.training.world import WorldError
 
 BATCH, SAMPLES, STEPS, LR = 12, 40, 12, 0.05
 DTYPE = torch.float64
@@ -223,6 +225,26 @@ def test_who_loses_the_others_while_the_tensor_is_looked_for_is_wrong_all_the_sa
     failed, left = in_threads(2, work)
     assert left is None
     assert str(failed) == "[0, 1]: in a tensor that was not found"
+
+
+def test_nobody_leaves_before_all_know_the_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Noted:
+        """Ranks that differ in the second of six parameters."""
+
+        rank, device, calls = 0, torch.device("cpu"), []
+
+        def gather(self, values: list[int]) -> list[list[int]]:
+            self.calls.append("gather")
+            return [values, [values[0], values[1] + 1, *values[2:]]]
+
+        def agree(self, values: list[float]) -> list[float]:
+            self.calls.append("agree")
+            raise WorldError("a slower one has left")
+
+    monkeypatch.setattr(replicas, "_told", lambda plan, odd, round, where, has_majority: where)
+    with pytest.raises(ReplicaError, match=r"1 of 6 tensors, the first of them '0\.bias'"):
+        replicas.compare(TrainedState(), Noted(), None, {0: [0, 5], 1: [0, 6]})  # type: ignore[arg-type]  # what it uses
+    assert Noted.calls == ["gather", "agree"]
 
 
 class TrainedState:

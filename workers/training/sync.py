@@ -33,7 +33,8 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     UserCodeError where members built different tasks.
     """
     state = setup.state
-    seen = replicas.look(state, world) if state.lineage == plan.lineage else _NOTHING_SEEN
+    may_keep = world.size > 1 and state.lineage == plan.lineage
+    seen = replicas.look(state, world) if may_keep else _NOTHING_SEEN
     rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup), *seen])
     if any(row[4] != rows[0][4] for row in rows):
         raise UserCodeError(
