@@ -103,8 +103,8 @@ def assert_as_undisturbed(group: Group) -> None:
     ("every", "every_steps", "at", "found", "rounds"),
     [
         (4, 100, 6, 8, []),  # by the count of rounds
-        (50, 3, 8, 9, [3, 6]),  # before the checkpoint that would hold it
-        (50, 100, 10, STEPS, []),  # before the final one
+        (200, 3, 8, 9, [3, 6]),  # before the checkpoint that would hold it
+        (200, 100, 10, STEPS, []),  # before the final one
     ],
 )
 @pytest.mark.parametrize("victim", [0, 2])
@@ -127,7 +127,7 @@ def test_of_three_the_one_that_is_wrong_is_named_and_the_others_go_on(
         assert_as_undisturbed(group)
 
 
-@pytest.mark.parametrize(("every", "at", "found"), [(4, 7, 8), (50, 8, 9)])
+@pytest.mark.parametrize(("every", "at", "found"), [(4, 7, 8), (200, 8, 9)])
 def test_where_nobody_knows_which_is_right_both_leave_and_the_last_checkpoint_holds(
     every: int, at: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

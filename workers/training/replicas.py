@@ -22,7 +22,7 @@ from workers.training.mailbox import Mailbox
 from workers.training.state import TrainingState
 from workers.training.world import World, WorldError
 
-EVERY_ROUNDS = 50
+EVERY_ROUNDS = 200  # one takes about as long as half a step of the smallest models
 
 MAX_TOLD = 5
 
