@@ -79,3 +79,11 @@ def test_values_that_changed_places_show_and_large_ones_are_taken_in_pieces(monk
         seen.add(number(parts[0], swapped, *parts[2:]))
     assert len(seen) == 101
     assert all(torch.equal(part, old) for part, old in zip(parts, before, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_the_hash_is_the_same_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "PIECE_BYTES", 64)
+    values, cuda = [torch.randn(100), torch.randn(3, dtype=torch.bfloat16), torch.empty(0)], torch.device("cuda")
+    assert int(hash_of([value.to(cuda) for value in values], cuda)) == number(*values)

@@ -129,7 +129,11 @@ def _compared(state: TrainingState) -> dict[str, torch.Tensor]:
 
 
 def _processor(device: torch.device) -> int:
-    """A number for what rounding depends on: the processor's abilities, its threads and torch's version."""
-    able = sorted((key, value) for key, value in torch.cpu.get_capabilities().items() if isinstance(value, bool | str))
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    return zlib.crc32(repr((torch.__version__, torch.get_num_threads(), able, name)).encode())
+    """A number for what rounding depends on: the device's name, or the processor's abilities and threads; and torch."""
+    if device.type == "cuda":
+        kind: object = torch.cuda.get_device_name(device)
+    else:
+        able = torch.cpu.get_capabilities()
+        told = sorted((key, value) for key, value in able.items() if isinstance(value, bool | str))
+        kind = (told, torch.get_num_threads())
+    return zlib.crc32(repr((torch.__version__, kind)).encode())
