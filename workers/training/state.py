@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -216,12 +217,14 @@ class TrainingState:
 
         NAdam, say, keeps a product in fp32 beside parameters in bf16, and went on otherwise from a rounded one.
         """
-        held = self.optimizer.state_dict()["state"]
-        for index, values in state["state"].items():
-            for name, value in values.items():
-                mine = held[index].get(name)
-                if isinstance(value, torch.Tensor) and isinstance(mine, torch.Tensor) and mine.dtype != value.dtype:
-                    held[index][name] = value.to(mine.device, copy=True)
+        places = chain.from_iterable(group["params"] for group in state["param_groups"])
+        parameters = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
+        for place, parameter in zip(places, parameters, strict=True):
+            mine = self.optimizer.state.get(parameter, {})
+            for name, value in state["state"].get(place, {}).items():
+                held = mine.get(name)
+                if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor) and held.dtype != value.dtype:
+                    mine[name] = value.to(held.device, copy=True)
 
     def _load_scaler(self, state: Mapping[str, float] | None) -> None:
         self.scaler = None
