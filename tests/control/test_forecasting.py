@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from tests.control.desk import Desk
+from workers.control import adapting
 from workers.control.forecasting import MIN_STEPS, REFRESH_S
 from workers.measures import Forecast, Prediction
 from workers.plan import Plan
@@ -114,3 +116,14 @@ def test_a_forecast_is_made_anew_in_time_and_not_at_every_turn() -> None:
     assert job.train(20) is settled
     job.desk.now += REFRESH_S
     assert job.train(1) is not settled
+
+
+def test_a_turn_without_news_outlives_that_its_steps_were_forgotten() -> None:
+    """Another scheme was kept, and before the next step is told the controller turns once more."""
+    job = TrainedJob(2)
+    job.train(MIN_STEPS + 5)
+    known = job.desk.state.adapting
+    assert known.layout is not None
+    job.desk.state = replace(job.desk.state, adapting=adapting.forgotten(known))
+    job.desk.turn(REFRESH_S)
+    assert job.desk.state.forecast is not None

@@ -10,7 +10,7 @@ from statistics import median
 from workers.advisors import goodput
 from workers.advisors.throughput import Layout, Model
 from workers.control import adapting
-from workers.control.adapting import Adapting
+from workers.control.adapting import Adapting, Steps
 from workers.control.decisions import ControllerState
 from workers.measures import Forecast, Prediction
 from workers.spec import JobSpec
@@ -30,7 +30,8 @@ _ROUNDING = 1e-9
 def foresee(state: ControllerState, now_s: float) -> ControllerState:
     """Fit anew where that is due: in time, or as soon as the layout in force is another one, or told by many steps."""
     plan, known = state.plan, state.adapting
-    num_steps = 0 if known.layout is None else len(known.memory[known.layout].times_s)
+    # Its steps may be forgotten while the layout stays: another scheme was found to make them faster.
+    num_steps = 0 if known.layout is None else len(known.memory.get(known.layout, Steps()).times_s)
     if plan is None or known.layout is None or num_steps < MIN_STEPS:
         return state
     in_force = (plan.num_members, plan.global_batch)
