@@ -41,7 +41,8 @@ class RankLoad:
 
     ``n`` counts a worker's runs from 1. ``samples`` is its part of a round, ``seconds`` the median of ``num_rounds``
     committed rounds: fetching and computing, without waits for others. ``exchange_s`` is the median of what gradients
-    took from the first bucket on, ``exposed_s`` of what this worker waited of it, for others as well.
+    took from the first bucket on, ``exposed_s`` of what this worker waited of it, for others as well, ``wire_s`` of
+    what the link was at work of it; None where the host does not see that.
     """
 
     n: int
@@ -51,6 +52,7 @@ class RankLoad:
     seconds: float
     exchange_s: float = 0.0
     exposed_s: float = 0.0
+    wire_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ NUM_TOLD = 6
 class OwnCost:
     """One committed round: this worker's part in samples, and the seconds that it took without waits for others.
 
-    ``exchange_s`` and ``exposed_s`` are those of ``RankLoad``.
+    ``exchange_s``, ``exposed_s`` and ``wire_s`` are those of ``RankLoad``.
 
     Of a batch that is dealt by length the part is the worker's share of it, as the plan has it: tokens come in that
     proportion, and how many samples they are changes with every step.
@@ -33,6 +33,7 @@ class OwnCost:
     seconds: float
     exchange_s: float = 0.0
     exposed_s: float = 0.0
+    wire_s: float | None = None
 
 
 class Loads:
@@ -62,6 +63,7 @@ class Loads:
             seconds=median(one.seconds for one in self._run),
             exchange_s=median(one.exchange_s for one in self._run),
             exposed_s=median(one.exposed_s for one in self._run),
+            wire_s=median(wired) if (wired := [one.wire_s for one in self._run if one.wire_s is not None]) else None,
         )
         self._told.append(load)
         self._run, self._run_s = [], 0.0

@@ -110,6 +110,7 @@ class Part:
             seconds=self._own_s(),
             exchange_s=self.times.exchange_s,
             exposed_s=self.times.exposed_s,
+            wire_s=self._exchange.wire_s,
         )
 
     def _own_s(self) -> float:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from workers.training import sockets
 from workers.training.calls import StoreCalls
+from workers.training.occupancy import Occupancy
 from workers.training.store import Address, CallbackStore
 
 COME_TOGETHER_S = 3600.0  # newcomers wait for a boundary that the others agree on; the controller is the clock
@@ -86,6 +87,7 @@ class World:
         self._group: Any = None  # a Backend of torch.distributed, without stubs
         self._store: CallbackStore | None = None
         self.is_gloo = seat.backend == "gloo"
+        self.occupancy = Occupancy() if self.is_gloo else None  # of others the host does not see when they end
         self.is_aborted = False
         self._connected = threading.Event()
         self._error: BaseException | None = None
@@ -110,14 +112,14 @@ class World:
         if self.size == 1:
             return None
         try:
-            return Transfer(self, self._live().allreduce([tensor]))
+            return self._sent(self._live().allreduce([tensor]))
         except RuntimeError as error:
             raise self.broken(error) from error
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
         """Begin to collect every rank's contiguous tensor in ``output``, a row for each. Raises WorldError."""
         try:
-            return Transfer(self, self._live()._allgather_base(output, tensor))
+            return self._sent(self._live()._allgather_base(output, tensor))
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -130,7 +132,7 @@ class World:
         on all ranks. Of a rank with none nothing but a few hundred bytes of gloo's travels. Raises WorldError.
         """
         try:
-            return Transfer(self, self._live().alltoall_base(output, tensor, [*received], [*sent]))
+            return self._sent(self._live().alltoall_base(output, tensor, [*received], [*sent]))
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -173,6 +175,12 @@ class World:
         except RuntimeError as error:
             raise self.broken(error) from error
         Transfer(self, work).wait()
+
+    def _sent(self, work: dist.Work) -> Transfer:
+        if self.occupancy is not None:
+            self.occupancy.begin()
+            work.get_future().add_done_callback(self.occupancy.end)
+        return Transfer(self, work)
 
     def abort(self) -> None:
         """Break the group, from any thread: every collective pending here fails within milliseconds, and peers' too."""

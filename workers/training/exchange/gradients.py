@@ -40,6 +40,8 @@ class GradientExchange:
         self._has_none = False
         self.started_s = 0.0
         self.wire_bytes = 0.0  # that this rank sends in one round
+        self.wire_s: float | None = None  # in which the link was at work, of the latest exchange
+        self._busy_s = 0.0
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))  # type: ignore[no-untyped-call]  # torch's
             for i, p in enumerate(self._parameters)
@@ -119,6 +121,8 @@ class GradientExchange:
                 self._launch(number, bucket)
         waited_s = time.perf_counter()
         Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
+        occupancy = None if self._world is None else self._world.occupancy
+        self.wire_s = None if occupancy is None else occupancy.busy_s - self._busy_s
         now_s = time.perf_counter()
         self._in_flight.clear()
         self._fill = None
@@ -200,5 +204,6 @@ class GradientExchange:
             self._fill()
         if not self._in_flight:
             self.started_s = time.perf_counter()
+            self._busy_s = 0.0 if self._world.occupancy is None else self._world.occupancy.busy_s
         bucket.is_launched = True
         self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))
