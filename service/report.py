@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from statistics import median
 from typing import Any, TypeAlias
 
@@ -63,9 +64,9 @@ def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Do
     """One for each judged row, oldest first; ``near`` has what was measured around a row, by its ``seq``.
 
     Throughput is compared, times what a sample is worth where a batch was changed by its noise scale: medians of at
-    most ``NUM_POINTS`` steps a side between the change before and the one after, the first two after a change left
-    out. ``low`` and ``high`` are two standard errors of the ratio of two medians away from the gain, from their median
-    absolute deviations. None where there are too few steps.
+    most ``NUM_POINTS`` steps a side between the change before, or the loss of a worker, and the one after, the first
+    two after a change left out. ``low`` and ``high`` are two standard errors of the ratio of two medians away from the
+    gain, from their median absolute deviations. None where there are too few steps.
     """
     begins = {
         row.seq: near[row.seq].after[0].round
@@ -90,11 +91,20 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
         return {**about, **_of_trials(row, trials)}
     key = _changed(row)
     assert key is not None
-    before = _numbers([p for p in near.before if p.round >= span[0]], key, row.before.get(key))
-    after = _numbers([p for p in near.after if p.round < span[1]], key, row.after.get(key))[_NUM_SETTLING:]
+    before_points = _of_one_size([p for p in near.before if p.round >= span[0]][::-1], key)
+    after_points = _of_one_size([p for p in near.after if p.round < span[1]], key)
+    before = _numbers(before_points[::-1], key, row.before.get(key))
+    after = _numbers(after_points, key, row.after.get(key))[_NUM_SETTLING:]
     name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
     worth = _worth(row)
     return {**about, "name": name, **_compared(before, after, worth), "evidence": _evidence(row, before, after, worth)}
+
+
+def _of_one_size(points: Sequence[Point], key: str) -> Sequence[Point]:
+    """Those from the first of ``points``, which is next to the change, up to where a worker was lost or came."""
+    if key == "workers":
+        return points
+    return list(takewhile(lambda p: p.values.get("workers") == points[0].values.get("workers"), points))
 
 
 def _worth(row: TimelineEntry) -> float:

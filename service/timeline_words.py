@@ -201,6 +201,14 @@ def _batch(row: Mapping[str, Any]) -> str:
     return f"Micro-batch{sizes}{_because(row)}"
 
 
+def _exchange(row: Mapping[str, Any]) -> str:
+    before, after = (row.get("before") or {}).get("scheme"), (row.get("after") or {}).get("scheme")
+    if not before or not after:
+        return _plain_change(row)
+    trial = ", on trial" if _detail(row, "expected_gain") else ""
+    return f"Gradients {before} → {after}{trial}{_because(row)}"
+
+
 def _limit(row: Mapping[str, Any]) -> str:
     return _sentence(row) if row.get("actor") in ("sweep", "shares") else f"A limit was reached{_because(row)}"
 
@@ -211,6 +219,7 @@ def _probation(row: Mapping[str, Any]) -> str:
 
 _BEGINNINGS = {
     "batch": _batch,
+    "exchange": _exchange,
     "limit": _limit,
     "lr": _retuned,
     "start": _start,

@@ -56,6 +56,14 @@ def test_steps_under_another_plan_than_the_two_of_a_change_are_left_out() -> Non
     assert (section["gain"], section["low"], section["high"], section["num_measured"]) == (2.0, 2.0, 2.0, 18)
 
 
+def test_steps_of_fewer_workers_since_one_was_lost_tell_nothing_of_another_scheme() -> None:
+    change = entry(1, 100.0, "exchange", before={"scheme": "none"}, after={"scheme": "int4", "expected_gain": 5.0})
+    tried, alone = steps(101, 12, 50, workers=2), steps(113, 40, 2000, workers=1)
+    near = Near([*steps(60, 20, 2000, workers=1), *steps(80, 20, 10, workers=2)], [*tried, *alone])
+    [section] = sections([change], {1: near})
+    assert (section["name"], section["gain"], section["num_measured"]) == ("Gradients none → int4", 5.0, 30)
+
+
 def test_steps_in_which_micro_batches_were_on_trial_are_left_out() -> None:
     trial = steps(101, 9, 50, workers=2, micro_batch=8)
     near = Near(

@@ -175,6 +175,27 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
             "Parts 85 and 43 are 1.40 times as fast as 64 and 64",
         ),
         (
+            row(
+                TimelineKind.EXCHANGE,
+                actor="communication",
+                reason="a step of 1.1 s waits 1 s for gradients",
+                before={"scheme": "none"},
+                after={"scheme": "int4", "expected_gain": 5.6},
+            ),
+            "Gradients none → int4, on trial: a step of 1.1 s waits 1 s for gradients",
+        ),
+        (
+            row(
+                TimelineKind.EXCHANGE,
+                actor="communication",
+                reason="with int4 steps are only 0.90 times as fast as with none (expected: 1.10); taken back",
+                before={"scheme": "int4"},
+                after={"scheme": "none"},
+            ),
+            "Gradients int4 → none: with int4 steps are only 0.90 times as fast as with none (expected: 1.10); "
+            "taken back",
+        ),
+        (
             row(TimelineKind.LIMIT, actor="shares", reason="worker 1.2 cannot be balanced away"),
             "Worker 1.2 cannot be balanced away",
         ),
