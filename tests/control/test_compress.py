@@ -8,7 +8,8 @@ import pytest
 
 from tests.control.uneven_job import CostOf, LinkOf, UnevenJob
 from workers.advisors import levels
-from workers.control import compress
+from workers.advisors.judging import Rate, Verdict
+from workers.control import compress, compressing
 from workers.control.compressing import REVIEW_S
 from workers.measures import SchemeCost
 from workers.plan import Exchange, Switch, TimelineKind
@@ -205,6 +206,28 @@ def test_a_worker_that_changes_its_speed_in_mid_trial_decides_nothing_about_the_
     assert found.run(60).desk.plan.exchange.scheme == "int4"
 
 
+def test_codecs_that_take_of_a_workers_own_time_do_not_spoil_its_trial() -> None:
+    """Buckets that leave during backward are encoded there: that is slower by itself, and the step is faster."""
+    found = on_trial(job(slow(1.0), lambda part: 0.02, lambda part: 0.02))
+    found.costs = dict.fromkeys(found.costs, lambda part: 0.05)
+    found.run(40)
+    assert [plan.exchange.scheme for plan in found.plans] == ["none", "int4"]
+    [judged] = found.told(TimelineKind.PROBATION)
+    assert judged.after["is_kept"] is True
+
+
+def test_what_codecs_are_known_to_take_is_judged_with_the_scheme() -> None:
+    """Only what a member's own time has grown by besides may have hidden what the scheme brought."""
+    found = on_trial(job(slow(1.0)))
+    known, plan = found.desk.state.compressing, found.desk.plan
+    assert known.trial is not None
+    rate = Rate(samples_per_s=plan.global_batch / 1.0, error=0.0, num_steps=20)
+    trial = replace(known.trial, rate=rate, own_s=0.10, codec_s=0.05)
+    verdict = Verdict(gain=1.0, is_kept=False)
+    assert not compressing.is_spoilt(trial, plan, rate, verdict, own_s=0.15)
+    assert compressing.is_spoilt(trial, plan, rate, verdict, own_s=0.20)
+
+
 def test_a_scheme_with_which_a_group_broke_is_left_at_once_and_not_tried_again() -> None:
     found = on_trial(job(slow(1.0)))
     desk = found.desk
@@ -217,6 +240,8 @@ def test_a_scheme_with_which_a_group_broke_is_left_at_once_and_not_tried_again()
     desk.turn()
     assert (desk.state.compressing.trial, desk.state.compressing.barred) == (None, {"int4"})
     assert "int4" not in compress.allowed(desk.state)
+    why = compressing.without_barred("it waits", desk.state.compressing)
+    assert why == "it waits; int4 is left alone, as a group broke while it was tried"
 
 
 def test_another_size_ends_a_trial_and_may_be_weighed_by_its_speed() -> None:

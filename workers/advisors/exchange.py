@@ -20,17 +20,24 @@ LEAST_GAIN = 1.05
 LEAST_KEPT = 1.02
 """What it must turn out to bring; it was expected to be ``LEAST_GAIN`` at least."""
 
+GENTLER_GAIN = 0.99
+GENTLER_KEPT = 0.97
+"""Likewise of a scheme that loses less: not to be slower is enough, but for noise."""
+
 ALIKE = 1.03
 """Of schemes whose steps are within this factor of the fastest's the one that loses least is taken."""
 
 SLOWER = 1.5
-"""A scheme that did not pay is tried again where the link has become this many times as slow."""
+"""A scheme that did not pay is tried again where the link has become this many times as slow, or as fast."""
 
 LATENCY_S = 0.02
 """An exchange may take so long on a busy machine whatever its bytes: no bytes less make it shorter."""
 
 LEAST_REST = 0.01
 """The least share of a step that is no exchange; what was measured of the two is not exact."""
+
+RESTLESS = 0.9
+"""A link that is at work for this share of an exchange has no rests in it."""
 
 FAST_BYTES_PER_S = 250e6
 """A link that carries so much has sent gradients by the time they would be encoded."""
@@ -42,11 +49,18 @@ DENSE = "none"
 class Link:
     """One exchange on the rank that waits least, so for no other: from its first bucket on, and what it waited of it.
 
-    Seconds, with the scheme in force.
+    Seconds, with the scheme in force. ``wire_s`` is what the link was at work of it: behind a long backward pass
+    buckets leave late, not slowly; None where nobody sees that.
     """
 
     exchange_s: float
     exposed_s: float
+    wire_s: float | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """What is known of the link's own time, the whole exchange at most."""
+        return self.exchange_s if self.wire_s is None else self.wire_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +90,12 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Use ``scheme``; ``expected_gain`` is the speed of steps over the present one."""
+    """Use ``scheme``; ``expected_gain`` is the speed of steps over the present one, ``least_kept`` what it must be."""
 
     scheme: str
     reason: str
     expected_gain: float
+    least_kept: float = LEAST_KEPT
 
 
 Advice: TypeAlias = Keep | Change
@@ -115,21 +130,38 @@ def advise(situation: Situation) -> Advice:
     best = next(scheme for scheme in took_s if took_s[scheme] <= ALIKE * min(took_s.values()))
     gain = situation.step_s / took_s[best]
     exposed = f"a step of {_told(situation.step_s)} waits {_told(situation.link.exposed_s)} for gradients"
-    if best != situation.scheme and gain >= LEAST_GAIN:
+    names = list(took_s)
+    is_gentler = situation.scheme in names[names.index(best) + 1 :]
+    if best != situation.scheme and gain >= (GENTLER_GAIN if is_gentler else LEAST_GAIN):
+        instead = f", which loses less than {situation.scheme}," if is_gentler else f" instead of {situation.scheme}"
         return Change(
             scheme=best,
-            reason=f"{exposed}; {best} instead of {situation.scheme} is expected to make it {gain:.2f} times as fast",
+            reason=f"{exposed}; {best}{instead} is expected to make it {gain:.2f} times as fast",
             expected_gain=gain,
+            least_kept=GENTLER_KEPT if is_gentler else LEAST_KEPT,
         )
     told = f"Gradients travel {in_words(situation.scheme)}: {exposed}"
     others = {scheme: seconds for scheme, seconds in took_s.items() if scheme != situation.scheme}
     if not others:
-        return Keep(reason=f"{told}, and no other scheme is left that may pay.")
+        return Keep(reason=f"{told}, and {_lack(situation)}.")
     other = min(others, key=lambda scheme: others[scheme])
     return Keep(
         reason=f"{told}, and {other} is expected to make it {situation.step_s / others[other]:.2f} times as fast, "
         f"where {LEAST_GAIN} is the least that is worth a change."
     )
+
+
+def _lack(situation: Situation) -> str:
+    """Why there is no other scheme to be tried."""
+    if set(situation.allowed) <= {situation.scheme}:
+        return "the job allows no other scheme"
+    if situation.scheme == DENSE and _is_small(situation):
+        return "so few bytes are not worth another scheme"
+    return "no other scheme is left that may pay"
+
+
+def _is_small(situation: Situation) -> bool:
+    return situation.num_values < SMALL_GRADIENT
 
 
 def _may_pay(situation: Situation, scheme: str) -> bool:
@@ -138,21 +170,44 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
     refused_s, is_known = situation.refused.get(scheme), scheme in situation.costs
     num_bytes = situation.costs[situation.scheme].bytes_a_value * situation.num_values
     is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
-    is_needed = scheme == DENSE or not (is_fast or situation.num_values < SMALL_GRADIENT)
-    is_slower = refused_s is not None and link_s(situation) > SLOWER * refused_s
-    return is_known and is_needed and (refused_s is None or is_slower)
+    is_needed = scheme == DENSE or not (is_fast or _is_small(situation))
+    return is_known and is_needed and (refused_s is None or _is_another_link(situation, scheme, refused_s))
+
+
+def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> bool:
+    """Whether the link has changed in favour of a scheme that did not pay: slower for fewer bytes, faster for more."""
+    now_s = link_s(situation)
+    if _share(situation, scheme) > _share(situation, situation.scheme):
+        return SLOWER * now_s < refused_s
+    return now_s > SLOWER * refused_s
 
 
 def _carried_s(situation: Situation) -> float:
     """What the link takes with the scheme in force, for its bytes alone."""
-    return max(0.0, situation.link.exchange_s - codec_s(situation, situation.scheme) - LATENCY_S)
+    return max(0.0, _own_s(situation) - LATENCY_S)
+
+
+def _own_s(situation: Situation) -> float:
+    """What the link takes with the scheme in force, be it for bytes or not."""
+    link = situation.link
+    return max(0.0, link.exchange_s - codec_s(situation, situation.scheme)) if link.wire_s is None else link.wire_s
 
 
 def _exposed_s(situation: Situation, scheme: str) -> float:
-    own_s = max(0.0, situation.link.exchange_s - codec_s(situation, situation.scheme))
-    hidden_s = max(0.0, situation.link.exchange_s - situation.link.exposed_s)
-    on_link_s = min(own_s, LATENCY_S) + link_s(situation) * _share(situation, scheme)
-    return max(0.0, on_link_s - hidden_s) + codec_s(situation, scheme)
+    room_s = max(0.0, situation.link.exchange_s - situation.link.exposed_s)
+    on_link_s = min(_own_s(situation), LATENCY_S) + link_s(situation) * _share(situation, scheme)
+    return max(on_link_s - room_s, _last_share(situation) * on_link_s) + codec_s(situation, scheme)
+
+
+def _last_share(situation: Situation) -> float:
+    """The share of an exchange that leaves when backward is over, so that nothing hides it; 0 where it does not show.
+
+    It shows where the link has rests: then what is waited for all the same came last.
+    """
+    link, codecs_s = situation.link, codec_s(situation, situation.scheme)
+    if link.wire_s is None or link.wire_s + codecs_s > RESTLESS * link.exchange_s or link.wire_s <= 0.0:
+        return 0.0
+    return min(1.0, max(0.0, link.exposed_s - codecs_s) / link.wire_s)
 
 
 def _share(situation: Situation, scheme: str) -> float:

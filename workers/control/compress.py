@@ -32,7 +32,7 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
         return state
     known = compressing.observe(state.compressing, inputs.statuses.values(), state.workers)
     if state.plan is not None:
-        known = compressing.followed(known, state.plan, sharing.num_shifts(state.sharing, state.plan))
+        known = compressing.followed(known, state.plan)
     return state if known is state.compressing else replace(state, compressing=known)
 
 
@@ -107,7 +107,8 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     if not isinstance(advice, Change):
         told = f" Found: {topology}." if topology.has_levels else ""
         return replace(state, compressing=replace(known, why=advice.reason + told)), ()
-    reason = f"{advice.reason} ({topology})" if topology.has_levels else advice.reason
+    reason = compressing.without_barred(advice.reason, known)
+    reason = f"{reason} ({topology})" if topology.has_levels else reason
     state = replace(state, compressing=replace(known, why=""))
     after = {"scheme": advice.scheme, "expected_gain": round(advice.expected_gain, 3)}
     state, note = trials.issue(state, inputs, _draft(state, plan, advice.scheme, reason), _told(plan), after)
@@ -115,11 +116,13 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     trial = Trial(
         plan_id=state.plan.id,
         place=compressing.place_of(plan),
-        num_shifts=sharing.num_shifts(state.sharing, plan),
+        own_s=sharing.own_s(state.sharing, plan),
+        codec_s=exchange.codec_s(situation, advice.scheme) - exchange.codec_s(situation, plan.exchange.name),
         before=plan.exchange.name,
         after=advice.scheme,
         rate=rate,
         expected_gain=advice.expected_gain,
+        least_kept=advice.least_kept,
         link=link,
         link_s=exchange.link_s(situation),
     )
@@ -164,11 +167,13 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     """What a scheme on trial came to."""
     known = state.compressing
     now, link = sharing.rate(state.sharing, plan.id), compressing.link(known, plan)
-    verdict = judging.judge(trial.rate, now, least_gain=exchange.LEAST_KEPT)
+    verdict = judging.judge(trial.rate, now, least_gain=trial.least_kept)
     if verdict is None or now is None or link is None:
         return None
     if sharing.standing(state.sharing, plan) is None and now.num_steps < judging.MAX_JUDGE_STEPS:
         return None  # somebody's own speed may be changing
+    if compressing.is_spoilt(trial, plan, now, verdict, sharing.own_s(state.sharing, plan)):
+        return replace(state, compressing=compressing.unjudged(known)), ()
     known = compressing.reviewed(replace(known, trial=None, num_judged=known.num_judged + 1), plan, link, now_s)
     gain = judging.in_words(verdict, f"with {trial.before}", trial.expected_gain, "taken back")
     judged = Judged(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 from workers.advisors.exchange import Link
-from workers.advisors.judging import Rate
+from workers.advisors.judging import Rate, Verdict
 from workers.plan import Exchange, Plan, PlanId, TimelineKind
 from workers.status import WorkerStatus
 
@@ -21,6 +21,9 @@ MIN_RUNS = 3
 
 MAX_RUNS = 8
 
+NUM_TELLING = 5
+"""The newest of them, by which a link is known: where it has become slow, each takes long to come."""
+
 SHIFT = 1.5
 """An exchange that takes this many times as long, or as short, as when it was looked at is looked at again sooner."""
 
@@ -33,11 +36,11 @@ PEACEFUL = frozenset((TimelineKind.RESIZE, TimelineKind.WORKER_JOINED))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """One worker's newest runs under a plan, as (exchange_s, exposed_s), and the number of the last."""
+    """One worker's newest runs under a plan, as what exchanges took, and the number of the last."""
 
     n: int = 0
     plan_id: PlanId = PlanId(0, 0)
-    runs: tuple[tuple[float, float], ...] = ()
+    runs: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +48,19 @@ class Trial:
     """A scheme that is being measured under the plan ``plan_id``; ``rate`` is the speed of steps by the one before.
 
     ``link`` is what an exchange took by that, ``link_s`` what the link would have taken of a dense one. It is of a
-    group's ``place``, its generation and its batch, while nobody changes its speed (``num_shifts``).
+    group's ``place``, its generation and its batch. ``own_s`` is what a step took the slowest member by itself, and
+    ``codec_s`` what the scheme is known to add to that.
     """
 
     plan_id: PlanId
     place: tuple[int, int]
-    num_shifts: int
+    own_s: float
+    codec_s: float
     before: str
     after: str
     rate: Rate
     expected_gain: float
+    least_kept: float
     link: Link
     link_s: float
 
@@ -96,21 +102,31 @@ def _told(heard: Heard, status: WorkerStatus) -> Heard:
     for load in status.loads:
         if load.n > heard.n:
             runs = heard.runs if load.plan_id == heard.plan_id else ()
-            runs = (*runs, (load.exchange_s, load.exposed_s))[-MAX_RUNS:]
-            heard = Heard(n=load.n, plan_id=load.plan_id, runs=runs)
+            run = Link(exchange_s=load.exchange_s, exposed_s=load.exposed_s, wire_s=load.wire_s)
+            heard = Heard(n=load.n, plan_id=load.plan_id, runs=(*runs, run)[-MAX_RUNS:])
     return heard
 
 
 def link(known: Compressing, plan: Plan) -> Link | None:
-    """What an exchange took the member that waited least for it; None while one has not told enough under this plan."""
+    """What an exchange took the member that waited least for it; None while one has not told enough under this plan.
+
+    The link itself was at work for the least that any member saw of it: who began last waited for nobody.
+    """
     heard = [known.heard.get(worker_id, Heard()) for worker_id in plan.worker_ids]
     if any(one.plan_id != plan.id or len(one.runs) < MIN_RUNS for one in heard):
         return None
-    found = [
-        Link(exchange_s=median(took for took, _ in one.runs), exposed_s=median(waited for _, waited in one.runs))
-        for one in heard
-    ]
-    return min(found, key=lambda one: one.exposed_s)
+    usual = [_usual(one.runs[-NUM_TELLING:]) for one in heard]
+    wires = [one.wire_s for one in usual if one.wire_s is not None]
+    return replace(min(usual, key=lambda one: one.exposed_s), wire_s=min(wires, default=None))
+
+
+def _usual(runs: Sequence[Link]) -> Link:
+    wires = [run.wire_s for run in runs if run.wire_s is not None]
+    return Link(
+        exchange_s=median(run.exchange_s for run in runs),
+        exposed_s=median(run.exposed_s for run in runs),
+        wire_s=median(wires) if wires else None,
+    )
 
 
 def place_of(plan: Plan) -> tuple[int, int]:
@@ -118,20 +134,24 @@ def place_of(plan: Plan) -> tuple[int, int]:
     return plan.generation, plan.global_batch
 
 
-def followed(known: Compressing, plan: Plan, num_shifts: int) -> Compressing:
+def followed(known: Compressing, plan: Plan) -> Compressing:
     """With the trial as the latest plan leaves it: it goes on where nothing changed that its steps are measured by.
 
     A scheme with which a group broke is not tried again: memory may have run out for it.
     """
     trial = known.trial
-    if trial is None or (plan.id, num_shifts) == (trial.plan_id, trial.num_shifts):
+    if trial is None or plan.id == trial.plan_id:
         return known
-    is_alike = (place_of(plan), plan.exchange.name, num_shifts) == (trial.place, trial.after, trial.num_shifts)
-    if is_alike:
+    if (place_of(plan), plan.exchange.name) == (trial.place, trial.after):
         return replace(known, trial=replace(trial, plan_id=plan.id))
     is_broken = plan.generation != trial.place[0] and plan.cause.kind not in PEACEFUL
     barred = known.barred | {trial.after} if is_broken else known.barred
-    return replace(known, trial=None, unjudged=trial.before, reviewed_link=None, barred=barred)
+    return replace(unjudged(known), barred=barred)
+
+
+def unjudged(known: Compressing) -> Compressing:
+    """The trial is given up: back to the scheme before, to be looked at anew."""
+    return known if known.trial is None else replace(known, trial=None, unjudged=known.trial.before, reviewed_link=None)
 
 
 def retreat(known: Compressing) -> Exchange | None:
@@ -141,12 +161,18 @@ def retreat(known: Compressing) -> Exchange | None:
     return None if scheme is None else Exchange.named(scheme, told)
 
 
+def without_barred(reason: str, known: Compressing) -> str:
+    """The reason for a change, with those schemes that are left for good."""
+    names = " and ".join(sorted(known.barred))
+    return f"{reason}; {names} is left alone, as a group broke while it was tried" if names else reason
+
+
 def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
     """Whether to look at the scheme: in time, or where another group, another batch or another link asks for it."""
     then = known.reviewed_link
     if place_of(plan) != known.reviewed_at or then is None:
         return True
-    low_s, high_s = sorted((then.exchange_s, now.exchange_s))
+    low_s, high_s = sorted((then.busy_s, now.busy_s))
     wait_s = (REST_S if high_s >= SHIFT * low_s else REVIEW_S) * float(2**known.num_failed)
     return now_s - known.reviewed_s >= wait_s
 
@@ -160,3 +186,14 @@ def refuse(known: Compressing, trial: Trial) -> Compressing:
     """The scheme on trial did not pay on such a link; what is seen next is that by the scheme before."""
     refused = {**known.refused, trial.after: trial.link_s}
     return replace(known, refused=refused, num_failed=known.num_failed + 1, reviewed_link=trial.link)
+
+
+def is_spoilt(trial: Trial, plan: Plan, now: Rate, verdict: Verdict, own_s: float) -> bool:
+    """Whether the verdict hangs on a member that has become slower or faster by itself meanwhile (now: ``own_s``).
+
+    Encoding while backward runs is part of what a step takes a member by itself, and of what is judged.
+    """
+    drift_s = own_s - trial.own_s
+    drift_s -= min(max(drift_s, min(0.0, trial.codec_s)), max(0.0, trial.codec_s))
+    before_s, now_s = plan.global_batch / trial.rate.samples_per_s, plan.global_batch / now.samples_per_s
+    return verdict.is_kept != (before_s >= trial.least_kept * (now_s - drift_s))

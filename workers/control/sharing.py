@@ -171,6 +171,11 @@ def num_shifts(sharing: Sharing, plan: Plan) -> int:
     return sum(sharing.known[i].speed.num_shifts for i in plan.worker_ids if i in sharing.known)
 
 
+def own_s(sharing: Sharing, plan: Plan) -> float:
+    """What a step takes the slowest member by itself, as far as it is known."""
+    return max((sharing.known[i].speed.level_s for i in plan.worker_ids if i in sharing.known), default=0.0)
+
+
 def is_due(sharing: Sharing, plan: Plan, now_s: float) -> bool:
     """Whether to look at the parts: in time, or where what was known of this group holds no longer."""
     is_new = plan.generation != sharing.reviewed_generation or num_shifts(sharing, plan) != sharing.num_shifts
