@@ -96,9 +96,19 @@ def _cable(one: str, name: str, other: str, other_name: str, mbit: float | None)
     for space, end in ((one, name), (other, other_name)):
         _ip(space, f"link set {end} up")
         if mbit is not None:
-            burst = "256kb" if mbit >= 500 else "64kb"  # a large burst hides the rate from small messages
-            shape = f"qdisc add dev {end} root tbf rate {mbit:g}mbit burst {burst} latency 100ms"
-            _run(["ip", "netns", "exec", space, "tc", *shape.split()])
+            shape(end, mbit, ("ip", "netns", "exec", space))
+
+
+def shape(end: str, mbit: float, inside: Sequence[str] = ()) -> None:
+    """From now on an interface sends at this rate at most; ``inside`` is what starts a command where it is."""
+    burst = "256kb" if mbit >= 500 else "64kb"  # a large burst hides the rate from small messages
+    told = f"qdisc replace dev {end} root tbf rate {mbit:g}mbit burst {burst} latency 100ms"
+    _run([*inside, "tc", *told.split()])
+
+
+def unshape(end: str, inside: Sequence[str] = ()) -> None:
+    """An interface that was shaped sends as fast as it can again."""
+    _run([*inside, "tc", "qdisc", "del", "dev", end, "root"])
 
 
 def _ip(space: str, command: str) -> None:

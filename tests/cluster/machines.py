@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.ports import free_port
+from tests.benchmarks import links
 from tests.cluster.foreign_ray import drain_node, end_ray, start_head, start_node
 
 _LISTEN = """import socket, sys
@@ -67,7 +68,11 @@ class Machines:
     def inside(self) -> list[str]:
         """What starts a command on the other machine."""
         mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
-        return [*("ip", "netns", "exec", self.space, "sh", "-c", mounted), str(self.disk), str(self.folder)]
+        return [*self._in_space, "sh", "-c", mounted, str(self.disk), str(self.folder)]
+
+    @property
+    def _in_space(self) -> tuple[str, ...]:
+        return ("ip", "netns", "exec", self.space)
 
     def is_told_there(self, text: str) -> bool:
         """Whether an actor on the other machine has written this."""
@@ -95,6 +100,16 @@ class Machines:
     def announce_end(self, node_id: str, after_s: int) -> None:
         """Tell Ray's head, as an autoscaler does, that the node is taken away after so many seconds."""
         drain_node(self.folder, self.address, node_id, after_s, variables=self.identity)
+
+    def shape(self, mbit: float) -> None:
+        """The cable carries so much from now on, either way."""
+        links.shape(self.cable, mbit)
+        links.shape(links.INTERFACE, mbit, self._in_space)
+
+    def unshape(self) -> None:
+        """The shaped cable is as fast again as the machine."""
+        links.unshape(self.cable)
+        links.unshape(links.INTERFACE, self._in_space)
 
     def cut(self) -> None:
         """Pull the cable: nothing gets through, nobody is told, and everything runs on."""
@@ -158,10 +173,23 @@ def wired_machines() -> Iterator[Machines]:
     shutil.copytree(folder, machines.disk)
     try:
         _run("ip", "netns", "add", machines.space)
-        _run("ip", "link", "add", machines.cable, "type", "veth", "peer", "name", "eth0", "netns", machines.space)
+        _run(
+            "ip",
+            "link",
+            "add",
+            machines.cable,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            links.INTERFACE,
+            "netns",
+            machines.space,
+        )
         _run("ip", "addr", "add", f"{machines.here}/24", "dev", machines.cable)
         _run("ip", "link", "set", machines.cable, "up")
-        for command in (f"addr add {machines.there}/24 dev eth0", "link set eth0 up", "link set lo up"):
+        own = links.INTERFACE
+        for command in (f"addr add {machines.there}/24 dev {own}", f"link set {own} up", "link set lo up"):
             _run("ip", "-n", machines.space, *command.split())
         yield machines
     finally:

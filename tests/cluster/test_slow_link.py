@@ -1,0 +1,137 @@
+"""``communication: auto`` of a whole job over a slow cable: it sees that, tries another scheme, keeps it, tells why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.client import Client
+from service.packing import pack
+from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.machines import Machines, two_machines
+from tests.cluster.serving import Serving, whole_service
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.network, pytest.mark.timeout(400)]
+
+MBIT = 50.0
+DENSE_BYTES = 4 * 4 * (512 * 512 + 512)
+"""They take two thirds of a second, and the rest of a step some milliseconds."""
+
+LEAST_GAIN = 2.0
+"""It is five on a machine that has nothing else to do."""
+
+LIMIT_S = 120.0
+TASK = """
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+WIDTH, LAYERS = 512, 4
+
+
+def build(config):
+    data = torch.utils.data.TensorDataset(torch.randn(4096, WIDTH), torch.randn(4096, WIDTH))
+    return TrainingTask(
+        model=nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))),
+        train_data=data,
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    with two_machines(cpus_here=1, cpus_there=1) as made:
+        made.shape(MBIT)
+        yield made
+
+
+@pytest.fixture
+def attached(machines: Machines, tmp_path: Path) -> Iterator[Serving]:
+    variables = {"HOME": str(machines.folder)}
+    flags = ("--ray-address", machines.address)
+    with whole_service(tmp_path / "home", *flags, settings={"gather_s": 60}, variables=variables) as started:
+        yield started
+
+
+class Afar:
+    """A job with a worker on either machine, and what is told of its gradients."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        (folder / "train.py").write_text(TASK)
+        spec = {
+            "name": "afar",
+            "entrypoint": "train:build",
+            "bundle": client.upload(pack(folder).data)["id"],
+            "steps": 100_000,
+            "workers": 2,
+            "batch": {"global_size": 8},
+            "optimizer": {"lr": 1e-4},
+        }
+        self._client, self.id = client, str(client.submit(spec)["id"])
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        """The rows of ``communication: auto``."""
+        found = self._client.timeline(self.id)
+        return [row for row in found if (row["kind"], row["actor"]) == (kind, "communication")]
+
+    def wait_judged(self, num_verdicts: int) -> None:
+        """Wait until so many trials are over, and explained."""
+        timeline = lambda: "\n".join(map(str, self._client.timeline(self.id)))  # noqa: E731
+        wait_for("the verdict", lambda: len(self.told("probation")) >= num_verdicts, LIMIT_S, timeline)
+        why = self.told("probation")[-1]["reason"].removeprefix("with ")
+        wait_for("its explanation", lambda: f"With {why}." in self.explained(), LIMIT_S, lambda: str(self.explained()))
+
+    def explained(self) -> list[str]:
+        return list(self._client.get(f"/jobs/{self.id}/explain")["details"])
+
+    def sent_bytes(self) -> float:
+        """By each worker in the newest step."""
+        told = self._client.get(f"/jobs/{self.id}/metrics", keys="wire_bytes", max_points=10_000)["points"]
+        return float(told[-1]["values"]["wire_bytes"])
+
+    def reported(self) -> list[dict[str, Any]]:
+        found = self._client.get(f"/jobs/{self.id}/report")["sections"]
+        return [one for one in found if one["actor"] == "communication"]
+
+    def wait_reported(self) -> None:
+        wait_for("steps for the report", lambda: all(one["gain"] is not None for one in self.reported()), LIMIT_S)
+
+    def end(self) -> None:
+        self._client.command(self.id, "cancel")
+        wait_for("the end", lambda: self._client.job(self.id)["state"] == "CANCELLED", LIMIT_S)
+
+
+def test_a_slow_link_is_made_bearable_and_a_link_that_is_fast_again_left_alone(
+    attached: Serving, machines: Machines, tmp_path: Path
+) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    with attached.client() as client:
+        job = Afar(client, folder)
+        try:
+            job.wait_judged(1)
+            assert job.sent_bytes() < DENSE_BYTES / 7
+            job.wait_reported()
+            [reported] = job.reported()
+            machines.unshape()
+            job.wait_judged(2)
+            assert job.sent_bytes() > DENSE_BYTES
+        finally:
+            job.end()
+        (tried, left), (kept, gone) = job.told("exchange"), job.told("probation")
+    assert (tried["before"], tried["after"]["scheme"]) == ({"scheme": "none"}, "int4")
+    assert tried["reason"].endswith("times as fast")
+    assert kept["after"]["is_kept"]
+    assert kept["after"]["samples_per_s"] > LEAST_GAIN * kept["before"]["samples_per_s"]
+    assert reported["name"] == "Gradients none → int4"
+    assert reported["gain"] > LEAST_GAIN
+    assert (left["before"], left["after"]["scheme"], gone["after"]["is_kept"]) == ({"scheme": "int4"}, "none", True)
+    assert "none, which loses less than int4, is expected" in left["reason"]
+    assert_home_at_rest(attached.home)
