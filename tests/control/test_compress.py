@@ -8,13 +8,14 @@ import pytest
 
 from tests.control.uneven_job import CostOf, LinkOf, UnevenJob
 from workers.advisors import levels
+from workers.advisors.exchange import Link
 from workers.advisors.judging import Rate, Verdict
 from workers.control import compress, compressing
-from workers.control.compressing import REVIEW_S
-from workers.measures import SchemeCost
-from workers.plan import Exchange, Switch, TimelineKind
+from workers.control.compressing import REST_S, REVIEW_S, Compressing
+from workers.measures import RankLoad, SchemeCost
+from workers.plan import Exchange, Plan, Switch, TimelineKind
 from workers.racks import Topology
-from workers.status import Phase, StopCause
+from workers.status import Phase, StopCause, WorkerStatus
 
 BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
 TABLE = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
@@ -226,6 +227,34 @@ def test_what_codecs_are_known_to_take_is_judged_with_the_scheme() -> None:
     verdict = Verdict(gain=1.0, is_kept=False)
     assert not compressing.is_spoilt(trial, plan, rate, verdict, own_s=0.15)
     assert compressing.is_spoilt(trial, plan, rate, verdict, own_s=0.20)
+
+
+def heard(worker_id: str, wires_s: list[float], known: Compressing, plan: Plan) -> Compressing:
+    """Of a worker whose exchanges all take a second from the first bucket on, whatever the link does of it."""
+    loads = tuple(
+        RankLoad(
+            n=n, plan_id=plan.id, samples=1, num_rounds=3, seconds=1.0, exchange_s=1.0, exposed_s=0.1, wire_s=took_s
+        )
+        for n, took_s in enumerate(wires_s, 1)
+    )
+    status = WorkerStatus(worker_id=worker_id, seq=1, term=1, phase=Phase.COMPUTE, phase_age_s=0.0, loads=loads)
+    return compressing.observe(known, [status], plan.worker_ids)
+
+
+def test_a_link_is_known_by_its_newest_runs_on_the_member_that_waited_for_nobody() -> None:
+    plan = job(slow(0.0)).desk.plan
+    known = heard("1.1", [0.1] * 5 + [0.8] * 3, Compressing(), plan)
+    assert compressing.link(known, plan) is None
+    known = heard("1.2", [0.3] * 5 + [0.9] * 3, known, plan)
+    assert compressing.link(known, plan) == Link(exchange_s=1.0, exposed_s=0.1, wire_s=0.8)
+
+
+def test_a_link_behind_a_long_backward_pass_is_looked_at_again_when_its_own_time_changes() -> None:
+    plan = job(slow(0.0)).desk.plan
+    before = Link(exchange_s=1.0, exposed_s=0.1, wire_s=0.8)
+    known = compressing.reviewed(Compressing(), plan, before, 0.0)
+    assert not compressing.is_due(known, plan, before, REST_S)
+    assert compressing.is_due(known, plan, replace(before, wire_s=0.1), REST_S)
 
 
 def test_a_scheme_with_which_a_group_broke_is_left_at_once_and_not_tried_again() -> None:
