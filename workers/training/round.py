@@ -20,7 +20,7 @@ from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import scheme_for
 from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.vector import GlobalSums
-from workers.training.gauges import GaugeReader
+from workers.training.gauge_reader import GaugeReader
 from workers.training.links import survey
 from workers.training.mailbox import Mailbox, Position
 from workers.training.noise_meter import NoiseMeter
