@@ -48,7 +48,7 @@ def test_what_travels_inside_counts_by_how_fast_links_are_there() -> None:
 
 def test_the_model_tells_what_was_measured_between_two_racks_of_two() -> None:
     """Two racks of a gigabit, 50 Mbit between; times as fast as fp32 by a ring, medians of three rounds."""
-    measured = {"int4": 5.6, "bf16 across bf16": 2.79, "bf16 across int4": 9.68}
+    measured = {"int4": 6.74, "bf16 across bf16": 2.79, "bf16 across int4": 9.45}
     found = racks(0, 0, 1, 1)
     for name, ratio in measured.items():
         assert carried("none", found) / carried(name, found) == pytest.approx(ratio, rel=0.15), name
