@@ -45,7 +45,8 @@ class _Piece:
         num_rows, numel = values_RN.shape
         self.values_RN, self.gradients, self.tail = values_RN, gradients, tail
         self.parts_out, self.parts_in = (Rows(codec, num, numel, tail) for num in (num_rows, num_ranks))
-        self.sum_out, self.sums_in = (Rows(codec, num, numel, tail[:0]) for num in (1, num_ranks))
+        sums = (1, num_ranks) if num_ranks > 2 else (0, 0)  # two ranks have all they need in one hop
+        self.sum_out, self.sums_in = (Rows(codec, num, numel, tail[:0]) for num in sums)
         self.decoded_WN = scratch_N[: num_ranks * numel].view(num_ranks, numel)
         self.error_RN: torch.Tensor | None = None
 
