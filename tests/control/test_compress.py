@@ -167,6 +167,20 @@ def test_an_exchange_over_racks_that_does_not_pay_is_taken_back() -> None:
     assert [plan.exchange.name for plan in found.plans] == ["none", "bf16 across int4", "none"]
 
 
+def test_what_goes_over_racks_is_left_again_where_the_racks_are_gone() -> None:
+    found = over_racks().run(80)
+    desk, before = found.desk, found.desk.state.compressing
+    found.topology, found.link = Topology(racks=(0, 0, 0, 0), inside_bytes_per_s=125e6), lambda name: (0.0, 0.0)
+    desk.state = replace(desk.state, compressing=replace(before, refused={"none": 0.0}))
+    found.run(200)
+    assert desk.plan.exchange.name == "bf16 across int4"
+    assert "no other scheme is left that may pay" in desk.state.compressing.why
+    desk.state = replace(
+        desk.state, compressing=replace(desk.state.compressing, refused={}, reviewed_s=before.reviewed_s)
+    )
+    assert found.run(200).desk.plan.exchange.name == "none"
+
+
 def test_the_scheme_outlives_its_group_and_is_weighed_anew_there() -> None:
     found = job(slow(1.0)).run(60)
     plan = found.desk.plan
@@ -271,6 +285,29 @@ def test_a_scheme_with_which_a_group_broke_is_left_at_once_and_not_tried_again()
     assert "int4" not in compress.allowed(desk.state)
     why = compressing.without_barred("it waits", desk.state.compressing)
     assert why == "it waits; int4 is left alone, as a group broke while it was tried"
+
+
+def test_going_back_to_what_loses_less_is_not_given_up_for_a_group_that_broke_meanwhile() -> None:
+    found = job(slow(1.0)).run(60)
+    found.link = lambda scheme: (0.0, 0.0)
+    desk = on_trial(found).desk
+    assert desk.plan.exchange.scheme == "none"
+    desk.stop("1.2", StopCause.PEER)
+    desk.turn(lost={"1.1": "its node is gone"})
+    desk.turn()
+    desk.train("1.2", round=found.round)
+    desk.turn()
+    assert (desk.state.compressing.trial, desk.state.compressing.barred) == (None, frozenset())
+
+
+def test_a_scheme_that_spoils_its_own_trials_is_tried_less_and_less_often() -> None:
+    """Encoding takes of backward what nobody has measured: nearly half as much again as the worker's own time."""
+    found = job(lambda scheme: (0.04 * BYTES[scheme] / 4.0,) * 2)
+    plans = found.plans
+    found.costs = dict.fromkeys(found.costs, lambda part: 0.1 if plans[-1].exchange.scheme == "none" else 0.14)
+    found.run(2000)
+    assert found.desk.now > 250.0
+    assert 3 <= len(plans) <= 12
 
 
 def test_another_size_ends_a_trial_and_may_be_weighed_by_its_speed() -> None:

@@ -10,6 +10,9 @@ import pytest
 from workers.training.loader_choice import (
     INLINE,
     MAX_PROCESSES,
+    MOST_ROUNDS,
+    NUM_SETTLING,
+    NUM_STRETCHES,
     PATIENCE,
     THREAD,
     LoaderChoice,
@@ -109,6 +112,18 @@ def test_what_cannot_read_any_more_is_replaced_by_reading_inline_for_good() -> N
     assert (verdict.after, choice.way) == (INLINE, INLINE)
     assert verdict.reason == "3 loader processes cannot go on: it was killed"
     assert [v.after for v in train(choice, waited_s, 2000) if v.before != v.after] == [THREAD]
+
+
+def test_rounds_that_are_short_of_their_own_are_not_compared_for_long() -> None:
+    choice = LoaderChoice(1)
+    cost = RoundCost(waited_s=1e-3, compute_s=1e-3, num_samples=NUM_SAMPLES)
+    num_on_trial = 0
+    for _ in range(500):
+        if choice.is_probing:
+            choice.probed(Reading(is_random=False, waited_s=1e-3, compute_s=1e-3, cpu_share=1.0))
+        num_on_trial += choice.tried is not None
+        choice.measured(cost, is_ready=True)
+    assert NUM_STRETCHES * 2 * MOST_ROUNDS < num_on_trial <= 2 * NUM_STRETCHES * 2 * (MOST_ROUNDS + NUM_SETTLING)
 
 
 def test_what_does_not_become_ready_is_given_up_after_a_while_and_not_tried_again() -> None:

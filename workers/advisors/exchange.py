@@ -120,8 +120,9 @@ def predict(situation: Situation, scheme: str) -> float:
 
 
 def candidates(situation: Situation) -> list[str]:
-    """The schemes that may pay, the one that loses least first."""
-    return [scheme for scheme in situation.allowed if _may_pay(situation, scheme)]
+    """The schemes that may pay, the one that loses least first; the one in force is among them, allowed or not."""
+    names = situation.allowed if situation.scheme in situation.allowed else (*situation.allowed, situation.scheme)
+    return [scheme for scheme in names if _may_pay(situation, scheme)]
 
 
 def advise(situation: Situation) -> Advice:

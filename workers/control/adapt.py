@@ -84,7 +84,6 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         after=advice.global_batch,
         rate=rate,
         expected_gain=advice.expected_gain,
-        error=advice.error,
     )
     return replace(state, adapting=adapting.change(replace(known, trial=trial), _cursor(state))), (note,)
 

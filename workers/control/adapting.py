@@ -52,7 +52,6 @@ class Trial:
     after: int
     rate: Rate
     expected_gain: float
-    error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

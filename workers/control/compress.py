@@ -140,12 +140,14 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         name: max((table[name] for table in tables), key=lambda cost: cost.seconds_a_million)
         for name in set.intersection(*map(set, tables))
     }
-    may_use = allowed(state) if topology.has_levels else tuple(n for n in allowed(state) if n not in LEVELS)
-    names = [n for n in dict.fromkeys((DENSE, *may_use, plan.exchange.name)) if {*formats_of(n)} <= {*formats, None}]
-    if not {DENSE, plan.exchange.name} <= set(names):
+    now = plan.exchange.name
+    is_open = {*allowed(state)} - (set() if topology.has_levels else {*LEVELS})
+    may_use = tuple(name for name in SCHEMES if name in is_open or name == now)  # also where its racks are gone
+    names = [n for n in dict.fromkeys((DENSE, *may_use, now)) if {*formats_of(n)} <= {*formats, None}]
+    if not {DENSE, now} <= set(names):
         return None
     return Situation(
-        scheme=plan.exchange.name,
+        scheme=now,
         allowed=may_use,
         costs=levels.costs_of(names, formats, topology),
         num_values=max(build.num_trained for build in builds if build is not None),
@@ -173,7 +175,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     if sharing.standing(state.sharing, plan) is None and now.num_steps < judging.MAX_JUDGE_STEPS:
         return None  # somebody's own speed may be changing
     if compressing.is_spoilt(trial, plan, now, verdict, sharing.own_s(state.sharing, plan)):
-        return replace(state, compressing=compressing.unjudged(known)), ()
+        return replace(state, compressing=compressing.spoilt(known)), ()
     known = compressing.reviewed(replace(known, trial=None, num_judged=known.num_judged + 1), plan, link, now_s)
     gain = judging.in_words(verdict, f"with {trial.before}", trial.expected_gain, "taken back")
     judged = Judged(

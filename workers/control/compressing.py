@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from workers.advisors.exchange import Link
+from workers.advisors.exchange import LEAST_KEPT, Link
 from workers.advisors.judging import Rate, Verdict
 from workers.plan import Exchange, Plan, PlanId, TimelineKind
 from workers.status import WorkerStatus
@@ -63,6 +63,11 @@ class Trial:
     least_kept: float
     link: Link
     link_s: float
+
+    @property
+    def is_gentler(self) -> bool:
+        """Whether the scheme loses less than the one before."""
+        return self.least_kept < LEAST_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,8 @@ def place_of(plan: Plan) -> tuple[int, int]:
 def followed(known: Compressing, plan: Plan) -> Compressing:
     """With the trial as the latest plan leaves it: it goes on where nothing changed that its steps are measured by.
 
-    A scheme with which a group broke is not tried again: memory may have run out for it.
+    A scheme with which a group broke is not tried again, as memory may have run out for it; one that loses less than
+    that before has no more to keep.
     """
     trial = known.trial
     if trial is None or plan.id == trial.plan_id:
@@ -145,13 +151,18 @@ def followed(known: Compressing, plan: Plan) -> Compressing:
     if (place_of(plan), plan.exchange.name) == (trial.place, trial.after):
         return replace(known, trial=replace(trial, plan_id=plan.id))
     is_broken = plan.generation != trial.place[0] and plan.cause.kind not in PEACEFUL
-    barred = known.barred | {trial.after} if is_broken else known.barred
+    barred = known.barred | {trial.after} if is_broken and not trial.is_gentler else known.barred
     return replace(unjudged(known), barred=barred)
 
 
 def unjudged(known: Compressing) -> Compressing:
     """The trial is given up: back to the scheme before, to be looked at anew."""
     return known if known.trial is None else replace(known, trial=None, unjudged=known.trial.before, reviewed_link=None)
+
+
+def spoilt(known: Compressing) -> Compressing:
+    """As ``unjudged``, and rest twice as long every time: the scheme itself may be what spoils its trials."""
+    return replace(unjudged(known), num_failed=known.num_failed + 1)
 
 
 def retreat(known: Compressing) -> Exchange | None:
@@ -170,8 +181,10 @@ def without_barred(reason: str, known: Compressing) -> str:
 def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
     """Whether to look at the scheme: in time, or where another group, another batch or another link asks for it."""
     then = known.reviewed_link
-    if place_of(plan) != known.reviewed_at or then is None:
+    if place_of(plan) != known.reviewed_at:
         return True
+    if then is None:
+        return now_s - known.reviewed_s >= REST_S * float(2**known.num_failed)
     low_s, high_s = sorted((then.busy_s, now.busy_s))
     wait_s = (REST_S if high_s >= SHIFT * low_s else REVIEW_S) * float(2**known.num_failed)
     return now_s - known.reviewed_s >= wait_s

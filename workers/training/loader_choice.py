@@ -22,7 +22,10 @@ NUM_ROUNDS = 4
 NUM_SETTLING = 2
 """Rounds after a change of turns that do not count: what is read ahead has yet to come."""
 
+MOST_ROUNDS = 30
 STRETCH_S = 0.15
+"""Of a round's own time, where that does not take more than ``MOST_ROUNDS``: rounds that compare tell nothing else."""
+
 NUM_STRETCHES = 2
 """Of each of the two that are compared; the faster counts, as what else the machine does only ever adds."""
 
@@ -102,7 +105,8 @@ class _Stretch:
 
     @property
     def is_full(self) -> bool:
-        return len(self.costs) >= NUM_ROUNDS and sum(cost.own_s for cost in self.costs) >= STRETCH_S
+        is_long = len(self.costs) >= MOST_ROUNDS or sum(cost.own_s for cost in self.costs) >= STRETCH_S
+        return is_long and len(self.costs) >= NUM_ROUNDS
 
     @property
     def share(self) -> float:

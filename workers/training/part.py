@@ -48,6 +48,7 @@ class Part:
         self.is_fixed = isinstance(setup.spec.batch.micro_size, int)
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
         self._is_on_trial = setup.micro.is_trying
+        self.is_way_on_trial = False  # ways to read
         self._draw: Draw | None = None
         self._tried = 1
         self.micro = self.num_passes = 1
@@ -148,7 +149,8 @@ class Part:
             draw = replace(draw, most=-(-draw.num_samples // 2))
         batches = list(draw.micro_batches())
         self._read_ahead(batches)
-        is_trial = self._is_on_trial or self.is_split or self._setup.feed.is_on_trial
+        self.is_way_on_trial = self._setup.feed.is_on_trial and bool(batches)
+        is_trial = self._is_on_trial or self.is_split or self.is_way_on_trial
         self.sums, self.micro, self.num_passes = LocalSums(division=draw.checksum, is_trial=is_trial), 1, len(batches)
         for micro in batches:
             self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))

@@ -323,8 +323,8 @@ class Rounds:
             memory_bytes=gauges.memory_bytes,
             gpu_utilisation=gauges.gpu_utilisation,
         )
-        own, feed = part.own_cost(), self._setup.feed
-        self._mailbox.spent(self._world.rank, time.time(), cost, None if feed.is_on_trial else own)
+        own = part.own_cost()
+        self._mailbox.spent(self._world.rank, time.time(), cost, None if part.is_way_on_trial else own)
         if own is not None:
-            feed.spent(times.data_s, times.compute_s, own.samples)
+            self._setup.feed.spent(times.data_s, times.compute_s, own.samples)
         return step_s

@@ -160,6 +160,7 @@ class Trainer:
                 return None
             if self._is_asked_for(plan):
                 replicas.check()
+                self._rounds.restart_clock()
                 if world.rank == 0:
                     self._due = plan.cause.reason
             if self._due is not None:
@@ -175,6 +176,7 @@ class Trainer:
                 self._committed(record, before, world.rank)
                 if replicas.is_due or self._is_to_last(before):
                     replicas.check()
+                    self._rounds.restart_clock()
 
     def _stand(self, world: World) -> None:
         """At the plan's line: keep the state and the group, until all members agree on another plan."""
