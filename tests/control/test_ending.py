@@ -127,6 +127,20 @@ def test_a_state_that_cannot_be_saved_ends_with_that_said(goal: RunGoal, outcome
     assert f"could not be saved in {MAX_SAVES} tries (no space left)" in desk.state.detail
 
 
+def test_a_pause_that_nobody_could_save_for_says_why() -> None:
+    """Replicas that differ: nobody knows which state is right, so none is saved."""
+    desk = Desk()
+    workers = desk.started(2)
+    desk.direction = replace(desk.direction, goal=RunGoal.PAUSE, actor="user", reason="over lunch")
+    desk.turn()
+    for worker in workers:
+        desk.say(worker, Phase.FAILED, generation=None, failure=replace(FAILURE, message="ranks differ"))
+    desk.turn()
+    desk.turn(lost=dict.fromkeys(workers, "it ended"))
+    assert desk.state.outcome is Outcome.PAUSED
+    assert desk.state.detail == "over lunch; the last steps could not be saved (ranks differ)"
+
+
 def test_a_failure_that_still_saves_can_be_cancelled() -> None:
     desk = Desk(max_failures=0)
     (worker,) = desk.started(1)

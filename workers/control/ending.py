@@ -94,6 +94,7 @@ def carry_out(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | 
         if state.plan is not None and not state.is_broken:
             # Whoever entered the plan may have trained since it was last heard: ask before letting go.
             return replace(state, is_broken=True, why_broken="ending before any state was told"), ()
+        end = _with_what_failed(state, end)
     elif (end.must_save or end.outcome is Outcome.FAILED) and not _is_told(state, inputs):
         saved_since_s = now_s if state.saved_since_s is None else state.saved_since_s
         if now_s - saved_since_s <= state.settings.stop_s:
@@ -149,8 +150,18 @@ def _save_no_more(state: ControllerState, end: Ending) -> ControllerState:
     """The state in memory is lost then, and it is said: only what was saved before is left."""
     why = next((s.stop.failure.message for s in membership.statuses(state) if s.stop and s.stop.failure), "")
     told = f"the last steps could not be saved in {end.num_saves} tries" + (f" ({why})" if why else "")
-    detail = f"{end.detail}; {told}" if end.detail else told
-    return replace(state, ending=replace(end, must_save=False, detail=detail))
+    return replace(state, ending=replace(_telling(end, told), must_save=False))
+
+
+def _with_what_failed(state: ControllerState, end: Ending) -> Ending:
+    """Nobody holds a state any more: where workers failed while the end was on its way, that is why."""
+    failed = [s for s in membership.statuses(state) if s.phase is Phase.FAILED and s.failure is not None and s.round]
+    why = next((s.failure.message for s in failed if s.failure is not None), "")
+    return _telling(end, f"the last steps could not be saved ({why})") if why else end
+
+
+def _telling(end: Ending, told: str) -> Ending:
+    return replace(end, detail=f"{end.detail}; {told}" if end.detail else told)
 
 
 def _issue_save(state: ControllerState, inputs: Inputs, end: Ending, *, is_agreed: bool) -> Turned:
