@@ -25,22 +25,21 @@ from torch import nn
 from workers.task import TrainingTask
 
 
-class Samples(torch.utils.data.Dataset):
-    # A batch costs the same however many samples it has, and they hardly agree on a gradient.
-    def __len__(self):
-        return 2048
-
-    def __getitems__(self, indexes):
-        time.sleep(0.02)
-        noise = [torch.Generator().manual_seed(index) for index in indexes]
-        return [(torch.randn(4, generator=g), torch.randn(1, generator=g)) for g in noise]
-
-
+# Samples hardly agree on a gradient, and a batch costs the same however many it has: where they are computed, as what
+# takes long to read is read ahead.
 def build(config):
+    noise = torch.Generator().manual_seed(0)
+
+    def loss(model, batch):
+        time.sleep(0.02)
+        return (model(batch[0]) - batch[1]).square().mean()
+
     return TrainingTask(
         model=nn.Linear(4, 1),
-        train_data=Samples(),
-        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        train_data=torch.utils.data.TensorDataset(
+            torch.randn(2048, 4, generator=noise), torch.randn(2048, 1, generator=noise)
+        ),
+        loss=loss,
         optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr),
     )
 """
