@@ -135,8 +135,7 @@ class Mailbox:
         with self._lock:
             phase, since_s = self._phase  # here: who is in no group any more must not look as if it trained on
             self._seq += 1
-            self._checkpoints.update({info.path: info for info in saved})
-            self._forget(acked)
+            self._keep(saved, acked)
             at = self._position
             return WorkerStatus(
                 worker_id=self.worker_id,
@@ -172,8 +171,9 @@ class Mailbox:
                 topology=self._topology,
             )
 
-    def _forget(self, acked: Acknowledged) -> None:
-        """Let go of what the store has; the last checkpoint stays, as a new controller knows by it that all is done."""
+    def _keep(self, saved: list[CheckpointInfo], acked: Acknowledged) -> None:
+        """Take what was saved, let go of what the store has; the last checkpoint stays, to tell that all is done."""
+        self._checkpoints.update({info.path: info for info in saved})
         self._records.forget(acked.rounds)
         for path in [p for p, info in self._checkpoints.items() if p in acked.checkpoints and not info.is_final]:
             del self._checkpoints[path]
