@@ -44,6 +44,19 @@ class PowerSgdOptions(SpecPart):
     rank: Annotated[int, Field(ge=1, le=64), WHOLE] = 4
 
 
+class LocalStepsOptions(SpecPart):
+    """Every worker takes so many ``steps`` of its own; then what they changed is exchanged, in the format ``quantise``.
+
+    ``outer_lr`` and ``outer_momentum`` are those of the step that all take together, which is as they stand the mean
+    of what all came to (Stich 2019, arXiv 1805.09767); DiLoCo has 0.7 and 0.9 (arXiv 2311.08105, algorithm 1).
+    """
+
+    steps: Annotated[int, Field(ge=1, le=1000), WHOLE] = 25
+    outer_lr: Annotated[float, Field(gt=0, le=2)] = 1.0
+    outer_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    quantise: Literal["none", "bf16", "int8", "int4"] = "int4"
+
+
 class RackOptions(SpecPart):
     """``across`` is the format of what goes from rack to rack, where racks are to be found; the scheme is that inside.
 
@@ -56,6 +69,7 @@ class RackOptions(SpecPart):
 _MODELS: Mapping[str, type[SpecPart]] = {
     "topk": TopkOptions,
     "powersgd": PowerSgdOptions,
+    "local_steps": LocalStepsOptions,
     **dict.fromkeys(("none", "bf16", "fp16", "int8", "int4"), RackOptions),
 }
 

@@ -125,6 +125,12 @@ class Exchange:
         """The scheme, over racks ``INSIDE across BETWEEN``."""
         return name_of(self.scheme, self.options)
 
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of a round."""
+        steps = dict(self.options).get("steps", 1)
+        return int(steps)
+
     @classmethod
     def named(cls, name: str, why: str) -> Exchange:
         """The exchange of this name, without other options."""

@@ -15,7 +15,6 @@ from workers.errors import FieldProblem, SpecError
 from workers.exchange_options import BLURRING, LOSSY, option_problems
 from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
-    BUILT_SCHEMES,
     ENTRYPOINT_PATTERN,
     ENV_PATTERN,
     MAX_SAMPLES,
@@ -280,7 +279,7 @@ def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
     named = [name for name in (scheme, across) if isinstance(name, str)]
     rough = next((name for name in named if name in BLURRING), None)
     if rough is not None and spec.batch.adapt == "goodput":
-        told = f"goodput needs the gradient noise scale, which gradients by {rough} are too rough for; use int8 there"
+        told = f"goodput needs the gradient noise scale, which {rough} does not let be measured; use int8 there"
         found.append(FieldProblem("/communication", told))
     return found + option_problems(scheme, asked.options, "/communication/options")
 
@@ -288,17 +287,15 @@ def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
     batch, spread = spec.batch, spec.parallelism
-    scheme = spec.exchange.scheme
     rows: list[tuple[bool, str, object, str]] = [
         (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
         (
-            scheme == "auto" and spec.exchange.loss_class == "lossy",
+            spec.exchange.scheme == "auto" and spec.exchange.loss_class == "lossy",
             "/communication/loss_class",
             "lossy with auto",
             "near_lossless, or name the scheme",
         ),
-        (scheme not in BUILT_SCHEMES, "/communication", scheme, f"one of {', '.join(BUILT_SCHEMES)}"),
         (spread.data != "auto", "/parallelism/data", spread.data, "auto, and `workers` for the number of replicas"),
         (spread.tensor != 1, "/parallelism/tensor", spread.tensor, "1"),
         (spread.pipeline != 1, "/parallelism/pipeline", spread.pipeline, "1"),

@@ -51,8 +51,6 @@ WHOLE = BeforeValidator(whole_number)
 Positive: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SAMPLES), WHOLE]
 
 
-BUILT_SCHEMES = ("auto", "none", "bf16", "fp16", "int8", "int4", "two_four", "topk", "powersgd")
-
 SchemeName: TypeAlias = Literal[
     "auto", "none", "bf16", "fp16", "int8", "int4", "two_four", "topk", "powersgd", "local_steps"
 ]

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.training.tasks import mlp
 from workers.training.buffers import BufferState
 from workers.training.exchange.factors import Factors
 from workers.training.exchange.residual import Residual
 from workers.training.noise import Estimate, NoiseScale
+from workers.training.outer import Outer
 from workers.training.precision.scaler import GROWTH_INTERVAL, LossScaler
 from workers.training.state import StepState
 
@@ -54,6 +56,20 @@ def _batch_norm() -> Subject:
         state.stage(place)
 
     return Subject(state, stage, lambda: [b.tolist() for b in model.buffers()])
+
+
+def _outer() -> Subject:
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters())
+    outer = Outer(model, optimizer)
+
+    def stage() -> None:
+        outer.begin()
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    return Subject(outer, stage, lambda: [p.tolist() for p in model.parameters()] + [len(optimizer.state)])
 
 
 def _residual() -> Subject:
@@ -106,7 +122,7 @@ def _rebound_buffer() -> Subject:
     return Subject(state, stage, lambda: model.mean.tolist())
 
 
-SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _residual, _factors, _batch_norm, _rebound_buffer]
+SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _residual, _outer, _factors, _batch_norm, _rebound_buffer]
 
 
 @pytest.mark.parametrize("make", SUBJECTS)

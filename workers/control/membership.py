@@ -248,6 +248,8 @@ def is_group_stuck(state: ControllerState) -> str | None:
         if status.phase is Phase.RENDEZVOUS and not all_in_force:
             continue  # a newcomer waits for a boundary that the others have not reached
         bound_s = state.settings.phase_bounds_s.get(status.phase)
+        if bound_s is not None and status.phase is Phase.EXCHANGE:
+            bound_s *= plan.exchange.num_steps
         if bound_s is not None and status.phase_age_s > bound_s:
             return f"worker {worker_id} waited {status.phase_age_s:.0f} s in {status.phase}"
     return None

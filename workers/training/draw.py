@@ -32,27 +32,49 @@ def batch_size(setup: Setup, plan: Plan, cursor: int) -> int:
     return min(plan.global_batch, setup.total_samples - cursor)
 
 
-def wanted(round: int, micro: MicroBatch) -> Wanted:
-    """What is to be read for a micro-batch of the round after ``round`` commits."""
-    return Wanted(round=round, position=micro.position, indexes=tuple(micro.indexes))
+def round_size(setup: Setup, plan: Plan, cursor: int) -> int:
+    """Samples of the round that begins at ``cursor``: one batch, or as many as there are steps in a round.
+
+    Such a round ends early with the step that crosses a line at which all look up: to evaluate, to save or to stand.
+    """
+    if plan.exchange.num_steps == 1:
+        return batch_size(setup, plan, cursor)
+    spec, batch = setup.spec, plan.global_batch
+    intervals = [spec.checkpoint.every_steps, *([] if setup.evaluation is None else [spec.eval_every_steps])]
+    lines = [_following(cursor, steps * spec.batch.global_size) for steps in intervals]
+    if plan.until is not None and plan.until > cursor:
+        lines.append(plan.until)
+    num_steps = min(plan.exchange.num_steps, *(-(-(line - cursor) // batch) for line in lines))
+    return min(num_steps * batch, setup.total_samples - cursor)
 
 
-def ahead(setup: Setup, plan: Plan, rank: int, round: int, cursor: int) -> Iterator[Wanted]:
-    """This rank's micro-batches of the rounds after that at ``cursor``, should all stay as it is.
+def wanted(round: int, micro: MicroBatch, offset: int = 0) -> Wanted:
+    """What is to be read for a micro-batch of the round after ``round`` commits.
 
-    It ends where nothing more is drawn, or lengths are not known yet.
+    Its batch begins ``offset`` samples after the round does.
+    """
+    return Wanted(round=round, position=offset + micro.position, indexes=tuple(micro.indexes))
+
+
+def ahead(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, offset: int = 0) -> Iterator[Wanted]:
+    """This rank's micro-batches of the batches after that at ``cursor + offset``, should all stay as it is.
+
+    ``cursor`` is where the round begins. It ends where nothing more is drawn, or lengths are not known yet.
     """
     dealer = setup.train_dealer
     while True:
-        round, cursor = round + 1, cursor + batch_size(setup, plan, cursor)
-        size = batch_size(setup, plan, cursor)
-        if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(cursor, cursor + size))):
+        offset += batch_size(setup, plan, cursor + offset)
+        if offset >= round_size(setup, plan, cursor):
+            round, cursor, offset = round + 1, cursor + offset, 0
+        begin = cursor + offset
+        size = batch_size(setup, plan, begin)
+        if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(begin, begin + size))):
             return
-        draw = draw_round(setup, plan, rank, cursor, lambda: None)
+        draw = draw_round(setup, plan, rank, begin, lambda: None)
         if draw.num_samples == 0:
             return
         for micro in draw.micro_batches():
-            yield wanted(round, micro)
+            yield wanted(round, micro, offset)
 
 
 def draw_evaluation(setup: Setup, plan: Plan, rank: int, check: Callable[[], None]) -> Draw:
@@ -66,3 +88,8 @@ def draw_evaluation(setup: Setup, plan: Plan, rank: int, check: Callable[[], Non
     training_part = own_part(plan, rank, size)
     most = max(1, training_part[1] - training_part[0])
     return InOrder(begin=begin, end=end, most=most, micro=setup.micro, indexes=lambda b, e: list(range(b, e)))
+
+
+def _following(cursor: int, every: int) -> int:
+    """The next multiple after ``cursor``."""
+    return (cursor // every + 1) * every

@@ -30,16 +30,36 @@ from workers.training.returned import checked_loss, checked_weight
 from workers.training.round_times import RoundTimes
 from workers.training.setup import Setup
 
+CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
+
 _COMPUTING = b" computing"
 
 
 class Part:
-    """What this rank draws of the round's batch of ``size``; ``micro`` is its largest micro-batch in samples."""
+    """What this rank draws of a batch of ``size``; ``micro`` is its largest micro-batch in samples.
 
-    def __init__(self, setup: Setup, mailbox: Mailbox, exchange: GradientExchange, plan: Plan, rank: int) -> None:
+    The batch is the round's, or begins ``offset`` samples after it, of a round with several. Gradients of a part that
+    ``is_alone`` stay here: they are the part's mean, and none leaves.
+    """
+
+    num_steps = 1
+
+    def __init__(
+        self,
+        setup: Setup,
+        mailbox: Mailbox,
+        exchange: GradientExchange,
+        plan: Plan,
+        rank: int,
+        *,
+        offset: int = 0,
+        is_alone: bool = False,
+    ) -> None:
         self._setup, self._state, self._mailbox, self._exchange = setup, setup.state, mailbox, exchange
         self.plan = plan
-        self.size = batch_size(setup, plan, setup.state.cursor)
+        self.offset, self._is_alone = offset, is_alone
+        self._cursor = setup.state.cursor + offset
+        self.size = batch_size(setup, plan, self._cursor)
         self._rank = rank
         begin, end = batching.own_part(plan, rank, self.size)
         self._num_own = end - begin  # where parts are dealt by length its share: then samples differ from step to step
@@ -47,6 +67,7 @@ class Part:
         pass_size = setup.micro.begin(self._num_in_order)
         self.is_fixed = isinstance(setup.spec.batch.micro_size, int)
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
+        self.expected_weight = (self._num_own if is_alone else self.size) * setup.state.units_per_sample
         self._is_on_trial = setup.micro.is_trying
         self.is_way_on_trial = False  # ways to read
         self._draw: Draw | None = None
@@ -58,6 +79,27 @@ class Part:
         self.squares: PieceSquares | None = None  # where this round's gradient noise is measured
         self.is_split = False  # two passes where one would do
         self.has_backed_off = False
+
+    @property
+    def gradient_scale(self) -> float:
+        """What gradients are multiples of, against overflow: the loss scale."""
+        return 1.0 if self._state.scaler is None else self._state.scaler.scale
+
+    @property
+    def clip_norm(self) -> float | None:
+        """What the mean gradient's norm is bounded by."""
+        return self._setup.spec.optimizer.clip_norm
+
+    def update(self, sums: GlobalSums, factor: float, lr: float) -> None:
+        """The optimizer's step with the summed gradient, which ``factor`` makes the mean one; the same on all ranks.
+
+        Raises whatever the optimizer raises; then parameters may be half updated.
+        """
+        if sums.has_unused:
+            self._exchange.leave_out_unused()
+        if factor != 1.0:
+            self._exchange.scale(factor)
+        self._state.step(lr, self._setup.spec.seed, self.offset)
 
     @property
     def share(self) -> float:
@@ -129,14 +171,8 @@ class Part:
 
     def fill(self) -> None:
         """Write this rank's part of the exchange's tail: the last of its gradients are about to leave."""
-        exchange, tracked = self._exchange, self._state.buffers
-        num_unused = exchange.write_used()
-        is_last = self._state.cursor + self.size >= self._setup.total_samples  # a pending plan lapses there
-        num_holding = 0 if is_last else self._mailbox.count()
-        counted = num_unused if self.sums.weight > 0 else 0
         noise = NoiseSums() if self.squares is None else self.squares.sums()
-        exchange.tail.write_head(vector.encode(self.sums, noise, num_holding, counted, len(tracked.changed())))
-        tracked.encode(self.share, exchange.tail.extra)
+        fill_tail(self._setup, self._mailbox, self._exchange, self.sums, noise, self.size, self.share)
 
     def check_division(self, summed: GlobalSums) -> None:
         """Check that all ranks divided this batch alike. Raises DataError where their lengths differ."""
@@ -166,7 +202,7 @@ class Part:
             self._mailbox.check()
             self._mailbox.set_phase(Phase.DATA)
             started_s = time.perf_counter()
-            self._draw = draw_round(self._setup, self.plan, self._rank, self._state.cursor, self._mailbox.check)
+            self._draw = draw_round(self._setup, self.plan, self._rank, self._cursor, self._mailbox.check)
             self.times.data_s += time.perf_counter() - started_s
         return self._draw
 
@@ -177,17 +213,17 @@ class Part:
         self.times.data_s += time.perf_counter() - started_s
 
     def _coming(self, batches: Sequence[MicroBatch]) -> Iterator[Wanted]:
-        round, cursor = self._state.round, self._state.cursor
-        later = ahead(self._setup, self.plan, self._rank, round, cursor)
-        return chain((wanted(round, micro) for micro in batches), later)
+        round, offset = self._state.round, self.offset
+        later = ahead(self._setup, self.plan, self._rank, round, self._state.cursor, offset)
+        return chain((wanted(round, micro, offset) for micro in batches), later)
 
     def _micro_batch(self, micro: MicroBatch, *, is_last: bool) -> None:
         setup, state, times = self._setup, self._state, self.times
         self._mailbox.check()
         self._mailbox.set_phase(Phase.DATA)
         started_s = time.perf_counter()
-        batch = setup.feed.take(wanted(state.round, micro), self._mailbox.check)
-        batching.seed_all(setup.spec.seed, state.round, micro.position, _COMPUTING)
+        batch = setup.feed.take(wanted(state.round, micro, self.offset), self._mailbox.check)
+        batching.seed_all(setup.spec.seed, state.round, self.offset + micro.position, _COMPUTING)
         self.sums.count(len(micro.indexes), micro.tokens, micro.padded_tokens)
         drawn_s = time.perf_counter()
         times.data_s += drawn_s - started_s
@@ -198,11 +234,10 @@ class Part:
             with setup.precision.computing():
                 loss, values = checked_loss(setup.task.loss(state.model, batch))
             self.sums.add(loss, weight, values)
-            scale = 1.0 if state.scaler is None else state.scaler.scale
-            if is_last:
+            if is_last and not self._is_alone:
                 self._exchange.arm(self.fill)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
-            factor = weight / (self.size * state.units_per_sample) * scale
+            factor = weight / self.expected_weight * self.gradient_scale
             if self.squares is not None:
                 self.squares.begin(weight / factor**2)
             torch.autograd.backward(loss, torch.full_like(loss, factor))
@@ -236,3 +271,22 @@ class Part:
                 f"memory ran out at {tried} {draw.unit} a forward pass, after gradients had left; "
                 f"the round is tried again with {tried // 2}"
             ) from error
+
+
+def fill_tail(
+    setup: Setup,
+    mailbox: Mailbox,
+    exchange: GradientExchange,
+    sums: LocalSums,
+    noise: NoiseSums,
+    size: int,
+    share: float,
+) -> None:
+    """Write what rides with a round of ``size`` samples, of which this rank had a ``share``."""
+    tracked = setup.state.buffers
+    num_unused = exchange.write_used()
+    is_last = setup.state.cursor + size >= setup.total_samples  # a pending plan lapses there
+    num_holding = 0 if is_last else mailbox.count()
+    counted = num_unused if sums.weight > 0 else 0
+    exchange.tail.write_head(vector.encode(sums, noise, num_holding, counted, len(tracked.changed())))
+    tracked.encode(share, exchange.tail.extra)

@@ -14,7 +14,6 @@ from workers.plan import Exchange, Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
 from workers.training.back_off import settle
-from workers.training.batching import seed_all
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import scheme_for
@@ -22,9 +21,10 @@ from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.vector import GlobalSums
 from workers.training.gauge_reader import GaugeReader
 from workers.training.links import survey
+from workers.training.local_steps import LocalSteps
 from workers.training.mailbox import Mailbox, Position
 from workers.training.noise_meter import NoiseMeter
-from workers.training.part import Part
+from workers.training.part import CLIP_EPSILON, Part
 from workers.training.setup import Setup
 from workers.training.spans import RoundCost
 from workers.training.state import StepState
@@ -33,9 +33,6 @@ from workers.training.world import World
 MAX_SKIPPED = 20
 LEAST_RANKS = 3
 """Of which one may share a rack with another and one not."""
-
-_CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
-_UPDATING = b" updating"
 
 
 class BrokenCommitError(Exception):
@@ -62,8 +59,6 @@ class Rounds:
         self._mailbox = mailbox
         self._gauges = GaugeReader(setup.device)
         self._noise = NoiseMeter(setup.state)
-        # None of torch's own draws numbers, and seeding for nothing would take its time in each round.
-        self._may_draw = not type(setup.state.optimizer).__module__.startswith("torch.optim")
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._asked: tuple[str, Options] = ("", ())
@@ -126,9 +121,12 @@ class Rounds:
         """
         assert self._world is not None
         exchange = self._ready_exchange()
-        self._state.residual.begin(1.0 if self._state.scaler is None else self._state.scaler.scale)
-        part = Part(self._setup, self._mailbox, exchange, plan, self._world.rank)
-        self._noise.compute(part, exchange)
+        part = self._part(exchange, plan, self._world.rank)
+        self._state.residual.begin(part.gradient_scale)
+        if isinstance(part, Part):
+            self._noise.compute(part, exchange)
+        else:
+            part.compute()
         self._mailbox.set_phase(Phase.EXCHANGE)
         try:
             part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
@@ -145,11 +143,15 @@ class Rounds:
         self._stage_buffers(exchange, part, sums)
         outcome = self._judge(exchange, part, sums)
         if outcome.is_finite:
-            self._commit(exchange, part, sums, outcome)
+            self._commit(part, sums, outcome)
         elif self._is_redrawn(sums, outcome):
             return None
         self._setup.feed.committed()
         return self._advance(exchange, part, sums, outcome)
+
+    def _part(self, exchange: GradientExchange, plan: Plan, rank: int) -> Part | LocalSteps:
+        kind = LocalSteps if plan.exchange.scheme == "local_steps" else Part
+        return kind(self._setup, self._mailbox, exchange, plan, rank)
 
     def _staged(self) -> list[StepState]:
         return [*self._state.staged(), *(() if self._scheme is None else self._scheme.staged)]
@@ -166,7 +168,7 @@ class Rounds:
         self._exchange.join(self._world, self._scheme)
         return self._exchange
 
-    def _stage_buffers(self, exchange: GradientExchange, part: Part, sums: GlobalSums) -> None:
+    def _stage_buffers(self, exchange: GradientExchange, part: Part | LocalSteps, sums: GlobalSums) -> None:
         """Stage what the exchange brought; where a rank saw other buffers change, agree on those besides."""
         tracked = self._state.buffers
         if not sums.has_changed_buffers:
@@ -180,12 +182,11 @@ class Rounds:
         self._world.sum(place)
         tracked.stage(place)
 
-    def _judge(self, exchange: GradientExchange, part: Part, sums: GlobalSums) -> _Outcome:
+    def _judge(self, exchange: GradientExchange, part: Part | LocalSteps, sums: GlobalSums) -> _Outcome:
         """Whether the summed gradient counts, and what makes it the mean gradient, clipped."""
         scaler = self._state.scaler
-        scale = 1.0 if scaler is None else scaler.scale
         expected = part.size * self._state.units_per_sample
-        factor = expected / sums.weight / scale if sums.weight > 0 else math.nan
+        factor = expected / sums.weight / part.gradient_scale if sums.weight > 0 else math.nan
         grad_norm = exchange.norm() * factor
         is_finite = math.isfinite(grad_norm) and math.isfinite(sums.loss)
         if scaler is not None:
@@ -193,34 +194,26 @@ class Rounds:
         if is_finite:
             self._state.residual.came_to(factor)
             self._noise.stage(exchange, sums, part.plan, factor, grad_norm)
-        clip = self._setup.spec.optimizer.clip_norm
-        if clip is not None and is_finite:
-            factor *= min(1.0, clip / (grad_norm + _CLIP_EPSILON))
+        if part.clip_norm is not None and is_finite:
+            factor *= min(1.0, part.clip_norm / (grad_norm + CLIP_EPSILON))
         return _Outcome(
             is_finite=is_finite,
             grad_norm=grad_norm,
             factor=factor,
             lr=part.plan.lr.at(self._state.cursor, self._setup.total_samples, part.plan.global_batch),
-            loss_scale=None if scaler is None else scale,
+            loss_scale=None if scaler is None else scaler.scale,
         )
 
-    def _commit(self, exchange: GradientExchange, part: Part, sums: GlobalSums, outcome: _Outcome) -> None:
+    def _commit(self, part: Part | LocalSteps, sums: GlobalSums, outcome: _Outcome) -> None:
         state = self._state
         started_s = time.perf_counter()
         try:
-            if sums.has_unused:
-                exchange.leave_out_unused()
-            if outcome.factor != 1.0:
-                exchange.scale(outcome.factor)
-            state.set_lr(outcome.lr)
-            if self._may_draw:  # the same on all ranks, which computed other parts and are to stay alike
-                seed_all(self._setup.spec.seed, state.round, 0, _UPDATING)
-            state.optimizer.step()
+            part.update(sums, outcome.factor, outcome.lr)
             for staged in self._staged():
                 staged.commit()
         except (Exception, SystemExit) as error:
             raise BrokenCommitError(f"the optimizer step failed: {described(error)}") from error
-        part.times.optimizer_s = time.perf_counter() - started_s
+        part.times.optimizer_s += time.perf_counter() - started_s
         state.num_skipped = 0
         state.units_per_sample = sums.weight / part.size
 
@@ -232,7 +225,7 @@ class Rounds:
         assert self._scheme is not None
         state, scaler = self._state, self._state.scaler
         may_redraw = scaler is not None and not scaler.is_at_minimum and sums.weight > 0
-        changed: list[StepState] = [state.buffers, state.residual, *self._scheme.staged]
+        changed: list[StepState] = [state.buffers, state.residual, state.outer, *self._scheme.staged]
         for staged in changed:
             staged.rollback()
         if scaler is not None:
@@ -249,7 +242,9 @@ class Rounds:
         state.num_skipped += 1
         return False
 
-    def _advance(self, exchange: GradientExchange, part: Part, sums: GlobalSums, outcome: _Outcome) -> RoundRecord:
+    def _advance(
+        self, exchange: GradientExchange, part: Part | LocalSteps, sums: GlobalSums, outcome: _Outcome
+    ) -> RoundRecord:
         """Count the round and describe it."""
         state, plan = self._state, part.plan
         assert state.lineage is not None
@@ -275,10 +270,13 @@ class Rounds:
             num_passes=part.num_passes,
         )
 
-    def _values(self, exchange: GradientExchange, part: Part, sums: GlobalSums, outcome: _Outcome) -> dict[str, float]:
+    def _values(
+        self, exchange: GradientExchange, part: Part | LocalSteps, sums: GlobalSums, outcome: _Outcome
+    ) -> dict[str, float]:
         """The round's telemetry."""
         step_s, gauges = self._lap(part), self._gauges
-        self._noise.spent(part, step_s)
+        if isinstance(part, Part):
+            self._noise.spent(part, step_s)
         values = {
             "lr": outcome.lr,
             "global_batch": float(sums.samples),  # as drawn, so that a step that came short shows
@@ -305,7 +303,7 @@ class Rounds:
                 values[f"user.{name}"] = value / sums.weight
         return values
 
-    def _lap(self, part: Part) -> float:
+    def _lap(self, part: Part | LocalSteps) -> float:
         """Seconds since the last commit; tells the mailbox what they went into on this rank."""
         assert self._world is not None
         now_s, times, gauges = time.perf_counter(), part.times, self._gauges
@@ -326,5 +324,5 @@ class Rounds:
         own = part.own_cost()
         self._mailbox.spent(self._world.rank, time.time(), cost, None if part.is_way_on_trial else own)
         if own is not None:
-            self._setup.feed.spent(times.data_s, times.compute_s, own.samples)
+            self._setup.feed.spent(times.data_s / part.num_steps, times.compute_s / part.num_steps, own.samples)
         return step_s

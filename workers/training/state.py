@@ -12,9 +12,11 @@ from torch import nn
 
 from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError
+from workers.training.batching import seed_all
 from workers.training.buffers import BufferState
 from workers.training.exchange.residual import Residual
 from workers.training.noise import NoiseScale
+from workers.training.outer import Outer
 from workers.training.precision.scaler import LossScaler
 from workers.training.staging import Form, Place, Staging, forms
 
@@ -112,6 +114,7 @@ class TrainingState:
         self.buffers = BufferState(model)
         self.noise = NoiseScale()
         self.residual = Residual()
+        self.outer = Outer(model, optimizer)
         self.lineage: int | None = None
         self.generation = 0
         self.round = 0
@@ -128,7 +131,18 @@ class TrainingState:
 
     def staged(self) -> list[StepState]:
         """All that stages: commit or roll back all of it."""
-        return [self.buffers, self.noise, self.residual, *([] if self.scaler is None else [self.scaler])]
+        return [self.buffers, self.noise, self.residual, self.outer, *([] if self.scaler is None else [self.scaler])]
+
+    def step(self, lr: float, seed: int, offset: int = 0) -> None:
+        """Let the optimizer step, with numbers for it that all ranks draw alike, whatever they computed.
+
+        None of torch's own draws any, and seeding for nothing would take its time. Batches of a round differ by their
+        ``offset``. Raises whatever the optimizer raises.
+        """
+        self.set_lr(lr)
+        if not type(self.optimizer).__module__.startswith("torch.optim"):
+            seed_all(seed, self.round, offset, _UPDATING)
+        self.optimizer.step()
 
     def set_lr(self, lr: float) -> None:
         """Set every group's learning rate, in the ratio to the base that the user's optimizer gave it."""
@@ -183,6 +197,7 @@ class TrainingState:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state() if self.scaler else None,
             "noise": self.noise.state(),
+            "outer": self.outer.momentum(),
             "tracked": self.buffers.tracked,
             "position": {name: getattr(self, name) for name in _POSITION},
         }
@@ -198,6 +213,7 @@ class TrainingState:
         self._load_scaler(exported["scaler"])
         self.noise.load(exported["noise"])
         self.residual.clear()
+        self.outer.load(exported["outer"])
         self.buffers.track(exported["tracked"])
         self.buffers.anchor()
         for name, value in exported["position"].items():
@@ -233,6 +249,7 @@ class TrainingState:
             self.scaler.load(state)
 
 
+_UPDATING = b" updating"
 _POSITION = (
     "lineage",
     "round",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
@@ -128,6 +128,12 @@ class GradientExchange:
         self._fill = None
         return now_s - self.started_s, now_s - waited_s
 
+    def put(self, values: Sequence[torch.Tensor]) -> None:
+        """Begin anew with these as this rank's gradients of the round, one for each of ``parameters``, all used."""
+        self.clear()
+        torch._foreach_copy_(self._layout.views, [*values])
+        self._used[:] = [True] * len(self._used)
+
     def drop(self) -> None:
         """Forget what is under way: the world is broken."""
         self._in_flight.clear()
@@ -142,9 +148,16 @@ class GradientExchange:
 
     def leave_out_unused(self) -> None:
         """Give parameters that no rank used no gradient, so that the optimizer passes over them as in a plain loop."""
-        for index, num_using in enumerate(self.tail.read_used()):
-            if num_using == 0:
-                self._parameters[index].grad = None
+        self._leave_out(num_using > 0 for num_using in self.tail.read_used())
+
+    def leave_out_unused_here(self) -> None:
+        """The same of parameters that this rank did not use."""
+        self._leave_out(self._used)
+
+    def _leave_out(self, used: Iterable[bool]) -> None:
+        for parameter, is_used in zip(self._parameters, used, strict=True):
+            if not is_used:
+                parameter.grad = None
                 self._has_none = True
 
     def norm(self) -> float:

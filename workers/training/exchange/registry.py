@@ -26,6 +26,7 @@ SCHEMES: Mapping[str, Callable[..., Scheme]] = {
     **{codec.name: partial(Compressed, codec) for codec in (Bf16(), Fp16(), Int8(), Int4(), TwoFour())},
     "topk": TopK,
     "powersgd": PowerSgd,
+    "local_steps": lambda residual, *, quantise, **_: SCHEMES[quantise](residual),  # the rest is who steps'
 }
 """Each takes a residual and, by name, the options that its scheme has."""
 

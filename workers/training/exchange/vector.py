@@ -40,6 +40,9 @@ class Slot(IntEnum):
     TRIALS = 14
 
 
+_DIVISIONS, _MIXING = 16_381, 31
+"""Numbers by which ranks see that they divide alike are below it, so that sums of a thousand are exact in fp32."""
+
 NUM_SLOTS = len(Slot) + MAX_USER_VALUES
 
 
@@ -69,6 +72,16 @@ class LocalSums:
         self.tokens += tokens
         self.padded_tokens += padded_tokens
 
+    def join(self, later: LocalSums) -> None:
+        """Count a later batch's as well. Raises UserCodeError where its names differ."""
+        self.loss, self.weight = self.loss + later.loss, self.weight + later.weight
+        self.count(later.samples, later.tokens, later.padded_tokens)
+        self.division = (_MIXING * self.division + later.division) % _DIVISIONS
+        self.is_trial |= later.is_trial
+        self.is_cut |= later.is_cut
+        if later.names is not None:
+            self._count_values(later.names, later.user)
+
     def add(self, loss: torch.Tensor, weight: float, values: Mapping[str, float | torch.Tensor]) -> None:
         """Count one micro-batch; values past the bound are left out, and ``is_cut`` tells so.
 
@@ -78,10 +91,13 @@ class LocalSums:
         self.weight += weight
         names = _kept(values)
         self.is_cut |= len(names) < len(values)
+        self._count_values(names, [read(values[n]) * weight for n in names])
+
+    def _count_values(self, names: tuple[str, ...], weighted: Sequence[float | torch.Tensor]) -> None:
         if self.names is None:
-            self.names, self.user = names, [read(values[n]) * weight for n in names]
+            self.names, self.user = names, [*weighted]
         elif names == self.names:
-            self.user = [total + read(values[n]) * weight for total, n in zip(self.user, names, strict=True)]
+            self.user = [total + value for total, value in zip(self.user, weighted, strict=True)]
         else:
             raise UserCodeError(
                 f"loss returned the values {list(names)} for one micro-batch and {list(self.names)} for another; "
@@ -174,7 +190,7 @@ def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums
 
 def checksum(names: Sequence[str]) -> float:
     """A small number that tells lists of names apart; sums of a thousand of them are exact in fp32."""
-    return float(zlib.crc32("\n".join(names).encode()) % 16_381) if names else 0.0
+    return float(zlib.crc32("\n".join(names).encode()) % _DIVISIONS) if names else 0.0
 
 
 def read(value: float | torch.Tensor) -> float | torch.Tensor:

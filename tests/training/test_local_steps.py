@@ -1,0 +1,229 @@
+"""Steps of each worker's own and one of all now and then: as in a plain loop, whoever comes, goes or fails."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training import reference
+from tests.training.group import Group
+from tests.training.tasks import Gate, Regression, Script, mlp, mse
+from tests.training.test_compression import assert_alike, members
+from workers.plan import Exchange, split_batch
+from workers.status import Phase, StopCause
+from workers.task import TrainingTask
+from workers.training.outer import Outer
+
+NUM_SAMPLES, STEPS, BATCH, LR = 50, 30, 12, 0.02
+H, OUTER_LR, MOMENTUM, CLIP = 4, 0.7, 0.9, 0.8
+PARTS = (7.0, 4.0, 1.0)
+ALIKE = (1.0, 1.0)
+
+
+def local(steps: int = H, quantise: str = "none") -> Exchange:
+    options = (("outer_lr", OUTER_LR), ("outer_momentum", MOMENTUM), ("quantise", quantise), ("steps", steps))
+    return Exchange(scheme="local_steps", options=options)
+
+
+def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=lr)
+
+
+class Job:
+    """As many workers as wanted, whose samples pass a gate; ``models`` are theirs, by their start."""
+
+    def __init__(self, loss: Any = mse, length: Any = None, collate: Any = None, **spec: Any) -> None:
+        self.gate, self.models = Gate(), list[nn.Module]()
+        script = Script(gate=self.gate)
+
+        def task() -> TrainingTask:
+            self.models.append(model := mlp(torch.float64))
+            data = Regression(NUM_SAMPLES, torch.float64, script)
+            code = {"loss": loss, "optimizer": adam, "length": length, "collate": collate}
+            return TrainingTask(model=model, train_data=data, **code)
+
+        script.task = task
+        spec = {"batch": {"global_size": BATCH, "micro_size": 3}, "optimizer": {"lr": LR, "clip_norm": CLIP}, **spec}
+        self.group = Group(script, samples=STEPS * BATCH, **spec)
+
+
+def plain(
+    parts: Sequence[float], round_sizes: Sequence[int], models: list[nn.Module] | None = None
+) -> tuple[nn.Module, list[float]]:
+    """The same in one process: replicas that step by themselves, and an outer SGD; the losses of rounds."""
+    replicas = [mlp(torch.float64) for _ in parts]
+    inner = [adam(model.parameters(), LR) for model in replicas]
+    whole = mlp(torch.float64)
+    outer = torch.optim.SGD(whole.parameters(), lr=OUTER_LR, momentum=MOMENTUM, nesterov=True)
+    data = reference.batches(Regression(NUM_SAMPLES, torch.float64), BATCH, 0, STEPS)
+    sizes, losses = split_batch(BATCH, parts), []
+    for num_steps in round_sizes:
+        for model in replicas:
+            model.load_state_dict(whole.state_dict())
+        total = 0.0
+        for _ in range(num_steps):
+            x, y = next(data)
+            for model, optimizer, xs, ys in zip(replicas, inner, x.split(sizes), y.split(sizes), strict=True):
+                optimizer.zero_grad()
+                loss = mse(model, [xs, ys])
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+                optimizer.step()
+                total += loss.item() * len(xs)
+        for number, parameter in enumerate(whole.parameters()):
+            there = [[*model.parameters()][number].detach() for model in replicas]
+            changed = [(parameter.detach() - p) * size / BATCH for p, size in zip(there, sizes, strict=True)]
+            parameter.grad = torch.stack(changed).sum(dim=0)
+        outer.step()
+        losses.append(total / num_steps / BATCH)
+    return whole, losses
+
+
+@pytest.mark.parametrize("parts", [PARTS, ALIKE, (1.0,)], ids=len)
+def test_unequal_parts_come_out_as_in_one_process(parts: tuple[float, ...]) -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(len(parts))
+        group.train(members(workers, parts), exchange=local())
+        group.await_done(workers)
+        losses, samples = group.losses(), [record.samples for _, record in sorted(group.records.items())]
+    expected, expected_losses = plain(parts, [4] * 7 + [2])
+    assert samples == [48] * 7 + [24]
+    assert_alike(job.models)
+    assert reference.distance(job.models[0], expected) < 1e-12
+    assert losses == pytest.approx(expected_losses, rel=1e-12)
+
+
+def test_int4_keeps_ranks_alike_and_trains() -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(3)
+        group.train(members(workers), exchange=local(quantise="int4"))
+        group.await_done(workers)
+        losses = group.losses()
+    expected, expected_losses = plain(PARTS, [4] * 7 + [2])
+    assert_alike(job.models)
+    assert 0.0 < reference.distance(job.models[0], expected) < 0.1
+    assert losses[-1] < 1.3 * expected_losses[-1] < 0.5 * losses[0]
+
+
+def test_a_round_ends_at_each_line_at_which_all_look_up() -> None:
+    job = Job(checkpoint={"every_steps": 10})
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, ALIKE), exchange=local(), until=6 * BATCH - 1)
+        group.await_all(lambda s: s.phase is Phase.HELD, workers)
+        group.agree(members(workers, ALIKE), generation=1, exchange=local())
+        group.await_done(workers)
+        ends = [record.cursor // BATCH for _, record in sorted(group.records.items())]
+    assert ends == [4, 6, 10, 14, 18, 20, 24, 28, 30]
+
+
+class Flawed:
+    """A loss whose gradient is not finite, or that raises, in one call; the first counts as one."""
+
+    def __init__(self, call: int, error: bool) -> None:
+        self._call, self._error, self._num_calls = call, error, 0
+
+    def __call__(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        self._num_calls += 1
+        if self._num_calls != self._call:
+            return mse(model, batch)
+        if self._error:
+            raise ValueError("odd")
+        return mse(model, batch) + (0.0 * next(model.parameters()).sum()).sqrt()
+
+
+@pytest.mark.parametrize("length", [None, lambda sample: 1 + int(sample[0][0] > 0)], ids=["in order", "by length"])
+def test_a_round_with_a_gradient_that_is_not_finite_is_passed_over_by_all(length: Any) -> None:
+    # Calls are the ranks' as they come: two of each batch by either, so that the 20th is in the second round.
+    job = Job(Flawed(20, error=False), length)
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, ALIKE), exchange=local())
+        group.await_done(workers)
+        skipped = [record.round for _, record in sorted(group.records.items()) if record.is_skipped]
+    assert skipped == [2]
+    assert_alike(job.models)
+    assert all(torch.isfinite(p).all() for p in job.models[0].parameters())
+
+
+def test_a_round_that_an_error_broke_is_taken_back_whole_and_redone() -> None:
+    job = Job(loss=Flawed(22, error=True))
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, ALIKE), exchange=local())
+        statuses = group.await_break(workers)
+        causes = {status.stop.cause for status in statuses.values() if status.stop is not None}
+        committed = {status.round for status in statuses.values()}
+        group.train(members(workers, ALIKE), exchange=local())
+        group.await_done(workers)
+        losses = group.losses()
+    expected, expected_losses = plain(ALIKE, [4] * 7 + [2])
+    assert StopCause.USER in causes
+    assert committed == {1}
+    assert reference.distance(job.models[0], expected) < 1e-12
+    assert losses == pytest.approx(expected_losses, rel=1e-12)
+
+
+def test_a_newcomer_takes_over_the_outer_momentum() -> None:
+    job = Job()
+    with job.group as group:
+        workers = group.start(2)
+        job.gate.close_at(8 * BATCH)
+        group.train(workers[:1], exchange=local())
+        group.await_all(lambda s: s.round == 2, workers[:1])
+        job.gate.await_waiting(1)
+        group.agree(members(workers, ALIKE), exchange=local())
+        job.gate.open()
+        group.await_done(workers)
+    assert_alike(job.models)
+
+
+def test_no_two_steps_of_a_round_draw_the_same_numbers() -> None:
+    read, computed = list[float](), list[float]()
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        computed.append(torch.rand(()).item())
+        return mse(model, batch)
+
+    def collate(samples: list[Any]) -> list[torch.Tensor]:
+        read.append(torch.rand(()).item())
+        return [torch.stack(column) for column in zip(*samples, strict=True)]
+
+    job = Job(loss, collate=collate)
+    with job.group as group:
+        workers = group.start(1)
+        group.train(workers, exchange=local())
+        group.await_done(workers)
+    assert len(computed) == len({*computed}) == 4 * STEPS
+    assert len(read) == len({*read}) == 4 * STEPS
+
+
+def test_what_is_staged_is_taken_back_with_what_the_optimizer_holds() -> None:
+    model = mlp(torch.float64)
+    optimizer = adam(model.parameters(), LR)
+    outer = Outer(model, optimizer)
+    data = reference.batches(Regression(NUM_SAMPLES, torch.float64), BATCH, 0, 3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        mse(model, next(data)).backward()
+        optimizer.step()
+
+    step()
+    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    outer.begin()
+    optimizer.param_groups[0]["lr"] = 7.0
+    step()
+    outer.rollback()
+    after = [model.state_dict(), optimizer.state_dict()]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    outer.begin()
+    outer.rollback()
+    torch.testing.assert_close([model.state_dict(), optimizer.state_dict()], before, rtol=0, atol=0)
