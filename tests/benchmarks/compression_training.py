@@ -13,15 +13,18 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from tests.training.fake_store import FakeStore
+from workers.exchange_options import LocalStepsOptions
 from workers.recipes import chargpt, digits
 from workers.task import TrainingTask
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import SCHEMES, scheme_named
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Dense, InFlight, Scheme
+from workers.training.outer import Outer
 from workers.training.world import Seat, World
 
 NUM_RANKS = 2
+LOCAL = LocalStepsOptions()
 WARM_UP = 0.05
 NUM_EVALUATED = 256
 JOIN_S = 1800.0
@@ -108,13 +111,18 @@ class _Rank:
         self._residual = Residual()
         self._scheme: Scheme = Signs(self._residual) if scheme == CONTROL else scheme_named(scheme, self._residual)
         self._optimizer = _optimizer(setting, self._task.model)
+        self._outer = Outer(self._task.model, self._optimizer) if scheme == "local_steps" else None
         self._exchange = GradientExchange([*self._task.model.named_parameters()], 0)
         self._exchange.join(self._world, self._scheme)
 
     def train(self) -> float:
         try:
             for step, indexes in enumerate(self._batches()):
-                self._step(step, indexes)
+                self._set_lr(step)
+                if self._outer is None:
+                    self._step(indexes)
+                else:
+                    self._step_alone(self._outer, step, indexes)
             return self._evaluated()
         finally:
             self._world.leave()
@@ -127,19 +135,44 @@ class _Rank:
             batch = torch.randint(num, (size,), generator=generator).tolist()
             yield batch[self._rank :: NUM_RANKS]
 
-    def _step(self, step: int, indexes: Sequence[int]) -> None:
-        setting, exchange = self._setting, self._exchange
+    def _set_lr(self, step: int) -> None:
+        setting = self._setting
         for group in self._optimizer.param_groups:
             group["lr"] = RATES[setting.recipe, setting.optimizer] * _share(step / setting.steps)
-        exchange.clear()
-        exchange.arm(lambda: None)
+
+    def _step(self, indexes: Sequence[int]) -> None:
+        self._exchange.clear()
+        self._exchange.arm(lambda: None)
+        self._backward(indexes)
+        self._sum_up()
+        self._optimizer.step()
+        self._commit()
+
+    def _step_alone(self, outer: Outer, step: int, indexes: Sequence[int]) -> None:
+        """One of a round's steps; with the last of them all step together."""
+        if step % LOCAL.steps == 0:
+            outer.begin()
+        self._exchange.clear()
+        self._backward(indexes)
+        self._optimizer.step()
+        if (step + 1) % LOCAL.steps == 0 or step + 1 == self._setting.steps:
+            self._exchange.put(outer.differences())
+            self._sum_up()
+            outer.step(LOCAL.outer_lr, LOCAL.outer_momentum)
+            self._commit()
+
+    def _backward(self, indexes: Sequence[int]) -> None:
         loss = self._task.loss(self._task.model, default_collate([self._task.train_data[i] for i in indexes]))
         assert isinstance(loss, torch.Tensor)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
-        exchange.finish(lambda: None)
-        exchange.scale(1.0 / NUM_RANKS)
-        self._optimizer.step()
-        for staged in (self._residual, *self._scheme.staged):
+
+    def _sum_up(self) -> None:
+        self._exchange.finish(lambda: None)
+        self._exchange.scale(1.0 / NUM_RANKS)
+
+    def _commit(self) -> None:
+        outer = () if self._outer is None else (self._outer,)
+        for staged in (self._residual, *self._scheme.staged, *outer):
             staged.commit()
 
     @torch.no_grad()
