@@ -29,6 +29,9 @@ WARM_UP = 0.05
 NUM_EVALUATED = 256
 JOIN_S = 1800.0
 
+ALONE = "local_steps"
+"""Steps of each rank's own, with the options that they have where none are given."""
+
 CONTROL = "signs"
 """A scheme that must do worse, so that the measurement is seen to be able to tell."""
 
@@ -66,7 +69,7 @@ class Signs(Dense):
 
 def schemes() -> list[str]:
     """All that are built but for the one to compare with, and the control."""
-    return [*(name for name in SCHEMES if name != "none"), CONTROL]
+    return [*(name for name in SCHEMES if name != "none"), ALONE, CONTROL]
 
 
 def train(setting: Setting, scheme: str) -> float:
@@ -109,9 +112,10 @@ class _Rank:
         )
         self._world.connect()
         self._residual = Residual()
-        self._scheme: Scheme = Signs(self._residual) if scheme == CONTROL else scheme_named(scheme, self._residual)
+        name = LOCAL.quantise if scheme == ALONE else scheme
+        self._scheme: Scheme = Signs(self._residual) if name == CONTROL else scheme_named(name, self._residual)
         self._optimizer = _optimizer(setting, self._task.model)
-        self._outer = Outer(self._task.model, self._optimizer) if scheme == "local_steps" else None
+        self._outer = Outer(self._task.model, self._optimizer) if scheme == ALONE else None
         self._exchange = GradientExchange([*self._task.model.named_parameters()], 0)
         self._exchange.join(self._world, self._scheme)
 

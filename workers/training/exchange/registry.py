@@ -26,7 +26,6 @@ SCHEMES: Mapping[str, Callable[..., Scheme]] = {
     **{codec.name: partial(Compressed, codec) for codec in (Bf16(), Fp16(), Int8(), Int4(), TwoFour())},
     "topk": TopK,
     "powersgd": PowerSgd,
-    "local_steps": lambda residual, *, quantise, **_: SCHEMES[quantise](residual),  # the rest is who steps'
 }
 """Each takes a residual and, by name, the options that its scheme has."""
 
@@ -42,7 +41,12 @@ def scheme_named(name: str, residual: Residual, options: Options = ()) -> Scheme
 
 
 def scheme_for(exchange: Exchange, racks: Sequence[int], rank: int, residual: Residual) -> Scheme:
-    """A fresh scheme as a plan has it, for ranks in these racks. Raises JobError for one that is not built."""
+    """A fresh scheme as a plan has it, for ranks in these racks. Raises JobError for one that is not built.
+
+    Of local steps it is what their differences travel by.
+    """
+    if exchange.scheme == "local_steps":
+        return scheme_named(str(dict(exchange.options)["quantise"]), residual)
     across = across_of(exchange.options)
     if across is None:
         return scheme_named(exchange.scheme, residual, exchange.options)
