@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from tests.benchmarks.command import parser_of, tell_result
@@ -25,15 +26,16 @@ from tests.benchmarks.figures import spread_document
 from tests.benchmarks.links import PROFILES, Machine, machines
 
 BASE = "ddp"
+RANK = "tests.benchmarks.exchange_rank"
 TIMEOUT_S = 1800.0
 
 
-def run(profile: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """What rank 0 tells of every step, by contender."""
+def run(profile: str, rounds: int, module: str = RANK, more: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    """What rank 0 tells of every step, by contender; ``module`` is what ranks run, with ``more`` flags."""
     racks = [number for number, size in enumerate(PROFILES[profile].racks) for _ in range(size)]
-    flags = [f"--rounds={rounds}", f"--racks={','.join(map(str, racks))}"]
+    flags = [f"--rounds={rounds}", f"--racks={','.join(map(str, racks))}", *more]
     with machines(PROFILES[profile]) as found:
-        ranks = [_started(machine, rank, found, flags) for rank, machine in enumerate(found)]
+        ranks = [_started(machine, rank, found, module, flags) for rank, machine in enumerate(found)]
         try:
             told, _ = ranks[0].communicate(timeout=TIMEOUT_S)
             codes = [rank.wait(TIMEOUT_S) for rank in ranks]
@@ -49,7 +51,7 @@ def run(profile: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
     return steps
 
 
-def _started(machine: Machine, rank: int, found: list[Machine], flags: list[str]) -> subprocess.Popen[str]:
+def _started(machine: Machine, rank: int, found: list[Machine], module: str, flags: list[str]) -> subprocess.Popen[str]:
     options = {
         "rank": rank,
         "size": len(found),
@@ -59,7 +61,7 @@ def _started(machine: Machine, rank: int, found: list[Machine], flags: list[str]
     }
     flags = [*flags, *(f"--{name}={value}" for name, value in options.items())]
     variables = {**os.environ, "GLOO_SOCKET_IFNAME": machine.interface, "OMP_NUM_THREADS": "1"}
-    command = [*machine.inside, sys.executable, "-m", "tests.benchmarks.exchange_rank", *flags]
+    command = [*machine.inside, sys.executable, "-m", module, *flags]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE if rank == 0 else None, text=True)
 
 

@@ -9,7 +9,8 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,7 @@ class Replay(nn.Module):
 
 def rival(name: str, replay: Replay) -> Callable[[], None]:
     """A step of DDP with one of torch's own hooks."""
-    # Its PowerSGD begins collectives in callbacks, which with several buckets come in any order: gloo then ends ranks.
-    model = DistributedDataParallel(replay, bucket_cap_mb=100 if name == POWER_SGD else None)
-    if name == "ddp bf16":
-        # DDP refuses this hook by its name where gloo is to carry it, and gloo carries it.
-        unnamed: Any = lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)  # noqa: E731
-        model.register_comm_hook(None, unnamed)  # type: ignore[no-untyped-call]
-    elif name == POWER_SGD:
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)  # type: ignore[no-untyped-call]
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)  # type: ignore[no-untyped-call]
+    model = with_hook(name, replay)
 
     def step() -> None:
         for parameter in replay.replayed:
@@ -94,6 +87,20 @@ def rival(name: str, replay: Replay) -> Callable[[], None]:
         model().backward()
 
     return step
+
+
+def with_hook(name: str, module: nn.Module) -> DistributedDataParallel:
+    """DDP with the hook of this name."""
+    # Its PowerSGD begins collectives in callbacks, which with several buckets come in any order: gloo then ends ranks.
+    model = DistributedDataParallel(module, bucket_cap_mb=100 if name == POWER_SGD else None)
+    if name == "ddp bf16":
+        # DDP refuses this hook by its name where gloo is to carry it, and gloo carries it.
+        unnamed: Any = lambda state, bucket: default_hooks.bf16_compress_hook(state, bucket)  # noqa: E731
+        model.register_comm_hook(None, unnamed)  # type: ignore[no-untyped-call]
+    elif name == POWER_SGD:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)  # type: ignore[no-untyped-call]
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)  # type: ignore[no-untyped-call]
+    return model
 
 
 def scheme_called(name: str, residual: Residual, racks: Sequence[int], rank: int) -> Scheme:
@@ -126,11 +133,17 @@ def auto(replay: Replay, world: World) -> Callable[[], None]:
     return Auto(exchange, world, lambda: replay().backward()).step
 
 
-def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], None]]:
-    """All of them, by name; each has its own parameters."""
+def world_of(given: argparse.Namespace, store: dist.TCPStore) -> World:
+    """Our group of the same ranks."""
     seat = Seat(group="bench", rank=given.rank, size=given.size, backend="gloo", device=torch.device("cpu"))
     world = World(seat, StoreOfTorch(store, given.address))
     world.connect()
+    return world
+
+
+def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], None]]:
+    """All of them, by name; each has its own parameters."""
+    world = world_of(given, store)
     steps = {name: rival(name, Replay(given.rank)) for name in RIVALS}
     names = [*SCHEMES, *(OVER_RACKS if max(given.racks) > 0 else ())]
     steps |= {name: ours(name, Replay(given.rank), world, given.racks) for name in names}
@@ -154,21 +167,33 @@ def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], None]]) 
                 print(json.dumps({"name": name, "seconds": took[0].item(), "bytes": took[1].item()}), flush=True)
 
 
-def main() -> None:
+def parser_of_rank() -> argparse.ArgumentParser:
+    """Options of one rank."""
     parser = argparse.ArgumentParser()
     for name in ("--rank", "--size", "--rounds"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--racks", type=lambda text: [int(rack) for rack in text.split(",")], required=True)
     for name in ("--address", "--master", "--counter"):
         parser.add_argument(name, required=True)
-    given = parser.parse_args()
+    return parser
+
+
+@contextmanager
+def torchs_group(given: argparse.Namespace) -> Iterator[dist.TCPStore]:
+    """torch's default group of all ranks, and its store."""
     torch.set_num_threads(1)
     bound = timedelta(seconds=TIMEOUT_S)
     store = dist.TCPStore(given.master, PORT, given.size, given.rank == 0, bound)
     dist.init_process_group("gloo", store=store, rank=given.rank, world_size=given.size, timeout=bound)
-    measure(given, contenders(given, store))
+    yield store
     dist.barrier()
     dist.destroy_process_group()
+
+
+def main() -> None:
+    given = parser_of_rank().parse_args()
+    with torchs_group(given) as store:
+        measure(given, contenders(given, store))
 
 
 if __name__ == "__main__":

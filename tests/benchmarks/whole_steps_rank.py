@@ -1,0 +1,151 @@
+"""One rank of the benchmark of whole steps: forward, backward, exchange and SGD, by torch's DDP and by our schemes."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.benchmarks.exchange_rank import OPTIONS, parser_of_rank, scheme_called, torchs_group, with_hook, world_of
+from workers.recipes.chargpt import Gpt
+from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.residual import Residual
+from workers.training.world import World
+
+WARM_UP = 2
+LR = 0.01
+RIVALS = ("ddp", "ddp bf16")
+OURS = ("none", "bf16", "int8", "int4")
+OVER_RACKS = ("bf16 across bf16", "bf16 across int4")
+NUM_CLASSES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one step. The link was at work for ``wire_s``, of which the rank waited ``exposed_s``.
+
+    ``hideable_s`` is what could be hidden at most: all of it, but no more than backward took.
+    """
+
+    seconds: float
+    wire_s: float = 0.0
+    exposed_s: float = 0.0
+    hideable_s: float = 0.0
+
+
+def convolutional() -> nn.Module:
+    """About two million parameters over images of 32 x 32."""
+    widths, layers = (3, 64, 128, 256, 512), list[nn.Module]()
+    for narrow, wide in pairwise(widths):
+        layers += [nn.Conv2d(narrow, wide, 3, padding=1), nn.GroupNorm(8, wide), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512 * 4, 200), nn.ReLU(), nn.Linear(200, NUM_CLASSES))
+
+
+def batch_of(model: str, samples: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's part of the batch, which stays the same."""
+    torch.manual_seed(rank)
+    if model == "gpt":
+        ids_BT = torch.randint(0, 256, (samples, OPTIONS.context + 1))
+        return ids_BT[:, :-1], ids_BT[:, 1:].flatten()
+    return torch.randn(samples, 3, 32, 32), torch.randint(0, NUM_CLASSES, (samples,))
+
+
+def model_of(name: str) -> nn.Module:
+    """The same on all ranks."""
+    torch.manual_seed(0)
+    return Gpt(OPTIONS) if name == "gpt" else convolutional()
+
+
+def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1])
+
+
+def rival(name: str, given: Namespace) -> Callable[[], Timing]:
+    """A step of DDP."""
+    model, batch = with_hook(name, model_of(given.model)), batch_of(given.model, given.samples, given.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+
+    def step() -> Timing:
+        began_s = time.perf_counter()
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()  # type: ignore[no-untyped-call]  # torch's
+        optimizer.step()
+        return Timing(seconds=time.perf_counter() - began_s)
+
+    return step
+
+
+def ours(name: str, given: Namespace, world: World) -> Callable[[], Timing]:
+    """A step of one of our schemes."""
+    model, batch = model_of(given.model), batch_of(given.model, given.samples, given.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    residual = Residual()
+    exchange = GradientExchange([*model.named_parameters()], 0)
+    scheme = scheme_called(name, residual, given.racks, given.rank)
+    exchange.join(world, scheme)
+
+    def step() -> Timing:
+        began_s = time.perf_counter()
+        exchange.clear()
+        exchange.arm(lambda: None)
+        loss = loss_of(model, batch)
+        forward_s = time.perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+        backward_s = time.perf_counter() - forward_s
+        _, exposed_s = exchange.finish(lambda: None)
+        exchange.scale(1.0 / given.size)
+        optimizer.step()
+        for state in (residual, *scheme.staged):
+            state.commit()
+        assert exchange.wire_s is not None
+        return Timing(
+            seconds=time.perf_counter() - began_s,
+            wire_s=exchange.wire_s,
+            exposed_s=exposed_s,
+            hideable_s=min(backward_s, exchange.wire_s),
+        )
+
+    return step
+
+
+def measure(given: Namespace, steps: Mapping[str, Callable[[], Timing]]) -> None:
+    """Rounds in which everybody has one step, in an order of its own; rank 0 prints the slowest rank's seconds."""
+    rng = random.Random(0)
+    for round in range(WARM_UP + given.rounds):
+        order = [*steps]
+        rng.shuffle(order)
+        for name in order:
+            dist.barrier()
+            own = steps[name]()
+            seconds = torch.tensor([own.seconds], dtype=torch.float64)
+            dist.all_reduce(seconds, dist.ReduceOp.MAX)
+            parts = torch.tensor([own.wire_s, own.exposed_s, own.hideable_s], dtype=torch.float64)
+            dist.all_reduce(parts)
+            if given.rank == 0 and round >= WARM_UP:
+                means = (parts / given.size).tolist()
+                told = dict(zip(("wire_s", "exposed_s", "hideable_s"), means, strict=True))
+                print(json.dumps({"name": name, "seconds": seconds.item(), **told}), flush=True)
+
+
+def main() -> None:
+    parser = parser_of_rank()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--samples", type=int, required=True)
+    given = parser.parse_args()
+    with torchs_group(given) as store:
+        world = world_of(given, store)
+        steps = {name: rival(name, given) for name in RIVALS}
+        names = [*OURS, *(OVER_RACKS if max(given.racks) > 0 else ())]
+        measure(given, steps | {name: ours(name, given, world) for name in names})
+
+
+if __name__ == "__main__":
+    main()
