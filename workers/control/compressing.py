@@ -75,9 +75,9 @@ class Compressing:
     """Runs by worker id; when the scheme was reviewed, and what an exchange took then; the trial.
 
     ``reviewed_s`` is the controller's monotonic clock, ``reviewed_at`` the generation and the batch at that time.
-    ``refused`` maps schemes that did not pay to what the link took then; ``barred`` are those with which a group
-    broke before they were judged. ``unjudged`` is the scheme to go back to where a trial was cut short. ``why`` tells
-    why the scheme stays.
+    ``refused`` maps schemes that did not pay to what the link took then; ``suspected`` are those with which a group
+    broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
+    to where a trial was cut short. ``why`` tells why the scheme stays.
     """
 
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -88,6 +88,7 @@ class Compressing:
     num_judged: int = 0
     trial: Trial | None = None
     refused: Mapping[str, float] = field(default_factory=dict)
+    suspected: frozenset[str] = frozenset()
     barred: frozenset[str] = frozenset()
     unjudged: str | None = None
     why: str = ""
@@ -142,17 +143,20 @@ def place_of(plan: Plan) -> tuple[int, int]:
 def followed(known: Compressing, plan: Plan) -> Compressing:
     """With the trial as the latest plan leaves it: it goes on where nothing changed that its steps are measured by.
 
-    A scheme with which a group broke is not tried again, as memory may have run out for it; one that loses less than
-    that before has no more to keep.
+    Where a group broke with the scheme on trial its memory may have run out, or a worker was just lost: it is tried
+    once more. One that loses less than that before has no more to keep.
     """
     trial = known.trial
     if trial is None or plan.id == trial.plan_id:
         return known
     if (place_of(plan), plan.exchange.name) == (trial.place, trial.after):
         return replace(known, trial=replace(trial, plan_id=plan.id))
-    is_broken = plan.generation != trial.place[0] and plan.cause.kind not in PEACEFUL
-    barred = known.barred | {trial.after} if is_broken and not trial.is_gentler else known.barred
-    return replace(unjudged(known), barred=barred)
+    known = unjudged(known)
+    if plan.generation == trial.place[0] or plan.cause.kind in PEACEFUL or trial.is_gentler:
+        return known
+    if trial.after in known.suspected:
+        return replace(known, barred=known.barred | {trial.after})
+    return replace(known, suspected=known.suspected | {trial.after})
 
 
 def unjudged(known: Compressing) -> Compressing:
@@ -173,9 +177,9 @@ def retreat(known: Compressing) -> Exchange | None:
 
 
 def without_barred(reason: str, known: Compressing) -> str:
-    """The reason for a change, with those schemes that are left for good."""
+    """The reason for a change, with those schemes that are left alone for good."""
     names = " and ".join(sorted(known.barred))
-    return f"{reason}; {names} is left alone, as a group broke while it was tried" if names else reason
+    return f"{reason}; {names} is left alone, as a group broke twice while it was tried" if names else reason
 
 
 def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:

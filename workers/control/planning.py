@@ -55,6 +55,7 @@ class Draft:
 
 def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
     """Make ``draft`` the latest plan, with the sections of ``base`` (or of the spec), and its timeline row."""
+    draft = _within_judged(state, draft)
     generation = _highest_generation(state) + 1 if draft.is_new_group or base is None else base.generation
     lineage = state.furthest[0] if base is None else base.lineage
     if draft.is_new_lineage:
@@ -62,9 +63,8 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     wish = inputs.direction.settings if base is None else draft.settings
     if base is not None and draft.global_batch is not None:
         base = _rebatched(state, base, draft.global_batch)
-    exchange = compressing.retreat(state.compressing) if draft.is_new_group else draft.exchange
-    if base is not None and exchange is not None:
-        base = replace(base, exchange=exchange)
+    if base is not None and draft.exchange is not None:
+        base = replace(base, exchange=draft.exchange)
     sections = _tuned(state, base, wish) if base else _ordered(_first_sections(state, draft.members), wish)
     saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(
@@ -93,6 +93,17 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         ready_since_s=None,
     )
     return after, Note(_row(state, inputs, plan, base))
+
+
+def _within_judged(state: ControllerState, draft: Draft) -> Draft:
+    """A new group begins with the scheme before one that is not judged yet, and its row tells so."""
+    if not draft.is_new_group:
+        return draft
+    exchange, plan = compressing.retreat(state.compressing), state.plan
+    if exchange is None or plan is None or plan.exchange.name == exchange.name:
+        return replace(draft, exchange=exchange)
+    told = f"gradients travel as {exchange.name} again, as {plan.exchange.name} was not judged yet"
+    return replace(draft, exchange=exchange, cause=replace(draft.cause, reason=f"{draft.cause.reason}; {told}"))
 
 
 def _ranked(worker_ids: Sequence[str], base: Plan | None, parts: Mapping[str, int] | None) -> tuple[Member, ...]:
