@@ -45,6 +45,7 @@ from workers.control.launch import Launch
 from workers.control.names import NODE_ID_LABEL, controller_name, sweep_name
 from workers.control.roster import Roster
 from workers.control.spares import Spares
+from workers.racks import LABEL
 from workers.status import Acknowledged, Direction, JobSnapshot
 
 CONNECT_S = 60.0
@@ -350,6 +351,7 @@ def _node(node: Mapping[str, Any], free: Mapping[str, float], deadline_ms: int |
         free={ours: float(free.get(theirs, 0.0)) for theirs, ours in _RESOURCES.items()},
         is_leaving=deadline_ms is not None,
         goes_at=deadline_ms / 1000.0 if deadline_ms else None,
+        rack=str(node.get("Labels", {}).get(LABEL, "")),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from service.cost import Prices, amount
+from service.racks import racks_document
 from service.records import EventRow, Explanation, JobRow, Point, TimelineEntry
 from service.states import ENDED_STATES, PLACED_STATES, JobState
 from service.times import rfc3339
@@ -32,6 +33,7 @@ def job_document(job: JobRow, prices: Prices) -> Document:
             "current": job.num_current,
             "desired": desired_workers(job),
         },
+        "racks": racks_document(job.observed) if job.state in PLACED_STATES else None,
         "attempt": job.attempt,
         "created_at": rfc3339(job.created_at),
         "started_at": rfc3339(job.started_at),

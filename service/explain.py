@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from service.batching import in_words, waiting_in_words, weighed_in_words
 from service.documents import desired_workers
 from service.queue import earliest_start_s, has_room, running, waiting
+from service.racks import racks_in_words
 from service.records import Explanation, JobRow, StoredCluster
 from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
@@ -71,7 +72,8 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
         waits = waiting_in_words(job.observed)
         travels = job.observed.get("exchange_reason")
-        more = (*weighed_in_words(job.observed), *filter(None, (travels, waits)), *around.batch_reasons)
+        known = (*weighed_in_words(job.observed), *filter(None, (travels, waits)))
+        more = (*known, *racks_in_words(job.observed), *around.batch_reasons)
         told = replace(told, details=(*told.details, batch, *more))
     if job.state not in _AT_REST and around.cluster is not None:
         told = _dated(told, around)

@@ -8,6 +8,7 @@ from typing import Any
 
 from service.demand import sentences
 from service.documents import Document, desired_workers
+from service.racks import doubts
 from service.records import ClusterEvent, ClusterView, Duty, JobRow, NodeMark, NodeView, StoredCluster
 from service.states import PLACED_STATES, JobState
 from service.store.nodes import NodeStore
@@ -86,8 +87,9 @@ def health_document(stored: StoredCluster | None, now_s: float) -> Document:
 def cluster_document(stored: StoredCluster | None, work: Work, now_s: float, marks: Mapping[str, NodeMark]) -> Document:
     """``health_document`` with ``{ray, resources, nodes, demand, demand_left_out, autoscaling}``.
 
-    A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, workers}``, a
-    worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``.
+    A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, rack, rack_doubts,
+    workers}``, a worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``, what a job's links say against the
+    node's rack: ``{job_id, job_name, told}``.
     ``demand`` is what jobs want and do not have, longest first: ``[{job_id, name, state, workers, cpus, gpus,
     since}]`` of MAX_DEMAND jobs; ``demand_left_out`` is how many more there are. ``autoscaling`` is what the
     autoscaler does about it, None without one: ``{nodes_coming, failures, is_infeasible, wanted_by, told}``.
@@ -100,7 +102,10 @@ def cluster_document(stored: StoredCluster | None, work: Work, now_s: float, mar
         **health_document(stored, now_s),
         "ray": {"address": view.address if view else "", "version": view.ray_version if view else ""},
         "resources": _resources(nodes),
-        "nodes": [_node(node, marks.get(node.node_id), work.jobs) for node in nodes],
+        "nodes": [
+            {**_node(node, marks.get(node.node_id), work.jobs), "rack_doubts": _rack_doubts(node, nodes, work.jobs)}
+            for node in nodes
+        ],
         "demand": demand[:MAX_DEMAND],
         # The count was read after the rows: jobs may have started in between.
         "demand_left_out": len(demand[MAX_DEMAND:]) + max(0, num_unread),
@@ -139,6 +144,7 @@ def _node(node: NodeView, mark: NodeMark | None, jobs: Sequence[JobRow]) -> Docu
         "goes_at": None if node.goes_at is None else rfc3339(node.goes_at),
         "total": {key: node.total.get(key, 0.0) for key in RESOURCES},
         "free": {key: node.free.get(key, 0.0) for key in RESOURCES},
+        "rack": node.rack,
         "workers": [
             {
                 "job_id": job.id,
@@ -153,6 +159,16 @@ def _node(node: NodeView, mark: NodeMark | None, jobs: Sequence[JobRow]) -> Docu
             if worker["node_id"] == node.node_id
         ],
     }
+
+
+def _rack_doubts(node: NodeView, nodes: Sequence[NodeView], jobs: Sequence[JobRow]) -> list[Document]:
+    names = {other.node_id: other.name for other in nodes}
+    return [
+        {"job_id": job.id, "job_name": job.name, "told": told}
+        for job in jobs
+        if job.state in PLACED_STATES
+        for told in doubts(job.observed, node.node_id, names)
+    ]
 
 
 def _autoscaling(view: ClusterView | None, names: Mapping[str, str]) -> Document | None:

@@ -56,7 +56,7 @@ class JobRow:
     ``num_desired`` is the size that the service steers to. ``samples`` is the cursor of the state
     that trains, ``total_samples`` None until a worker has built the task. ``worker_s`` is worker
     seconds used up to ``observed_at``. ``observed`` is a small JSON view of the attempt for pages:
-    ``{"detail", "num_pending", "size_reason", "batch_reasons", "exchange_reason",
+    ``{"detail", "num_pending", "size_reason", "batch_reasons", "exchange_reason", "racks": {...} | None,
     "plan": {...} | None, "workers": [...]}``.
     """
 
@@ -234,6 +234,7 @@ class NodeView:
     """One machine of the cluster; ``total`` and ``free`` map ``cpus, gpus, memory_bytes`` to what it has.
 
     ``is_leaving``: the cluster gave notice that it takes the node away, at ``goes_at`` (Unix seconds) if it said so.
+    ``rack`` is what its label says, empty without one.
     """
 
     node_id: str
@@ -243,6 +244,7 @@ class NodeView:
     free: Mapping[str, float]
     is_leaving: bool = False
     goes_at: float | None = None
+    rack: str = ""
 
 
 class Duty(StrEnum):

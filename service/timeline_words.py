@@ -204,7 +204,7 @@ def _batch(row: Mapping[str, Any]) -> str:
 def _exchange(row: Mapping[str, Any]) -> str:
     before, after = (row.get("before") or {}).get("scheme"), (row.get("after") or {}).get("scheme")
     if not before or not after:
-        return _plain_change(row)
+        return _sentence(row) if _detail(row, "found_by") else _plain_change(row)
     trial = ", on trial" if _detail(row, "expected_gain") else ""
     return f"Gradients {before} → {after}{trial}{_because(row)}"
 

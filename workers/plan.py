@@ -63,12 +63,14 @@ class TimelineKind(StrEnum):
 class Member:
     """A worker named by the plan.
 
-    ``weight`` is its part of a global batch relative to the others'; 0 is legal (it adds zeros).
+    ``weight`` is its part of a global batch relative to the others'; 0 is legal (it adds zeros). ``rack`` is what its
+    node's label says, empty without one.
     """
 
     worker_id: str
     rank: int
     weight: float = 1.0
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,11 @@ class Plan:
         by_rank = sorted(self.members, key=lambda member: member.rank)
         sizes = split_batch(self.global_batch, [member.weight for member in by_rank])
         return {member.worker_id: size for member, size in zip(by_rank, sizes, strict=True)}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The racks of the members' nodes by rank, as labels say."""
+        return tuple(member.rack for member in sorted(self.members, key=lambda member: member.rank))
 
     @property
     def worker_ids(self) -> tuple[str, ...]:

@@ -1,12 +1,16 @@
-"""Which ranks share a rack, from how fast the links between them were found to be."""
+"""Which ranks share a rack: by how fast the links between them were found to be, else by their nodes' labels."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import combinations, pairwise
 from statistics import median
+
+LABEL = "concertina.io/rack"
+"""The label of a Ray node that names its rack."""
 
 CLEAR_RATIO = 3.0
 """Links inside racks are at least so many times as fast as those between."""
@@ -16,19 +20,44 @@ SLOW_BYTES_PER_S = 20e6
 """Where no link is faster than this and all are alike, none is one of a rack: each rank is a rack of its own."""
 
 MOST_NAMED = 8
+MOST_DISPUTES = 4
+
+
+class FoundBy(StrEnum):
+    """What racks are known by; NOTHING: all count as one."""
+
+    LINKS = "links"
+    LABELS = "labels"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispute:
+    """Two ranks that links put into one rack and labels into two, or the other way round: ``is_one_label``."""
+
+    ranks: tuple[int, int]
+    is_one_label: bool
+    bytes_per_s: float
+    latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """``racks`` has the number of every rank's rack, from 0 on, in the order of their first ranks.
 
-    Speeds are the median link's in bytes a second, inside racks and between them; None where there is no such link, or
-    where links could not be measured.
+    Speeds are the median link's in bytes a second, inside racks and between them, latencies in seconds one way; None
+    where there is no such link, or where that could not be measured. ``labels`` are the ranks' own, empty where not
+    all have one; of ``disputes`` there is one for two labels in two racks, and ``MOST_DISPUTES`` in all.
     """
 
     racks: tuple[int, ...]
+    found_by: FoundBy = FoundBy.LINKS
     inside_bytes_per_s: float | None = None
     across_bytes_per_s: float | None = None
+    inside_latency_s: float | None = None
+    across_latency_s: float | None = None
+    labels: tuple[str, ...] = ()
+    disputes: tuple[Dispute, ...] = ()
 
     @property
     def has_levels(self) -> bool:
@@ -55,17 +84,62 @@ class Topology:
         return " and ".join(f"{num} rack{'s' if num > 1 else ''} of {size}" for size, num in sizes)
 
 
-def topology_of(bytes_per_s: Sequence[Sequence[float]]) -> Topology:
-    """The racks that ``racks_of`` finds, and how fast links are inside them and between."""
+def topology_of(
+    bytes_per_s: Sequence[Sequence[float]],
+    latencies_s: Sequence[Sequence[float]] | None = None,
+    labels: tuple[str, ...] = (),
+) -> Topology:
+    """The racks that ``racks_of`` finds, how links are inside them and between, and what labels tell otherwise."""
     racks = racks_of(bytes_per_s)
-    inside, across = list[float](), list[float]()
-    for a, b in combinations(range(len(racks)), 2):
-        (inside if racks[a] == racks[b] else across).append(max(bytes_per_s[a][b], bytes_per_s[b][a]))
+    pairs = list(combinations(range(len(racks)), 2))
+    inside = [pair for pair in pairs if racks[pair[0]] == racks[pair[1]]]
+    across = [pair for pair in pairs if racks[pair[0]] != racks[pair[1]]]
+    speeds = {(a, b): max(bytes_per_s[a][b], bytes_per_s[b][a]) for a, b in pairs}
+    delays = {(a, b): latencies_s[a][b] for a, b in pairs} if latencies_s else {}
     return Topology(
         racks=racks,
-        inside_bytes_per_s=median(inside) if inside else None,
-        across_bytes_per_s=median(across) if across else None,
+        inside_bytes_per_s=_usual(speeds, inside),
+        across_bytes_per_s=_usual(speeds, across),
+        inside_latency_s=_usual(delays, inside),
+        across_latency_s=_usual(delays, across),
+        labels=labels,
+        disputes=tuple(
+            Dispute(
+                ranks=pair,
+                is_one_label=labels[pair[0]] == labels[pair[1]],
+                bytes_per_s=speeds[pair],
+                latency_s=delays.get(pair),
+            )
+            for pair in _disputed(racks, labels)
+        ),
     )
+
+
+def unmeasured(size: int, labels: tuple[str, ...] = ()) -> Topology:
+    """The racks that labels tell where links could not be measured; all are one without labels."""
+    if not labels:
+        return Topology(racks=(0,) * size, found_by=FoundBy.NOTHING)
+    names = list(dict.fromkeys(labels))
+    return Topology(racks=tuple(map(names.index, labels)), found_by=FoundBy.LABELS, labels=labels)
+
+
+def complete(labels: Sequence[str]) -> tuple[str, ...]:
+    """These labels by rank, none where a rank has none: who is where must be known of all."""
+    return tuple(labels) if all(labels) else ()
+
+
+def _usual(values: Mapping[tuple[int, int], float], pairs: Sequence[tuple[int, int]]) -> float | None:
+    return median(values[pair] for pair in pairs) if values and pairs else None
+
+
+def _disputed(racks: Sequence[int], labels: Sequence[str]) -> list[tuple[int, int]]:
+    """Of each two labels in two racks the first pair; links that are all alike say nothing against any label."""
+    found: dict[frozenset[tuple[str, int]], tuple[int, int]] = {}
+    if labels and max(racks) > 0:
+        for a, b in combinations(range(len(racks)), 2):
+            if (labels[a] == labels[b]) != (racks[a] == racks[b]):
+                found.setdefault(frozenset(((labels[a], racks[a]), (labels[b], racks[b]))), (a, b))
+    return list(found.values())[:MOST_DISPUTES]
 
 
 def racks_of(bytes_per_s: Sequence[Sequence[float]]) -> tuple[int, ...]:

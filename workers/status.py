@@ -73,6 +73,7 @@ class BuildInfo:
     ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
     worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
     by name, where ``communication`` is to be chosen by that; ``num_trained`` are the parameters whose gradients travel.
+    ``rack`` is what its node's label says, empty without one.
     """
 
     num_train: int
@@ -85,6 +86,7 @@ class BuildInfo:
     pid: int
     schemes: Mapping[str, SchemeCost] = field(default_factory=dict)
     num_trained: int = 0
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +334,7 @@ class WorkerView:
     updating, of which ``data_share`` into fetching, and ``waiting_share`` into waiting for others and for gradients.
     ``memory_share`` is that of the bytes that a worker may use (None: no bound is known), ``wire_bytes_per_s`` what it
     sends, ``wire_share`` what part that is of the fastest that it was seen to send. None where nothing was measured
-    yet.
+    yet. ``rack_label`` is the rack of its node as labels say.
     """
 
     worker_id: str
@@ -353,6 +355,7 @@ class WorkerView:
     wire_bytes_per_s: float | None = None
     wire_share: float | None = None
     footprint: Footprint | None = None
+    rack_label: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +366,7 @@ class JobSnapshot:
     built the task. ``has_trained``: this attempt has trained, under whatever controller.
     ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
     ``size_reason`` tells why, in a sentence, ``batch_reasons`` why the batch and its parts are what they are, and
-    ``exchange_reason`` why gradients travel as they do.
+    ``exchange_reason`` why gradients travel as they do. ``topology`` is the group's, where it was looked for.
     ``forecast`` is None until enough steps were measured.
     """
 
@@ -386,6 +389,7 @@ class JobSnapshot:
     size_reason: str = ""
     batch_reasons: tuple[str, ...] = ()
     exchange_reason: str = ""
+    topology: Topology | None = None
     forecast: Forecast | None = None
     workers: tuple[WorkerView, ...] = ()
     records: tuple[RoundRecord, ...] = ()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
+from service.api.cluster_shapes import Cluster
 from service.api.problems import Answer
 from service.api.requests import Use, checked_text, read_json
 from service.api.schema import REASON_BODY, failures
-from service.api.shapes import Cluster
 from service.records import Duty
 from service.services import Services
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.records import Duty
 from service.schedule_records import Outcome, ScheduleState
 from service.schedule_spec import ScheduleSpec
 from service.states import JobState
 from service.targets import Kind
 from workers.errors import Reason
 from workers.plan import TimelineKind
+from workers.racks import FoundBy
 from workers.spec import JobSpec
 
 
@@ -70,8 +70,46 @@ class CostShape(Shape):
     currency: str
 
 
+class RackLink(Shape):
+    """The median of such links; null where there is none, or nothing was measured."""
+
+    bytes_per_s: float | None
+    latency_s: float | None
+
+
+class RackWorker(Shape):
+    """``label`` is the rack of its node as labels say, ``rack`` the number of the one that it counts to."""
+
+    worker_id: str
+    rank: int
+    rack: int
+    label: str
+
+
+class RackDispute(Shape):
+    """Two workers of one label between two racks, or of two labels inside one."""
+
+    worker_ids: list[str]
+    node_ids: list[str]
+    is_one_label: bool
+    bytes_per_s: float
+    latency_s: float | None
+    told: str
+
+
+class Racks(Shape):
+    """Which workers of a group share a rack, and how links are inside racks and between them."""
+
+    found_by: FoundBy
+    told: str
+    inside: RackLink
+    across: RackLink
+    workers: list[RackWorker]
+    disputes: list[RackDispute]
+
+
 class Job(Shape):
-    """A job."""
+    """A job; ``racks`` is null where its group had no use for them."""
 
     id: str
     name: str
@@ -80,6 +118,7 @@ class Job(Shape):
     spec: JobSpec
     progress: Progress
     workers: Workers
+    racks: Racks | None
     attempt: int
     created_at: str
     started_at: str | None
@@ -290,94 +329,6 @@ class Comparison(Shape):
     keys: list[str]
     differences: list[Difference]
     series: list[Series]
-
-
-class Amount(Shape):
-    """Of one resource."""
-
-    total: float
-    free: float
-
-
-class NodeWorker(Shape):
-    """A worker on a node."""
-
-    job_id: str
-    job_name: str
-    worker_id: str
-    rank: int | None
-    pid: int
-    phase: str
-
-
-class Node(Shape):
-    """A machine."""
-
-    id: str
-    name: str
-    is_alive: bool
-    duty: Duty
-    duty_reason: str
-    duty_since: str | None
-    is_leaving: bool
-    goes_at: str | None
-    total: dict[str, float]
-    free: dict[str, float]
-    workers: list[NodeWorker]
-
-
-class Demand(Shape):
-    """Workers that a job wants and does not have."""
-
-    job_id: str
-    name: str
-    state: JobState
-    workers: int
-    cpus: float
-    gpus: float
-    since: str
-
-
-class Autoscaling(Shape):
-    """What the cluster's autoscaler is doing; ``told`` says it in sentences."""
-
-    nodes_coming: int
-    failures: list[str]
-    is_infeasible: bool
-    wanted_by: list[str]
-    told: list[str]
-
-
-class Ray(Shape):
-    """Where the cluster is."""
-
-    address: str
-    version: str
-
-
-class ClusterEvent(Shape):
-    """Something that was decided about the cluster."""
-
-    time: str
-    node_id: str | None
-    actor: str
-    text: str
-
-
-class Cluster(Shape):
-    """The cluster as it was seen last."""
-
-    is_up: bool
-    is_stale: bool
-    error: str | None
-    observed_at: str | None
-    ray: Ray
-    resources: dict[str, Amount]
-    nodes: list[Node]
-    demand: list[Demand]
-    demand_left_out: int
-    autoscaling: Autoscaling | None
-    events: list[ClusterEvent]
 
 
 class Version(Shape):

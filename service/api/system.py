@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
+from service.api.cluster_shapes import Cluster
 from service.api.problems import Answer, problem
 from service.api.requests import Use
 from service.api.schema import OPEN, failures, only
-from service.api.shapes import Cluster, Version
+from service.api.shapes import Version
 from service.services import Services
 from service.store.port import DatabaseAwayError
 from service.store.totals import read_totals

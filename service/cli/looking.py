@@ -171,8 +171,10 @@ def list_checkpoints(client: Client, reference: str, form: Form) -> None:
 def show_cluster(client: Client, form: Form) -> None:
     """The machines, what is free on them, what runs and what is wanted."""
     found = client.get("/cluster")
-    columns = ("node", "id", "state", "free", "running")
+    columns = ("node", "id", "rack", "state", "free", "running")
     parts: list[Any] = [table(columns, (_node_row(node) for node in found["nodes"]))]
+    told = {doubt["told"] for node in found["nodes"] for doubt in node["rack_doubts"]}
+    parts += [f"[yellow]{escape(line)}[/yellow]" for line in sorted(told)]
     if found.get("error"):
         parts.append(f"[yellow]{escape(str(found['error']))}[/yellow]")
     for row in found["demand"]:
@@ -205,7 +207,8 @@ def _node_row(node: dict[str, Any]) -> tuple[str, ...]:
     jobs = Counter(worker["job_name"] for worker in node["workers"])
     running = ", ".join(f"{name} ({words.plural(count, 'worker')})" for name, count in jobs.items())
     state = node["duty"] if node["duty"] != Duty.ACTIVE else "leaving" if node["is_leaving"] else "alive"
-    return (node["name"], node["id"][:12], state if node["is_alive"] else "lost", ", ".join(amounts), running or "–")
+    state = state if node["is_alive"] else "lost"
+    return (node["name"], node["id"][:12], node["rack"] or "–", state, ", ".join(amounts), running or "–")
 
 
 def _difference_row(difference: dict[str, Any], jobs: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ def _node(node: Document) -> dict[str, Any]:
         "name": node.get("name") or node["id"][:8],
         "is_alive": node.get("is_alive", True),
         "duty": _duty(node),
+        "rack": node.get("rack") or "",
+        "rack_doubts": list(node.get("rack_doubts") or ()),
         "actions": _actions(node) if node.get("is_alive", True) else [],
         "resources": resources,
         "workers": [_worker(w) for w in sorted(node.get("workers") or (), key=_by_job)],

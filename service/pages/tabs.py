@@ -16,6 +16,7 @@ from service.documents import Document
 from service.logs import LogText
 from service.pages.job import address
 from service.pages.render import moment
+from service.racks import racks_in_words
 
 NUM_LOG_LINES = 500
 NUM_SEARCHED_LINES = 10_000
@@ -131,13 +132,24 @@ def system_view(job: Document, found: Document) -> dict[str, Any]:
     workers = sorted(observed.get("workers") or (), key=lambda w: (w["rank"] is None, w["rank"] or 0, w["worker_id"]))
     recent = [p["values"] for p in found["points"][-NUM_RECENT_POINTS:] if p["values"].get("step_s")]
     step_s = _mean([v["step_s"] for v in recent])
+    found = observed.get("racks") or {}
     return {
-        "workers": workers,
+        "workers": [{**w, "rack": _rack(w, found)} for w in workers],
+        "has_racks": bool(found) or any(w.get("rack_label") for w in workers),
+        "racks": racks_in_words(observed),
         "shares": _shares(recent, step_s) if step_s else [],
         "step_s": words.seconds_fine(step_s or 0.0),
         "num_steps": len(recent),
         "choices": _choices(observed.get("plan") or {}),
     }
+
+
+def _rack(worker: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The number of the rack that a worker counts to, from 1 on, and its node's label."""
+    number, label = (found.get("racks") or {}).get(worker["worker_id"]), worker.get("rack_label")
+    if number is None:
+        return label or "–"
+    return f"{number + 1} ({label})" if label else str(number + 1)
 
 
 def _mean(values: Sequence[float]) -> float | None:

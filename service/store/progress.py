@@ -11,6 +11,7 @@ from service.records import JobRow
 from service.states import PLACED_STATES
 from service.store.rows import clean, dumps
 from workers.plan import Plan
+from workers.rack_words import dispute_in_words, in_words
 from workers.status import JobSnapshot, RoundRecord, RunPhase
 
 EVAL_PREFIX = "eval."
@@ -93,9 +94,36 @@ def _view(snapshot: JobSnapshot) -> dict[str, Any]:
         "size_reason": clean(snapshot.size_reason),
         "batch_reasons": [clean(reason) for reason in snapshot.batch_reasons],
         "exchange_reason": clean(snapshot.exchange_reason),
+        "racks": _racks(snapshot),
         "forecast": None if snapshot.forecast is None else asdict(snapshot.forecast),
         "plan": None if snapshot.plan is None else _plan(snapshot.plan),
         "workers": [asdict(view) for view in snapshot.workers],
+    }
+
+
+def _racks(snapshot: JobSnapshot) -> dict[str, Any] | None:
+    topology, plan = snapshot.topology, snapshot.plan
+    if topology is None or plan is None:
+        return None
+    views = {view.rank: view for view in snapshot.workers if view.rank is not None}
+    by_rank = sorted(plan.members, key=lambda member: member.rank)
+    return {
+        "found_by": topology.found_by.value,
+        "told": in_words(topology),
+        "racks": {member.worker_id: topology.racks[member.rank] for member in by_rank},
+        "inside": {"bytes_per_s": topology.inside_bytes_per_s, "latency_s": topology.inside_latency_s},
+        "across": {"bytes_per_s": topology.across_bytes_per_s, "latency_s": topology.across_latency_s},
+        "disputes": [
+            {
+                "worker_ids": [by_rank[rank].worker_id for rank in one.ranks],
+                "node_ids": [views[rank].node_id if rank in views else "" for rank in one.ranks],
+                "is_one_label": one.is_one_label,
+                "bytes_per_s": one.bytes_per_s,
+                "latency_s": one.latency_s,
+                "told": dispute_in_words(one, topology.labels, lambda rank: f"worker {by_rank[rank].worker_id}"),
+            }
+            for one in topology.disputes
+        ],
     }
 
 

@@ -93,4 +93,4 @@ class Auto:
 def _surveyed(world: World) -> Topology:
     """What is found goes to standard error: the results have the other."""
     with redirect_stdout(sys.stderr):
-        return survey(world)
+        return survey(world, ())

@@ -14,6 +14,7 @@ from tests.browser.foreseen import footprint, forecast
 from tests.browser.rank_spans import rank_spans
 from workers.lr import LrPlan
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
+from workers.racks import Topology, topology_of
 from workers.status import (
     CheckpointInfo,
     JobSnapshot,
@@ -27,6 +28,7 @@ from workers.status import (
 )
 
 NODES = ("5f1c0de2a7b94c31", "b82e66d10f4f4a07")
+RACK = "a12"
 GLOBAL_BATCH = 128
 CHECKPOINT_STEPS = 250
 
@@ -83,6 +85,7 @@ class History:
             total_samples=course.steps * GLOBAL_BATCH,
             num_current=workers,
             workers=_views(workers),
+            topology=_topology(workers),
             forecast=forecast(workers, GLOBAL_BATCH, course.speed, tuple({size for _, size in course.sizes})),
             records=tuple(records),
             logs=self._logs(upto, workers, now_s),
@@ -108,6 +111,7 @@ class History:
             cursor=upto * GLOBAL_BATCH,
             num_current=workers,
             workers=_views(workers),
+            topology=_topology(workers),
         )
 
     def ending(self, snapshot: JobSnapshot) -> JobSnapshot:
@@ -258,6 +262,13 @@ def _plan(workers: int, generation: int) -> Plan:
     )
 
 
+def _topology(workers: int) -> Topology | None:
+    """Nodes of one label with a slow link between them, where there are enough workers to see that."""
+    speeds = [[118e6 if a % 2 == b % 2 else 5.9e6 for b in range(workers)] for a in range(workers)]
+    latencies_s = [[1.4e-4 if a % 2 == b % 2 else 8e-4 for b in range(workers)] for a in range(workers)]
+    return topology_of(speeds, latencies_s, (RACK,) * workers) if workers > 2 else None
+
+
 def _views(workers: int) -> tuple[WorkerView, ...]:
     return tuple(
         WorkerView(
@@ -276,6 +287,7 @@ def _views(workers: int) -> tuple[WorkerView, ...]:
             wire_bytes_per_s=4.2e7,
             wire_share=0.31,
             footprint=footprint(rank),
+            rack_label=RACK,
         )
         for rank in range(workers)
     )

@@ -9,7 +9,7 @@ from service.records import Autoscaling, ClusterView, Duty, JobRow, NodeMark, No
 from service.replica import Claim
 from service.states import JobState, Move
 from service.store.opening import Store
-from tests.browser.history import NODES, Course, History
+from tests.browser.history import NODES, RACK, Course, History
 from tests.stored_checkpoint import store_checkpoint
 from workers.spec import parse_job_spec
 from workers.status import JobSnapshot, LogChunk
@@ -126,6 +126,7 @@ class Sample:
                 is_alive=True,
                 total={"cpus": 4, "gpus": 0, "memory_bytes": 16e9},
                 free={"cpus": free, "gpus": 0, "memory_bytes": 11e9},
+                rack=RACK,
             )
             for node_id, name, free in zip(NODES, ("alder", "birch"), (1.0, 2.0), strict=True)
         )

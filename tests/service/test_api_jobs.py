@@ -59,7 +59,7 @@ async def test_a_new_job_is_answered_whole_with_its_place_and_tag(client: httpx2
     job = answer.json()
     Job.model_validate(job)
     assert " ".join(job) == (
-        "id name state reason spec progress workers attempt created_at started_at finished_at cost etag"
+        "id name state reason spec progress workers racks attempt created_at started_at finished_at cost etag"
     )
     assert answer.headers["location"] == f"{JOBS}/{job['id']}"
     assert answer.headers["etag"] == job["etag"]

@@ -9,9 +9,9 @@ import httpx2
 import pytest
 import safetensors.numpy
 
+from service.api.cluster_shapes import Cluster
 from service.api.shapes import (
     Checkpoints,
-    Cluster,
     Comparison,
     ExplanationShape,
     Metrics,

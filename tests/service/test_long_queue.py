@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from service.api.shapes import Cluster
+from service.api.cluster_shapes import Cluster
 from service.ids import IdSource
 from service.overview import MAX_DEMAND
 from service.records import Autoscaling, ClusterView, NodeView

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from workers.training.world import World
 
 NUM_SAMPLES, STEPS, BATCH, LR = 50, 30, 12, 0.05
 PARTS = (7.0, 4.0, 1.0)
+LABELS = ("a", "b", "a", "c")
 # How far a parameter may be from the plain loop's after all steps; without error feedback int8 and int4 are ten times
 # as far.
 BOUNDS = {"bf16": 4e-3, "fp16": 5e-4, "int8": 3e-3, "int4": 4e-2}
@@ -75,7 +77,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Two racks, the lower ranks in the first, in any world of more than one rank; the sizes of those that asked."""
     asked = list[int]()
 
-    def survey(world: World) -> Topology:
+    def survey(world: World, labels: Sequence[str]) -> Topology:
+        assert labels == LABELS[: world.size]
         asked.append(world.size)
         return Topology(racks=tuple(2 * rank // world.size for rank in range(world.size)))
 
@@ -84,7 +87,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def members(workers: list[str], parts: tuple[float, ...] = PARTS) -> list[Member]:
-    return [Member(worker_id=i, rank=rank, weight=parts[rank]) for rank, i in enumerate(workers)]
+    return [Member(worker_id=i, rank=rank, weight=parts[rank], rack=LABELS[rank]) for rank, i in enumerate(workers)]
 
 
 def plain() -> reference.Reference:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 import pytest
 
 from tests.training.fake_store import FakeStore
 from tests.training.test_world import WAIT_S, in_threads, joined
+from workers.racks import FoundBy, Topology
 from workers.training import links
 from workers.training.world import World, await_released
 
+T = TypeVar("T")
 
-def measured(size: int) -> list[list[list[float]] | None]:
+
+def by_each(size: int, call: Callable[[World], T]) -> list[T]:
+    """What a call gives to every rank of a world."""
     store = FakeStore()
 
-    def work(rank: int) -> list[list[float]] | None:
+    def work(rank: int) -> T:
         world = joined(store, rank, size, "1/1")
         try:
-            return links.measure(world)
+            return call(world)
         finally:
             world.leave()
 
@@ -37,7 +43,7 @@ def test_all_pairs_meet_once_and_nobody_is_twice_in_a_round(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_all_ranks_hold_the_same_speed_of_every_link(size: int) -> None:
-    first, *others = measured(size)
+    first, *others = by_each(size, links.measure)
     assert first is not None
     assert all(other == first for other in others)
     for a, b in combinations(range(size), 2):
@@ -46,7 +52,40 @@ def test_all_ranks_hold_the_same_speed_of_every_link(size: int) -> None:
 
 def test_all_ranks_give_up_together_where_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "BUDGET_S", 0.0)
-    assert measured(3) == [None] * 3
+    assert by_each(3, links.measure) == [None] * 3
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_ranks_hold_the_same_latency_of_every_link(size: int) -> None:
+    first, *others = by_each(size, lambda world: (links.measure(world), world.latencies_s())[1])
+    assert first is not None
+    assert all(other == first for other in others)
+    assert all(0.0 < first[a][b] == first[b][a] < links.BUDGET_S for a, b in combinations(range(size), 2))
+
+
+def surveyed(size: int, labels: Sequence[str]) -> Topology:
+    """What all ranks alike found."""
+    first, *others = by_each(size, lambda world: links.survey(world, labels))
+    assert all(other == first for other in others)
+    return first
+
+
+def test_links_decide_and_labels_stand_in_for_them() -> None:
+    assert (told := surveyed(3, ["a", "b", "b"])).found_by is FoundBy.LINKS
+    assert told.racks == (0, 0, 0)  # of one machine
+    assert told.inside_latency_s is not None
+    told = surveyed(2, ["a", "b"])
+    assert (told.racks, told.found_by) == ((0, 1), FoundBy.LABELS)
+    assert surveyed(2, ["a", ""]).found_by is FoundBy.LINKS
+
+
+@pytest.mark.parametrize(("labels", "racks"), [(["a", "b", "b"], (0, 1, 1)), (["a", "", "b"], (0, 0, 0))])
+def test_labels_hold_where_measuring_took_too_long(
+    labels: list[str], racks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(links, "BUDGET_S", 0.0)
+    assert surveyed(3, labels).racks == racks
+    assert capfd.readouterr().out.count("were not all measured within 0 s") == 1
 
 
 class Wire:

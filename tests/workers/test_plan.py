@@ -86,6 +86,11 @@ def test_a_plan_knows_its_members() -> None:
     assert plan().member("9.9") is None
 
 
+def test_labels_are_in_the_order_of_ranks() -> None:
+    members = (Member(worker_id="1.1", rank=1, rack="b"), Member(worker_id="1.2", rank=0, rack="a"))
+    assert replace(plan(), members=members).labels == ("a", "b")
+
+
 def test_a_plan_never_changes_and_travels() -> None:
     with pytest.raises(FrozenInstanceError):
         plan().generation = 2  # type: ignore[misc]  # the point of the test

@@ -1,4 +1,4 @@
-"""Racks from recorded matrices of what links carry, in MB a second."""
+"""Racks from recorded matrices of what links carry, in MB a second, and from labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from workers.racks import racks_of
+from workers.rack_words import dispute_in_words, in_words
+from workers.racks import Dispute, FoundBy, Topology, complete, racks_of, topology_of, unmeasured
 
 TWO_AND_TWO = [
     [0, 12, 4.1, 5.6],
@@ -81,3 +82,81 @@ def test_what_was_disturbed_moves_nobody_as_long_as_one_link_of_each_was_not() -
     one_machine = alike(4, 900.0)
     one_machine[0][3] = one_machine[3][0] = 20.0
     assert found(one_machine) == (0, 0, 0, 0)
+
+
+def labelled(matrix: list[list[float]], labels: str, latency_s: float = 2e-4) -> Topology:
+    """As links and the labels, a letter a rank, have it."""
+    speeds = [[1e6 * value for value in row] for row in matrix]
+    return topology_of(speeds, [[latency_s] * len(matrix)] * len(matrix), tuple(labels))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "labels", "disputed"),
+    [
+        (TWO_AND_TWO, "aabb", []),
+        (TWO_AND_TWO, "bbaa", []),
+        (TWO_AND_TWO, "aaab", [(0, 2, True), (2, 3, False)]),
+        (TWO_AND_TWO, "abcd", [(0, 1, False), (2, 3, False)]),
+        (TWO_AND_TWO, "aaaa", [(0, 2, True)]),
+        (alike(4, 98.0), "aabb", []),  # a network that is as fast between racks
+        (alike(3, 5.5), "aab", [(0, 1, True)]),
+        (alike(8, 5.5), "aaaaaaaa", [(0, 1, True), (0, 2, True), (0, 3, True), (0, 4, True)]),
+        (TWO_AND_TWO, "", []),
+    ],
+)
+def test_labels_are_disputed_where_links_tell_racks_otherwise(
+    matrix: list[list[float]], labels: str, disputed: list[tuple[int, int, bool]]
+) -> None:
+    told = labelled(matrix, labels)
+    assert [(*one.ranks, one.is_one_label) for one in told.disputes] == disputed
+    assert (told.racks, told.found_by) == (found(matrix), FoundBy.LINKS)
+
+
+def test_a_dispute_tells_its_link_in_words() -> None:
+    told = labelled(TWO_AND_TWO, "aaab")
+    first, second = told.disputes
+    assert first == Dispute(ranks=(0, 2), is_one_label=True, bytes_per_s=1e6 * 4.1, latency_s=2e-4)
+    name = "rank {}".format
+    assert dispute_in_words(first, told.labels, name) == (
+        "rank 0 and rank 2 both have the rack 'a' by label, but their link (33 Mbit/s and 0.2 ms) is one between racks"
+    )
+    assert dispute_in_words(second, told.labels, name) == (
+        "rank 2 and rank 3 have racks 'a' and 'b' by label, but their link (704 Mbit/s and 0.2 ms) is one inside a rack"
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "racks", "found_by"),
+    [
+        (("b", "a", "b"), (0, 1, 0), FoundBy.LABELS),
+        (("b", "", "b"), (0, 0, 0), FoundBy.NOTHING),
+        ((), (0, 0, 0), FoundBy.NOTHING),
+    ],
+)
+def test_links_that_were_not_measured_leave_it_to_labels_where_all_have_one(
+    labels: tuple[str, ...], racks: tuple[int, ...], found_by: FoundBy
+) -> None:
+    told = unmeasured(3, complete(labels))
+    assert (told.racks, told.found_by, told.disputes) == (racks, found_by, ())
+
+
+@pytest.mark.parametrize(
+    ("topology", "told"),
+    [
+        (
+            labelled(TWO_AND_TWO, ""),
+            "in 2 racks by what links carry: 740 Mbit/s and 0.2 ms inside, 37 Mbit/s and 0.2 ms b",
+        ),
+        (
+            labelled(alike(3, 98.0), "abc"),
+            "Links between workers are alike (784 Mbit/s and 0.2 ms), so they count as one",
+        ),
+        (labelled(alike(3, 5.5), ""), "No link is as fast as one inside a rack (44 Mbit/s and 0.2 ms), so each worker"),
+        (unmeasured(3, ("a", "a", "b")), "in 2 racks by the label concertina.io/rack of their nodes; links were not"),
+        (unmeasured(2, ("a", "b")), "in 2 racks by the label concertina.io/rack of their nodes; two workers have no"),
+        (unmeasured(3), "Links were not all measured within a second, and not all nodes have the label concertina.io"),
+    ],
+)
+def test_what_is_known_of_racks_is_told_in_a_sentence(topology: Topology, told: str) -> None:
+    assert told in in_words(topology)
+    assert in_words(topology).endswith(".")

@@ -25,6 +25,7 @@ from workers.control.rendezvous import RendezvousError
 from workers.control.roster import Roster
 from workers.errors import ReturnedError, StaleTermError
 from workers.plan import Plan, PlanId
+from workers.racks import LABEL
 from workers.scratch import occupy
 from workers.status import Acknowledged, WorkerStatus
 
@@ -67,6 +68,7 @@ class TrainWorker:
     def __init__(self, namespace: str, *, is_ready: bool = False) -> None:
         self._namespace = namespace
         self._node_id = ray.get_runtime_context().get_node_id()
+        self._rack = str(ray.get_runtime_context().get_node_labels().get(LABEL, ""))
         self._changed = threading.Condition()
         self._term = 0
         self._name = ""
@@ -161,7 +163,7 @@ class TrainWorker:
         if status.build is None:
             return status
         # Which node this is only Ray knows.
-        return replace(status, build=replace(status.build, node_id=self._node_id))
+        return replace(status, build=replace(status.build, node_id=self._node_id, rack=self._rack))
 
     @ray.method(concurrency_group="orders")
     def halt(self, name: str, term: int, plan_id: PlanId) -> None:

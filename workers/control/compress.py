@@ -8,7 +8,7 @@ from typing import TypeAlias
 from workers.advisors import exchange, judging, levels, scaling
 from workers.advisors.exchange import DENSE, Change, Link, Situation
 from workers.advisors.judging import Judged
-from workers.control import adapting, balance, compressing, membership, planning, sharing, trials
+from workers.control import adapting, balance, compressing, membership, planning, racks, sharing, trials
 from workers.control.compressing import ACTOR, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
@@ -99,14 +99,13 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     known = compressing.reviewed(known, plan, link, now_s)
     if plan.generation != state.compressing.reviewed_at[0]:
         known = replace(known, refused={})  # what did not pay among others may among these
-    topology, step_s = _topology(state, plan), plan.global_batch / rate.samples_per_s
+    topology, step_s = racks.known(state, plan) or levels.ONE_RACK, plan.global_batch / rate.samples_per_s
     situation = _situation(replace(state, compressing=known), plan, topology, link, step_s)
     if situation is None:
         return replace(state, compressing=known), ()
     advice = exchange.advise(situation)
     if not isinstance(advice, Change):
-        told = f" Found: {topology}." if topology.has_levels else ""
-        return replace(state, compressing=replace(known, why=advice.reason + told)), ()
+        return replace(state, compressing=replace(known, why=advice.reason)), ()
     reason = compressing.without_barred(advice.reason, known)
     reason = f"{reason} ({topology})" if topology.has_levels else reason
     state = replace(state, compressing=replace(known, why=""))
@@ -155,14 +154,6 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         link=link,
         refused=state.compressing.refused,
     )
-
-
-def _topology(state: ControllerState, plan: Plan) -> Topology:
-    """What the group told of its links, one rack while that is nothing."""
-    seen = membership.usable(state)
-    told = [seen[i].topology for i in plan.worker_ids if i in seen and seen[i].generation == plan.generation]
-    known = [one for one in told if one is not None and len(one.racks) == plan.num_members]
-    return known[0] if known else levels.ONE_RACK
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now_s: float) -> Turned | None:

@@ -77,7 +77,8 @@ class Compressing:
     ``reviewed_s`` is the controller's monotonic clock, ``reviewed_at`` the generation and the batch at that time.
     ``refused`` maps schemes that did not pay to what the link took then; ``suspected`` are those with which a group
     broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
-    to where a trial was cut short. ``why`` tells why the scheme stays.
+    to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
+    racks were looked at last.
     """
 
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Compressing:
     barred: frozenset[str] = frozenset()
     unjudged: str | None = None
     why: str = ""
+    told_racks: int = 0
 
 
 def observe(known: Compressing, statuses: Iterable[WorkerStatus], worker_ids: Iterable[str]) -> Compressing:

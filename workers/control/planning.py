@@ -77,7 +77,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         source=draft.source,
         saves=saves,
         until=line(state, inputs),
-        members=_ranked(draft.members, base, draft.parts),
+        members=_ranked(state, draft, base),
         cause=draft.cause,
         failures=state.failures,
     )
@@ -106,18 +106,19 @@ def _within_judged(state: ControllerState, draft: Draft) -> Draft:
     return replace(draft, exchange=exchange, cause=replace(draft.cause, reason=f"{draft.cause.reason}; {told}"))
 
 
-def _ranked(worker_ids: Sequence[str], base: Plan | None, parts: Mapping[str, int] | None) -> tuple[Member, ...]:
-    """Members in the order given, with their parts.
+def _ranked(state: ControllerState, draft: Draft, base: Plan | None) -> tuple[Member, ...]:
+    """The draft's members in its order, with their parts and what labels say of their nodes' racks.
 
     What the old plan said of one stays with it, and a newcomer, whose speed nobody knows, gets the mean of its peers.
     """
     old = {member.worker_id: member.weight for member in base.members} if base else {}
-    weights = old if parts is None else {worker_id: float(part) for worker_id, part in parts.items()}
-    peers = [weights[worker_id] for worker_id in worker_ids if worker_id in weights]
+    weights = old if draft.parts is None else {worker_id: float(part) for worker_id, part in draft.parts.items()}
+    peers = [weights[worker_id] for worker_id in draft.members if worker_id in weights]
     mean = sum(peers) / len(peers) if sum(peers) > 0 else 1.0
+    racks = {s.worker_id: s.build.rack for s in membership.statuses(state) if s.build is not None}
     return tuple(
-        Member(worker_id=worker_id, rank=rank, weight=weights.get(worker_id, mean))
-        for rank, worker_id in enumerate(worker_ids)
+        Member(worker_id=i, rank=rank, weight=weights.get(i, mean), rack=racks.get(i, ""))
+        for rank, i in enumerate(draft.members)
     )
 
 

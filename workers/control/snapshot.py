@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from workers.control import sharing
+from workers.control import racks, sharing
 from workers.control.decisions import ControllerState
 from workers.control.sizing import num_asked
 from workers.control.telemetry import Pending
@@ -85,6 +85,7 @@ def fold(
         size_reason=state.sizing.why,
         batch_reasons=tuple(filter(None, (state.adapting.why, state.sharing.why))),
         exchange_reason=state.compressing.why,
+        topology=None if plan is None else racks.known(state, plan),
         forecast=state.forecast,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
         workers=tuple(_view(state, s, plan, parts) for s in statuses),
@@ -147,4 +148,5 @@ def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None, parts
         wire_bytes_per_s=state.sharing.wire_bytes_per_s if member else None,
         wire_share=sharing.wire_share(state.sharing) if member else None,
         footprint=footprint,
+        rack_label=build.rack if build else "",
     )

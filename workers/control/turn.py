@@ -20,6 +20,7 @@ from workers.control import (
     forecasting,
     membership,
     planning,
+    racks,
     reach,
     regroup,
     relieve,
@@ -67,10 +68,10 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     state, unrelieved = relieve.observe(before, state, inputs, now_s)
     state, kills = _kill(state, inputs, now_s)
     state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
-    state = compress.observe(state, inputs)
+    state, doubts = racks.observe(compress.observe(state, inputs), inputs)
     state = forecasting.foresee(state, now_s)
     state, notes = _size(state, inputs, now_s)
-    actions: tuple[Action, ...] = (*told, *unrelieved, *kills, *notes)
+    actions: tuple[Action, ...] = (*told, *unrelieved, *kills, *doubts, *notes)
     for rule in _RULES:
         turned = rule(state, inputs, now_s)
         if turned is not None:

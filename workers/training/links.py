@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from workers.racks import FAST_BYTES_PER_S, Topology, topology_of
+from workers.racks import FAST_BYTES_PER_S, Topology, complete, topology_of, unmeasured
 from workers.training.world import World
 
 SMALL_BYTES = 64 * 2**10
@@ -17,15 +17,21 @@ MESSAGES_BYTES = (SMALL_BYTES, SMALL_BYTES, LARGE_BYTES, LARGE_BYTES)
 SLOW_BYTES_PER_S = 8e6
 BUDGET_S = 1.0
 MOST_TOLD = 28
+LEAST_COMPARED = 3
 
 
-def survey(world: World) -> Topology:
+def survey(world: World, labels: Sequence[str]) -> Topology:
     """Which ranks share a rack, alike on all ranks, which all must call it; rank 0 tells it in its log.
 
-    All are one rack where measuring took too long. Raises WorldError.
+    ``labels`` are the ranks' own, empty for none. They hold where measuring took too long, and of two ranks, whose
+    one link there is nothing to compare with. Raises WorldError.
     """
+    known = complete(labels)
+    if world.size < LEAST_COMPARED and known:
+        return unmeasured(world.size, known)
     speeds = measure(world)
-    found = Topology(racks=(0,) * world.size) if speeds is None else topology_of(speeds)
+    latencies_s = world.latencies_s()  # after them, as the kernel tells what it has seen
+    found = unmeasured(world.size, known) if speeds is None else topology_of(speeds, latencies_s, known)
     if world.rank == 0:
         print(_told(found, speeds), flush=True)
     return found
@@ -33,7 +39,7 @@ def survey(world: World) -> Topology:
 
 def _told(found: Topology, speeds: Sequence[Sequence[float]] | None) -> str:
     if speeds is None:
-        return f"racks: links were not all measured within {BUDGET_S:g} s, so all {len(found.racks)} ranks are one rack"
+        return f"links were not all measured within {BUDGET_S:g} s; racks by {found.found_by}: {found}"
     rates = [f"{a}-{b} {speeds[a][b] * 8 / 1e6:.0f}" for a, row in enumerate(speeds) for b in range(a + 1, len(row))][
         :MOST_TOLD
     ]

@@ -10,7 +10,7 @@ import torch
 
 from workers.errors import DivergedError, described
 from workers.exchange_options import SMALL_GRADIENT, Options, across_of
-from workers.plan import Exchange, Plan
+from workers.plan import Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
 from workers.training.back_off import settle
@@ -77,18 +77,19 @@ class Rounds:
         """Take over the sections of a plan that has come into force."""
         if self._setup.precision.apply(plan.precision):
             self._setup.micro.again()
-        self._choose_scheme(plan.exchange)
+        self._choose_scheme(plan)
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
         self._setup.feed.interrupted()
 
-    def _choose_scheme(self, exchange: Exchange) -> None:
+    def _choose_scheme(self, plan: Plan) -> None:
         """What is to be known of the racks all members measure together, once a group."""
         assert self._world is not None
+        exchange = plan.exchange
         asked = (exchange.scheme, exchange.options)
         if self._scheme is not None and self._asked == asked:
             return
         if self._racks is None and (across_of(exchange.options) is not None or self._may_use_racks(self._world)):
-            topology = survey(self._world)
+            topology = survey(self._world, plan.labels)
             self._mailbox.surveyed(topology)
             self._racks = topology.racks
         racks = self._racks or (0,) * self._world.size

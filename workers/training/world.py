@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -164,6 +165,22 @@ class World:
             raise self.broken(None)
         return found
 
+    def latencies_s(self) -> list[list[float]] | None:
+        """Seconds one way between ranks, as the kernel saw them, the same on all ranks, which all must call.
+
+        None where it does not tell all of them, and of an accelerator's group. Raises WorldError.
+        """
+        store = self._store
+        if self.size == 1 or not self.is_gloo or store is None:
+            return None
+        marks = self.gather([_mark(address) for address in sorted(store.own)[:1]])
+        trips_s = {_mark(address): s for address, s in sockets.round_trips_s(store.peers - store.own).items()}
+        told = self.gather([round(1e9 * trips_s.get(mark, 0.0)) for [mark] in marks])
+        # Of each two ranks one has connected to the other, and knows by its address whom it asked.
+        found = [[max(told[a][b], told[b][a]) / 2e9 for b in range(self.size)] for a in range(self.size)]
+        is_whole = all(found[a][b] > 0.0 for a in range(self.size) for b in range(a))
+        return found if is_whole else None
+
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Give every rank the contiguous tensor of rank ``source``, in place. Raises WorldError."""
         if self.size == 1:
@@ -266,6 +283,10 @@ class World:
         group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
         group._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
         return group
+
+
+def _mark(address: Address) -> int:
+    return zlib.crc32(repr(address).encode())
 
 
 def _listening_device(address: str) -> tuple[Any, list[Address]]:

@@ -1,0 +1,56 @@
+"""Where a job's workers sit and how links between them are, as its group found when it began. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workers.rack_words import link_in_words
+
+
+def racks_document(observed: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``{found_by, told, inside, across, workers, disputes}``; None where nobody looked.
+
+    ``inside`` and ``across`` are ``{bytes_per_s, latency_s}`` of the median link inside racks and between them. A
+    worker: ``{worker_id, rank, rack, label}``. A dispute between labels and links: ``{worker_ids, node_ids,
+    is_one_label, bytes_per_s, latency_s, told}``.
+    """
+    found = observed.get("racks")
+    if not found:
+        return None
+    workers = sorted((w for w in observed["workers"] if w["worker_id"] in found["racks"]), key=lambda w: w["rank"] or 0)
+    return {
+        **{key: found[key] for key in ("found_by", "told", "inside", "across", "disputes")},
+        "workers": [
+            {
+                "worker_id": worker["worker_id"],
+                "rank": worker["rank"],
+                "rack": found["racks"][worker["worker_id"]],
+                "label": worker["rack_label"],
+            }
+            for worker in workers
+        ],
+    }
+
+
+def racks_in_words(observed: Mapping[str, Any]) -> list[str]:
+    """What is known of racks, and what labels tell otherwise; empty where nobody looked."""
+    found = observed.get("racks")
+    if not found:
+        return []
+    return [found["told"], *(f"Labels and links differ: {one['told']}." for one in found["disputes"])]
+
+
+def doubts(observed: Mapping[str, Any], node_id: str, names: Mapping[str, str]) -> list[str]:
+    """What links say against a node's label, in sentences; ``names`` are nodes' by id."""
+    found = observed.get("racks") or {}
+    return [_doubt(one, node_id, names) for one in found.get("disputes", ()) if node_id in one["node_ids"]]
+
+
+def _doubt(dispute: Mapping[str, Any], node_id: str, names: Mapping[str, str]) -> str:
+    [other] = [one for one in dispute["node_ids"] if one != node_id] or [node_id]
+    link = link_in_words(dispute["bytes_per_s"], dispute["latency_s"])
+    said, seen = (
+        ("the same rack as", "between racks") if dispute["is_one_label"] else ("another rack than", "inside one")
+    )
+    return f"By label it is in {said} node {names.get(other, other[:8])}, but their link ({link}) is one {seen}."
