@@ -14,6 +14,7 @@ from service.records import Explanation, JobRow, StoredCluster
 from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
 from workers.errors import Failure, Reason
+from workers.exchange_options import filled, name_of
 
 STALE_CLUSTER_S = 30.0
 NUM_FRAMES = 12
@@ -71,13 +72,26 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     told = _told(job, around)
     if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
         waits = waiting_in_words(job.observed)
-        travels = job.observed.get("exchange_reason")
+        travels = job.observed.get("exchange_reason") or _asked_for(job)
         known = (*weighed_in_words(job.observed), *filter(None, (travels, waits)))
         more = (*known, *racks_in_words(job.observed), *around.batch_reasons)
         told = replace(told, details=(*told.details, batch, *more))
     if job.state not in _AT_REST and around.cluster is not None:
         told = _dated(told, around)
     return replace(told, details=(*told.details, *around.limits))
+
+
+def _asked_for(job: JobRow) -> str:
+    """How gradients travel where the job says so itself; empty where it leaves it open."""
+    asked = job.spec.exchange
+    options = filled(asked.scheme, asked.options)
+    if asked.scheme == "local_steps":
+        own = dict(options)
+        return (
+            f"Each worker takes {own['steps']} steps of its own, and then what they changed is exchanged as "
+            f"{own['quantise']}, as asked for."
+        )
+    return "" if asked.scheme == "auto" else f"Gradients travel as {name_of(asked.scheme, options)}, as asked for."
 
 
 def _dated(told: Explanation, around: Circumstances) -> Explanation:

@@ -132,10 +132,10 @@ def system_view(job: Document, found: Document) -> dict[str, Any]:
     workers = sorted(observed.get("workers") or (), key=lambda w: (w["rank"] is None, w["rank"] or 0, w["worker_id"]))
     recent = [p["values"] for p in found["points"][-NUM_RECENT_POINTS:] if p["values"].get("step_s")]
     step_s = _mean([v["step_s"] for v in recent])
-    found = observed.get("racks") or {}
+    racks = observed.get("racks") or {}
     return {
-        "workers": [{**w, "rack": _rack(w, found)} for w in workers],
-        "has_racks": bool(found) or any(w.get("rack_label") for w in workers),
+        "workers": [{**w, "rack": _rack(w, racks)} for w in workers],
+        "has_racks": bool(racks) or any(w.get("rack_label") for w in workers),
         "racks": racks_in_words(observed),
         "shares": _shares(recent, step_s) if step_s else [],
         "step_s": words.seconds_fine(step_s or 0.0),

@@ -9,7 +9,7 @@ from service.records import ClusterView, JobRow, NodeView, Transition
 from service.services import Services
 from service.states import JobState
 from service.words import duration
-from tests.service.given import Clock, leader, placed, record, snapshot, spec
+from tests.service.given import Clock, leader, placed, plan, record, snapshot, spec
 from workers.errors import Reason
 from workers.plan import TimelineKind
 from workers.status import TimelineRow
@@ -98,3 +98,27 @@ async def test_a_job_that_waits_is_told_its_earliest_start_by_what_those_who_tra
     assert trains.samples_per_s
     left_s = (trains.total_samples - trains.samples) / trains.samples_per_s
     assert (await told()).startswith(f"Earliest start: in about {duration(left_s)}, when jobs that train now")
+
+
+@pytest.mark.parametrize(
+    ("communication", "told"),
+    [
+        ("int8", "Gradients travel as int8, as asked for."),
+        (
+            {"scheme": "bf16", "options": {"across": "int4"}},
+            "Gradients travel as bf16 across int4, as asked for.",
+        ),
+        (
+            {"scheme": "local_steps", "options": {"steps": 7}, "loss_class": "lossy"},
+            "Each worker takes 7 steps of its own, and then what they changed is exchanged as int4, as asked for.",
+        ),
+    ],
+    ids=str,
+)
+async def test_how_gradients_travel_is_told_where_the_job_says_it_itself(
+    client: httpx2.AsyncClient, services: Services, fence: int, communication: object, told: str
+) -> None:
+    job = await placed(services.store, fence, communication=communication)
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    await services.store.reconciler.fold(snapshot(running, plan=plan(128)), fence)
+    assert told in (await client.get(path_of(job, "explain"))).json()["details"]
