@@ -57,7 +57,7 @@ class JobRow:
     that trains, ``total_samples`` None until a worker has built the task. ``worker_s`` is worker
     seconds used up to ``observed_at``. ``observed`` is a small JSON view of the attempt for pages:
     ``{"detail", "num_pending", "size_reason", "batch_reasons", "exchange_reason", "racks": {...} | None,
-    "plan": {...} | None, "workers": [...]}``.
+    "plan": {...} | None, "workers": [...], "exchange": {...}}``.
     """
 
     id: str

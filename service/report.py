@@ -9,6 +9,7 @@ from itertools import takewhile
 from statistics import median
 from typing import Any, TypeAlias
 
+from service import exchange
 from service.documents import Document
 from service.records import Point, TimelineEntry
 from service.words import number
@@ -93,11 +94,19 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
     assert key is not None
     before_points = _of_one_size([p for p in near.before if p.round >= span[0]][::-1], key)
     after_points = _of_one_size([p for p in near.after if p.round < span[1]], key)
-    before = _numbers(before_points[::-1], key, row.before.get(key))
-    after = _numbers(after_points, key, row.after.get(key))[_NUM_SETTLING:]
+    sides = (
+        _alike(before_points[::-1], key, row.before.get(key)),
+        _alike(after_points, key, row.after.get(key))[_NUM_SETTLING:],
+    )
+    before, after = ([p.values[_MEASURE] for p in side] for side in sides)
     name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
     worth = _worth(row)
-    return {**about, "name": name, **_compared(before, after, worth), "evidence": _evidence(row, before, after, worth)}
+    evidence = _evidence(row, before, after, worth, _travel(sides) if key == "scheme" else "")
+    return {**about, "name": name, **_compared(before, after, worth), "evidence": evidence}
+
+
+def _travel(sides: Sequence[Sequence[Point]]) -> str:
+    return exchange.compared(*(exchange.figures(p.values for p in side) for side in sides))
 
 
 def _of_one_size(points: Sequence[Point], key: str) -> Sequence[Point]:
@@ -146,13 +155,13 @@ def _of_trials(row: TimelineEntry, trials: Mapping[int, float]) -> Document:
     }
 
 
-def _numbers(points: Sequence[Point], key: str, value: Any) -> list[float]:
-    """Throughput of the points that were trained as one side of the change says."""
+def _alike(points: Sequence[Point], key: str, value: Any) -> list[Point]:
+    """Those with a throughput that were trained as one side of the change says."""
     alike = [p for p in points if key not in p.values or p.values[key] == value]
     # While micro-batches are on trial steps are slower than before and after.
     settled = Counter(p.values.get("micro_batch") for p in alike).most_common(1)
     alike = [p for p in alike if p.values.get("micro_batch") == settled[0][0]]
-    return [p.values[_MEASURE] for p in alike if p.values.get(_MEASURE, 0.0) > 0.0]
+    return [p for p in alike if p.values.get(_MEASURE, 0.0) > 0.0]
 
 
 def _compared(before: _Numbers, after: _Numbers, worth: float) -> Document:
@@ -176,12 +185,13 @@ def _error(numbers: _Numbers) -> float:
     return float(1.2533 * deviation / len(numbers) ** 0.5 / middle)
 
 
-def _evidence(row: TimelineEntry, before: _Numbers, after: _Numbers, worth: float) -> str:
+def _evidence(row: TimelineEntry, before: _Numbers, after: _Numbers, worth: float, more: str) -> str:
     sides = f"{len(before)} steps before and {len(after)} after"
     if min(len(before), len(after)) < _LEAST_POINTS:
         return f"{sides}, which is too few to tell; {row.reason}"
     told = f"medians of {sides}: {number(median(before))} and {number(median(after))} samples a second"
     told += "" if worth == 1.0 else f", each worth {worth:.2f} times as much"
+    told += f"; {more}" if more else ""
     return f"{told}; {row.reason}"
 
 

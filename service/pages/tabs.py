@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import yaml
 
-from service import words
+from service import exchange, words
 from service.documents import Document
 from service.logs import LogText
 from service.pages.job import address
@@ -37,6 +37,10 @@ _COMMON_KEYS = (
     "compute_s",
     "exchange_s",
     "exposed_s",
+    "encode_s",
+    "decode_s",
+    "wire_bytes",
+    "wire_ratio",
     "optimizer_s",
     "memory_bytes",
     "gpu_utilisation",
@@ -140,6 +144,7 @@ def system_view(job: Document, found: Document) -> dict[str, Any]:
         "shares": _shares(recent, step_s) if step_s else [],
         "step_s": words.seconds_fine(step_s or 0.0),
         "num_steps": len(recent),
+        "exchange": exchange.rows(exchange.figures(recent)),
         "choices": _choices(observed.get("plan") or {}),
     }
 
@@ -181,13 +186,13 @@ def _shares(recent: Sequence[Mapping[str, float]], step_s: float) -> list[dict[s
 def _choices(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not plan:
         return []
-    precision, exchange, lr = plan.get("precision") or {}, plan.get("exchange") or {}, plan.get("lr") or {}
-    options = [f"{name} {value}" for name, value in exchange.get("options", {}).items()]
-    scheme = ", ".join([exchange.get("scheme", "–"), *options])
+    precision, travels, lr = plan.get("precision") or {}, plan.get("exchange") or {}, plan.get("lr") or {}
+    options = [f"{name} {value}" for name, value in travels.get("options", {}).items()]
+    scheme = ", ".join([travels.get("scheme", "–"), *options])
     return [
         ("Global batch", f"{words.count(plan.get('global_batch'))} samples"),
         ("Precision", f"{precision.get('format', '–')} ({precision.get('why', '')})"),
-        ("Gradient exchange", f"{scheme} ({exchange.get('why', '')})"),
+        ("Gradient exchange", f"{scheme} ({travels.get('why', '')})"),
         ("Learning rate", f"{words.number(lr.get('lr'))} at {words.count(lr.get('base_batch'))} samples"),
     ]
 

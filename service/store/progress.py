@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from service.exchange import figures
 from service.records import JobRow
 from service.states import PLACED_STATES
 from service.store.rows import clean, dumps
@@ -33,7 +34,7 @@ def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float, passed_s:
         # A last snapshot may come after the move that took the job off the cluster.
         "num_current": snapshot.num_current if job.state in PLACED_STATES else 0,
         "observed_at": now_s,
-        "observed": dumps(_view(snapshot)),
+        "observed": dumps(_view(snapshot) | {"exchange": _exchange(job, records)}),
         "worker_s": job.worker_s + _held_s(job, now_s, passed_s, _most_s(job, snapshot.cursor, records)),
         "eval_values": dumps(_latest_eval(job, records)),
     }
@@ -85,6 +86,12 @@ def _speed(records: Sequence[RoundRecord]) -> float | None:
         return sum(told) / len(told)
     passed_s = last[-1].time - last[0].time
     return sum(record.samples for record in last[1:]) / passed_s if passed_s > 0 else None
+
+
+def _exchange(job: JobRow, records: Sequence[RoundRecord]) -> Mapping[str, float]:
+    """What the newest steps that are known tell."""
+    told: Mapping[str, float] = job.observed.get("exchange", {})
+    return figures(record.values for record in records[-NUM_RECORDS_OF_SPEED:]) if records else told
 
 
 def _view(snapshot: JobSnapshot) -> dict[str, Any]:

@@ -56,10 +56,10 @@ class Auto:
         self._exchange.clear()
         self._exchange.arm(lambda: None)
         self._backward()
-        took_s, waited_s = self._exchange.finish(lambda: None)
+        took = self._exchange.finish(lambda: None)
         self._residual.commit()
         if len(self._told) < NUM_MEASURED:
-            self._told.append((time.perf_counter() - begun_s, took_s, waited_s))
+            self._told.append((time.perf_counter() - begun_s, took.exchange_s, took.exposed_s))
             if len(self._told) == NUM_MEASURED:
                 self._choose()
 

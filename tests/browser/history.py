@@ -30,6 +30,7 @@ from workers.status import (
 NODES = ("5f1c0de2a7b94c31", "b82e66d10f4f4a07")
 RACK = "a12"
 GLOBAL_BATCH = 128
+OF_DENSE = {"encode_s": 0.0, "decode_s": 0.0, "wire_ratio": 0.997}
 CHECKPOINT_STEPS = 250
 
 
@@ -171,6 +172,8 @@ class History:
             "compute_s": step_s * 0.71,
             "exchange_s": step_s * 0.2,
             "exposed_s": step_s * 0.09,
+            **OF_DENSE,
+            "wire_bytes": 1.09e6 * 2 * (workers - 1) / workers,
             "optimizer_s": step_s * 0.08,
             "memory_bytes": 412e6 + 1e6 * noise,
             "user.margin": 1.2 * done,

@@ -72,7 +72,9 @@ async def test_without_its_database_the_service_lives_and_is_not_ready(
 async def test_prometheus_gets_totals_without_job_ids(client: httpx2.AsyncClient, services: Services) -> None:
     fence = await leader(services.store)
     job = await placed(services.store, fence)
-    await services.store.reconciler.fold(snapshot(job, [record(1)], timeline=(row("a"),)), fence)
+    told = record(1, step_s=0.5, exchange_s=0.2, exposed_s=0.1, wire_bytes=1e6, wire_ratio=4.0)
+    await services.store.reconciler.fold(snapshot(job, [told], timeline=(row("a"),)), fence)
+    await services.store.reconciler.fold(snapshot(job, cursor=32), fence)  # no step since
     await client.get(f"/api/v1/jobs/{job.id}/metrics")
     await client.get("/api/v1/nothing/here")
     answer = await client.get("/metrics")
@@ -84,6 +86,10 @@ async def test_prometheus_gets_totals_without_job_ids(client: httpx2.AsyncClient
     assert samples["concertina_jobs", ("state", "FAILED")] == 0
     assert samples["concertina_workers",] == 1
     assert samples["concertina_samples",] == 32
+    assert (samples["concertina_wire_bytes_per_second",], samples["concertina_wire_ratio",]) == (2e6, 4.0)
+    assert samples["concertina_exchange_step_share", ("part", "exchange")] == 0.4
+    assert samples["concertina_exchange_step_seconds", ("part", "exposed")] == 0.1
+    assert math.isnan(samples["concertina_exchange_step_seconds", ("part", "encode")])
     assert samples["concertina_timeline_entries", ("kind", "resize")] == 1
     assert samples["concertina_reconciler_heartbeat_age_seconds",] == 0
     route = ("route", "/api/v1/jobs/{job_id}/metrics")

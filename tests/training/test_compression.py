@@ -107,12 +107,10 @@ def test_unequal_parts_come_out_near_the_plain_loop_and_alike_on_all_ranks(schem
         group.train(members(workers), exchange=Exchange(scheme=scheme))
         group.await_done(workers)
         losses = group.losses()
-        sent = [record.values["wire_bytes"] for record in group.records.values()]
     expected = plain()
     assert_alike(job.models)
     assert 0.0 < reference.distance(job.models[0], expected.model) < BOUNDS[scheme]
     assert losses == pytest.approx(expected.losses, rel=0.1, abs=BOUNDS[scheme])
-    assert len(set(sent)) == 1
 
 
 @pytest.mark.parametrize("exchange", LOSSY, ids=lambda exchange: exchange.scheme)
@@ -142,7 +140,7 @@ def test_a_scheme_with_other_options_is_another() -> None:
         group.await_done(workers)
         sent = [record.values["wire_bytes"] for _, record in sorted(group.records.items())]
     assert_alike(job.models)
-    assert sent[0] < sent[-1]
+    assert min(sent[:10]) < min(sent[15:])
 
 
 @pytest.mark.parametrize(
@@ -175,7 +173,7 @@ def test_schemes_follow_each_other_in_one_group_and_what_one_left_out_the_next_s
         group.await_done(workers)
         sent = [record.values["wire_bytes"] for _, record in sorted(group.records.items())]
     assert_alike(job.models)
-    assert sent[0] < sent[-1] < sent[15]
+    assert min(sent[:10]) < min(sent[25:]) < min(sent[15:20])
     assert reference.distance(job.models[0], plain().model) < BOUNDS["int4"]
 
 

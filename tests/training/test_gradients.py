@@ -98,9 +98,13 @@ def test_a_model_of_several_buckets_travels_by_every_scheme(name: str, monkeypat
             for number, shape in enumerate(SHAPES)
         ]
         torch.autograd.backward([p for _, p in parameters], gradients)
-        took_s, _ = exchange.finish(lambda: exchange.tail.write_used([True] * len(SHAPES), 0))
-        assert exchange.wire_s is not None
-        assert 0.0 < exchange.wire_s <= took_s
+        took = exchange.finish(lambda: exchange.tail.write_used([True] * len(SHAPES), 0))
+        assert took.wire_s is not None
+        assert 0.0 < took.wire_s <= took.exchange_s
+        assert took.encode_s is not None
+        assert took.decode_s is not None
+        assert (took.encode_s > 0.0, took.decode_s > 0.0) == (name != "none", name != "none")
+        assert took.encode_s + took.decode_s <= took.exchange_s
         residual.commit()
         left = [torch.zeros(shape.numel()) for shape in SHAPES]
         for number, values in enumerate(reversed(left)):

@@ -79,20 +79,6 @@ def test_fp64_stays_exact_where_nothing_rounds() -> None:
         torch.testing.assert_close(sums, truth, atol=1e-14, rtol=0.0)
 
 
-def test_only_a_rack_s_owners_send_across_and_no_more_than_a_sum_a_rack() -> None:
-    flat = torch.zeros(1_024_000)
-    told = {}
-    for racks in ((0, 0, 1, 1), (0, 0, 1, 1, 1), (0, 0, 1, 1, 2, 2)):
-        schemes = [scheme_over_racks("none", "int4", racks, rank, Residual()) for rank in range(len(racks))]
-        told[racks] = [scheme.wire_bytes(0, flat, flat.numel(), len(racks)) / flat.nbytes for scheme in schemes]
-    code = 0.5 / 4 + 1 / 256
-    # Half to the mate and half of the sum back, and a shard in 4 bits to the peer.
-    assert told[(0, 0, 1, 1)] == pytest.approx([0.5 + 0.5 + 0.5 * code] * 4, rel=1e-3)
-    # A third rank gives its parts and sends no sum.
-    assert told[(0, 0, 1, 1, 1)][2:] == pytest.approx([1.5 + 0.5 * code] * 2 + [1.0], rel=1e-3)
-    assert told[(0, 0, 1, 1, 2, 2)] == pytest.approx([1.0 + 2 * 2 / 3 * 0.5 * code] * 6, rel=1e-3)
-
-
 def test_one_level_is_no_hierarchy() -> None:
     one, each = (scheme_over_racks("bf16", "int4", racks, 0, Residual()) for racks in ((0, 0, 0), (0, 1, 2)))
     assert isinstance(one, Compressed)

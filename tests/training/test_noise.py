@@ -319,9 +319,9 @@ def test_a_newcomer_holds_the_same_average(monkeypatch: pytest.MonkeyPatch) -> N
         gate.close_at(10 * BATCH)
         group.train([first])
         gate.await_waiting(1)
-        gate.open()
         (second,) = group.start(1)
         group.agree([first, second])
+        gate.open()
         statuses = group.await_done([first, second])
     mine, its = (
         {r.round: r.values["noise_scale"] for r in statuses[i].records if r.round > 1} for i in (first, second)

@@ -84,10 +84,3 @@ def test_matrices_of_zeros_leave_no_trace() -> None:
         assert not any(part.any() for part in zeros)
         for number in MATRICES:
             torch.testing.assert_close(sums[number], 2 * thin(0, RANK)[number], atol=2e-3, rtol=0.0)
-
-
-def test_bytes_are_those_of_the_factors_and_of_what_is_no_matrix() -> None:
-    scheme = scheme_named("powersgd", Residual(), (("rank", RANK),))
-    scheme.prepare([BUCKET])
-    num_values = RANK * ((40 + 30) + (20 + 30) + (30 + 50)) + 5 + 16 + 7 + 128 + NUM_TAIL
-    assert scheme.wire_bytes(0, torch.zeros(NUMEL + NUM_TAIL), NUMEL, 4) == 4 * num_values * 2 * 3 / 4

@@ -59,6 +59,8 @@ def test_polls_are_answered_while_user_code_blocks() -> None:
             "compute_s",
             "exchange_s",
             "exposed_s",
+            "encode_s",
+            "decode_s",
             "optimizer_s",
             "step_s",
             "wire_bytes",

@@ -84,13 +84,15 @@ class LocalSteps:
         num = len(self._parts)
         if len(costs) < num:
             return None
+        assert self._exchange.took is not None
+        wire_s = self._exchange.took.wire_s
         return OwnCost(
             plan_id=self.plan.id,
             samples=round(sum(cost.samples for cost in costs) / num),
             seconds=sum(cost.seconds for cost in costs) / num,
             exchange_s=self.times.exchange_s / num,
             exposed_s=self.times.exposed_s / num,
-            wire_s=None if self._exchange.wire_s is None else self._exchange.wire_s / num,
+            wire_s=None if wire_s is None else wire_s / num,
         )
 
     def measure(self) -> None:

@@ -147,13 +147,14 @@ class Part:
         """What the part took this rank by itself, None where that was not the usual. Call after the exchange."""
         if self._is_on_trial or self.squares is not None:
             return None
+        assert self._exchange.took is not None
         return OwnCost(
             plan_id=self.plan.id,
             samples=self._num_own,
             seconds=self._own_s(),
             exchange_s=self.times.exchange_s,
             exposed_s=self.times.exposed_s,
-            wire_s=self._exchange.wire_s,
+            wire_s=self._exchange.took.wire_s,
         )
 
     def _own_s(self) -> float:

@@ -130,10 +130,11 @@ class Rounds:
             part.compute()
         self._mailbox.set_phase(Phase.EXCHANGE)
         try:
-            part.times.exchange_s, part.times.exposed_s = exchange.finish(part.fill)
+            took = exchange.finish(part.fill)
         except (RuntimeError, MemoryError) as error:
             part.lacked(error)
             raise
+        part.times.exchange_s, part.times.exposed_s = took.exchange_s, took.exposed_s
         summed = exchange.tail.read_head()
         self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
         part.measure()
@@ -285,9 +286,9 @@ class Rounds:
             "workers": float(part.plan.num_members),
             "samples_per_s": part.size / max(step_s, 1e-9),
             "step_s": step_s,
-            "wire_bytes": exchange.wire_bytes,
             "memory_bytes": float(gauges.memory_bytes),
             **part.times.values(),
+            **exchange.values(part.num_steps),
         }
         if outcome.is_finite:
             values["loss"], values["grad_norm"] = sums.mean_loss, outcome.grad_norm

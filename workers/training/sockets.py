@@ -1,4 +1,4 @@
-"""The sockets of a gloo group, found among all of the process's, so that the group can be broken at once.
+"""The sockets of a gloo group, found among all of the process's: to be broken at once, or counted.
 
 gloo's own abort does nothing: a pending collective runs to its timeout. Shutting down duplicates of
 its connected sockets makes it fail within milliseconds, also across a cut link. The listening socket
@@ -15,6 +15,7 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from workers.training.store import Address
 
@@ -24,25 +25,51 @@ _MIN_RTT_AT = 148
 _NO_RTT = 2**32 - 1
 
 
+class Place(NamedTuple):
+    """Where somebody else's socket is found again: its descriptor, as long as that leads to this inode."""
+
+    descriptor: int
+    device: int
+    inode: int
+
+    def duplicate(self) -> socket.socket | None:
+        """A duplicate, which cannot be reused under our hands; None where the socket has been closed.
+
+        To be closed within microseconds: as long as it is open, peers do not see that the socket was closed.
+        """
+        try:
+            descriptor = os.dup(self.descriptor)
+        except OSError:
+            return None
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            os.close(descriptor)
+            return None
+        # The family matters to names alone; unless all three are given, the system is asked for them.
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, descriptor)
+
+
 def listening() -> dict[int, Address]:
     """The addresses at which this process listens for TCP, by socket inode."""
     found = {}
-    for inode, duplicate in _stream_sockets():
+    for place, duplicate in _stream_sockets():
         if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            found[inode] = _address(duplicate.getsockname())
+            found[place.inode] = _address(duplicate.getsockname())
     return found
 
 
+def connections(own: Collection[Address], peers: Collection[Address]) -> list[Place]:
+    """Where every connection is that one of our ``own`` listeners took, or that leads to a peer's."""
+    return [place for place, _ in _connected(own, peers)]
+
+
 def shut_down(own: Collection[Address], peers: Collection[Address]) -> int:
-    """Break every connection that one of our ``own`` listeners took, or that leads to a peer's; returns how many."""
+    """Break every one of these connections; returns how many."""
     num_broken = 0
-    for _, duplicate in _stream_sockets():
-        if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            continue
-        with suppress(OSError):  # not connected (any more)
-            if _address(duplicate.getsockname()) in own or _address(duplicate.getpeername()) in peers:
-                duplicate.shutdown(socket.SHUT_RDWR)
-                num_broken += 1
+    for _, duplicate in _connected(own, peers):
+        with suppress(OSError):  # not connected any more
+            duplicate.shutdown(socket.SHUT_RDWR)
+            num_broken += 1
     return num_broken
 
 
@@ -59,19 +86,32 @@ def round_trips_s(peers: Collection[Address]) -> dict[Address, float]:
     return found
 
 
-def _stream_sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Inode and a short-lived duplicate of every TCP socket; a duplicate cannot be reused under our hands."""
+def _connected(own: Collection[Address], peers: Collection[Address]) -> Iterator[tuple[Place, socket.socket]]:
+    for place, duplicate in _stream_sockets():
+        if duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            continue
+        try:
+            is_ours = _address(duplicate.getsockname()) in own or _address(duplicate.getpeername()) in peers
+        except OSError:
+            continue  # not connected (any more)
+        if is_ours:
+            yield place, duplicate
+
+
+def _stream_sockets() -> Iterator[tuple[Place, socket.socket]]:
+    """The place and a short-lived duplicate of every TCP socket; a duplicate cannot be reused under our hands."""
     for name in os.listdir(_DESCRIPTORS):
         try:
             descriptor = os.dup(int(name))
         except OSError:
             continue  # closed meanwhile
-        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISSOCK(found.st_mode):
             os.close(descriptor)
             continue
         with socket.socket(fileno=descriptor) as duplicate:
             if duplicate.type == socket.SOCK_STREAM and duplicate.family in (socket.AF_INET, socket.AF_INET6):
-                yield os.fstat(duplicate.fileno()).st_ino, duplicate
+                yield Place(int(name), found.st_dev, found.st_ino), duplicate
 
 
 def _address(name: tuple[str, int] | tuple[str, int, int, int]) -> Address:

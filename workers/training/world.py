@@ -24,6 +24,7 @@ from workers.training import sockets
 from workers.training.calls import StoreCalls
 from workers.training.occupancy import Occupancy
 from workers.training.store import Address, CallbackStore
+from workers.training.traffic import Traffic, traffic_of
 
 COME_TOGETHER_S = 3600.0  # newcomers wait for a boundary that the others agree on; the controller is the clock
 CONNECT_S = 15.0  # once all have published their addresses
@@ -87,6 +88,7 @@ class World:
         self._calls = calls
         self._group: Any = None  # a Backend of torch.distributed, without stubs
         self._store: CallbackStore | None = None
+        self._traffic: Traffic | None = None
         self.is_gloo = seat.backend == "gloo"
         self.occupancy = Occupancy() if self.is_gloo else None  # of others the host does not see when they end
         self.is_aborted = False
@@ -107,6 +109,16 @@ class World:
             error, failure = self._error, self.broken(self._error)
             self.destroy()
             raise failure from error
+
+    def sent_bytes(self) -> int | None:
+        """Bytes that this rank has sent to the other members so far, as ``Traffic`` counts them; for one thread.
+
+        0 in a world of one; None where nobody counts them: NCCL's, and outside of Linux. It ends no collective: once
+        one has been waited for, all of what this rank sends for it is counted.
+        """
+        if self.size == 1:
+            return 0
+        return None if self._traffic is None else self._traffic.sent_bytes()
 
     def all_reduce(self, tensor: torch.Tensor) -> Transfer | None:
         """Begin to sum a contiguous tensor over all ranks, in place; None where nothing has to be done."""
@@ -282,6 +294,7 @@ class World:
         options._timeout = timedelta(seconds=CONNECT_S)
         group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
         group._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
+        self._traffic = traffic_of(store.own, store.peers - store.own, self.size - 1)
         return group
 
 

@@ -15,8 +15,9 @@ from math import ceil
 import torch
 
 from workers.training.exchange.codecs import Codec
+from workers.training.exchange.coding import Coding
 from workers.training.exchange.residual import Residual
-from workers.training.exchange.rows import Rows, row_bytes
+from workers.training.exchange.rows import Rows
 from workers.training.exchange.schemes import Convoy, InFlight, Summed
 from workers.training.state import StepState
 from workers.training.world import Transfer, World
@@ -100,22 +101,23 @@ class _Bucket:
 class _Exchanged:
     """Both ranks of two have sent all; each adds the same bytes in the same order."""
 
-    def __init__(self, piece: _Piece, transfer: Transfer) -> None:
-        self._piece, self._transfer = piece, transfer
+    def __init__(self, piece: _Piece, coding: Coding, transfer: Transfer) -> None:
+        self._piece, self._coding, self._transfer = piece, coding, transfer
 
     def forward(self) -> bool:
         return False
 
     def wait(self) -> None:
         self._transfer.wait()
-        self._piece.store(self._piece.sum_parts())
+        with self._coding.decode:
+            self._piece.store(self._piece.sum_parts())
 
 
 class _Scattered:
     """Everybody's share of this rank's chunk is under way, then the chunks' sums."""
 
-    def __init__(self, piece: _Piece, world: World, transfer: Transfer) -> None:
-        self._piece, self._world, self._transfer = piece, world, transfer
+    def __init__(self, piece: _Piece, coding: Coding, world: World, transfer: Transfer) -> None:
+        self._piece, self._coding, self._world, self._transfer = piece, coding, world, transfer
         self._is_back = False
 
     def forward(self) -> bool:
@@ -123,12 +125,14 @@ class _Scattered:
             return False
         self._transfer.wait()
         piece = self._piece
-        summed_1N = piece.sum_parts()
-        error_1N = None if piece.error_RN is None else torch.empty_like(summed_1N)
-        piece.sum_out.encode(summed_1N, error_1N)
-        if piece.error_RN is not None and error_1N is not None:
-            # What the sum lost, its owner owes to all.
-            piece.error_RN[self._world.rank].add_(error_1N[0])
+        with self._coding.decode:
+            summed_1N = piece.sum_parts()
+        with self._coding.encode:
+            error_1N = None if piece.error_RN is None else torch.empty_like(summed_1N)
+            piece.sum_out.encode(summed_1N, error_1N)
+            if piece.error_RN is not None and error_1N is not None:
+                # What the sum lost, its owner owes to all.
+                piece.error_RN[self._world.rank].add_(error_1N[0])
         self._transfer = self._world.all_gather(piece.sums_in.bytes_RB, piece.sum_out.bytes_RB)
         self._is_back = True
         return False
@@ -136,8 +140,9 @@ class _Scattered:
     def wait(self) -> None:
         self.forward()
         self._transfer.wait()
-        self._piece.sums_in.decode_all(self._piece.decoded_WN)
-        self._piece.store(self._piece.decoded_WN)
+        with self._coding.decode:
+            self._piece.sums_in.decode_all(self._piece.decoded_WN)
+            self._piece.store(self._piece.decoded_WN)
 
 
 class Compressed:
@@ -147,7 +152,7 @@ class Compressed:
 
     def __init__(self, codec: Codec, residual: Residual) -> None:
         self.name, self.blurs_norm = codec.name, codec.blurs_norm
-        self._codec, self._residual = codec, residual
+        self._codec, self._residual, self.coding = codec, residual, Coding()
         self._buckets: dict[int, _Bucket] = {}
         self._num_ranks = 0
 
@@ -163,30 +168,22 @@ class Compressed:
             transfer = world.all_reduce(flat)
             return None if transfer is None else Summed(transfer)
         bucket = self._bucket(number, flat, num_gradients, world.size)
-        bucket.load()
-        self._residual.add_to(number, bucket.gradients)
-        if self._codec.has_error:
-            bucket.keep_errors(self._residual.place(number, bucket.values_N))
-        else:
-            self._residual.stage_nothing(number)
+        with self.coding.encode:
+            bucket.load()
+            self._residual.add_to(number, bucket.gradients)
+            if self._codec.has_error:
+                bucket.keep_errors(self._residual.place(number, bucket.values_N))
+            else:
+                self._residual.stage_nothing(number)
         return Convoy([self._begin(piece, world) for piece in bucket.pieces])
 
-    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
-        if num_gradients == 0 or num_ranks == 1:
-            return 2.0 * flat.nbytes * (num_ranks - 1) / num_ranks
-        numels = _row_numels(num_gradients, _num_rows(num_ranks), self._codec)
-        codes_bytes = sum(row_bytes(self._codec, numel, flat[:0]) for numel in numels)
-        tail_bytes = row_bytes(self._codec, numels[-1], flat[num_gradients:]) - row_bytes(
-            self._codec, numels[-1], flat[:0]
-        )
-        return float((num_ranks - 1) * ((1 if num_ranks == 2 else 2) * codes_bytes + tail_bytes))
-
     def _begin(self, piece: _Piece, world: World) -> InFlight:
-        piece.encode()
+        with self.coding.encode:
+            piece.encode()
         received, sent = piece.parts_in.bytes_RB, piece.parts_out.bytes_RB
         if world.size == 2:
-            return _Exchanged(piece, world.all_gather(received, sent))
-        return _Scattered(piece, world, world.all_to_all(received, sent))
+            return _Exchanged(piece, self.coding, world.all_gather(received, sent))
+        return _Scattered(piece, self.coding, world, world.all_to_all(received, sent))
 
     def _bucket(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> _Bucket:
         if num_ranks != self._num_ranks:

@@ -11,6 +11,7 @@ from torch import nn
 
 from workers.errors import UserCodeError
 from workers.training.exchange.buckets import Bucket, lay_out
+from workers.training.exchange.meter import Meter, Took
 from workers.training.exchange.schemes import Convoy, InFlight, Scheme
 from workers.training.exchange.tail import Tail
 from workers.training.exchange.vector import NUM_SLOTS
@@ -38,10 +39,9 @@ class GradientExchange:
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._has_none = False
-        self.started_s = 0.0
-        self.wire_bytes = 0.0  # that this rank sends in one round
-        self.wire_s: float | None = None  # in which the link was at work, of the latest exchange
-        self._busy_s = 0.0
+        self._num_values = sum(parameter.numel() for parameter in self._parameters)
+        self._meter: Meter | None = None
+        self.took: Took | None = None
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))  # type: ignore[no-untyped-call]  # torch's
             for i, p in enumerate(self._parameters)
@@ -60,12 +60,7 @@ class GradientExchange:
         if world is self._world and scheme is self._scheme:
             return
         self._world, self._scheme = world, scheme
-        buckets = self._layout.buckets
-        scheme.prepare([[self._parameters[i].shape for i in bucket.indexes] for bucket in buckets])
-        self.wire_bytes = sum(
-            scheme.wire_bytes(number, bucket.flat, bucket.gradients.numel(), world.size)
-            for number, bucket in enumerate(buckets)
-        )
+        scheme.prepare([[self._parameters[i].shape for i in bucket.indexes] for bucket in self._layout.buckets])
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -108,10 +103,10 @@ class GradientExchange:
         for bucket in self._layout.buckets:
             bucket.num_missing = len(bucket.indexes)
 
-    def finish(self, fill: Callable[[], None]) -> tuple[float, float]:
+    def finish(self, fill: Callable[[], None]) -> Took:
         """Send what has not left yet and wait for all of it; all ranks must call it.
 
-        Returns the seconds since the first bucket left, and those spent waiting here. Raises WorldError.
+        Returns what it took since the first bucket left; kept as ``took`` until the next. Raises WorldError.
         """
         self._fill = fill
         if self._error is not None:
@@ -119,14 +114,19 @@ class GradientExchange:
         for number, bucket in enumerate(self._layout.buckets):
             if not bucket.is_launched:
                 self._launch(number, bucket)
-        waited_s = time.perf_counter()
+        waits_since_s = time.perf_counter()
         Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
-        occupancy = None if self._world is None else self._world.occupancy
-        self.wire_s = None if occupancy is None else occupancy.busy_s - self._busy_s
-        now_s = time.perf_counter()
+        assert self._meter is not None
+        self.took = self._meter.stop(waits_since_s)
         self._in_flight.clear()
         self._fill = None
-        return now_s - self.started_s, now_s - waited_s
+        return self.took
+
+    def values(self, num_steps: int = 1) -> dict[str, float]:
+        """Telemetry of the latest exchange, which was of so many steps, by key."""
+        assert self.took is not None
+        assert self._world is not None
+        return self.took.values(self._num_values, self._world.size, num_steps)
 
     def put(self, values: Sequence[torch.Tensor]) -> None:
         """Begin anew with these as this rank's gradients of the round, one for each of ``parameters``, all used."""
@@ -216,7 +216,6 @@ class GradientExchange:
         if bucket is self._layout.buckets[-1] and self._fill is not None:
             self._fill()
         if not self._in_flight:
-            self.started_s = time.perf_counter()
-            self._busy_s = 0.0 if self._world.occupancy is None else self._world.occupancy.busy_s
+            self._meter = Meter(self._world, self._scheme)
         bucket.is_launched = True
         self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))

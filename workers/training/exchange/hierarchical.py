@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Sequence
 import torch
 
 from workers.training.exchange.codecs import Codec, Exact
+from workers.training.exchange.coding import Coding
 from workers.training.exchange.racks import Seating
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.rows import Rows
@@ -44,15 +45,16 @@ class _Hops:
 class _Pieces:
     """A bucket under way."""
 
-    def __init__(self, bucket: Bucket, hops: Sequence[_Hops]) -> None:
-        self._bucket, self._convoy = bucket, Convoy(hops)
+    def __init__(self, bucket: Bucket, coding: Coding, hops: Sequence[_Hops]) -> None:
+        self._bucket, self._coding, self._convoy = bucket, coding, Convoy(hops)
 
     def forward(self) -> bool:
         return self._convoy.forward()
 
     def wait(self) -> None:
         self._convoy.wait()
-        self._bucket.store()
+        with self._coding.decode:
+            self._bucket.store()
 
 
 class Hierarchical:
@@ -64,7 +66,7 @@ class Hierarchical:
         self.name = f"{inside.name} across {across.name}"
         self.blurs_norm = inside.blurs_norm or across.blurs_norm
         self._levels = Levels(inside=inside, across=across, seating=seating)
-        self._seating, self._residual = seating, residual
+        self._seating, self._residual, self.coding = seating, residual, Coding()
         self._is_exact = isinstance(inside, Exact) and isinstance(across, Exact)
         self._has_error = inside.has_error or across.has_error
         self._buckets: dict[int, Bucket] = {}
@@ -81,18 +83,14 @@ class Hierarchical:
         bucket = self._buckets.get(number)
         if bucket is None or bucket.flat is not flat:
             bucket = self._buckets[number] = Bucket(self._levels, flat, num_gradients)
-        bucket.load()
-        self._residual.add_to(number, bucket.gradients)
-        if self._has_error:
-            bucket.keep_errors(self._residual.place(number, bucket.values))
-        else:
-            self._residual.stage_nothing(number)
-        return _Pieces(bucket, [_Hops(self._hops(piece, world)) for piece in bucket.pieces])
-
-    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
-        if self._is_flat(flat, num_gradients):
-            return 2.0 * flat.nbytes * (num_ranks - 1) / num_ranks
-        return float(self._levels.sent_bytes(num_gradients, flat[num_gradients:]))
+        with self.coding.encode:
+            bucket.load()
+            self._residual.add_to(number, bucket.gradients)
+            if self._has_error:
+                bucket.keep_errors(self._residual.place(number, bucket.values))
+            else:
+                self._residual.stage_nothing(number)
+        return _Pieces(bucket, self.coding, [_Hops(self._hops(piece, world)) for piece in bucket.pieces])
 
     def _is_flat(self, flat: torch.Tensor, num_gradients: int) -> bool:
         """Whether a bucket goes by all-reduce: without gradients, or of more digits than fp32 where all are to stay."""
@@ -102,27 +100,31 @@ class Hierarchical:
         """All of a piece's way. A rank that owns no shard has as many hops, with nothing in those across."""
         yield self._gather_parts(shards, world)
         if self._seating.shard is not None:
-            shards.add_up([(shards.parts_in, row) for row in range(len(self._seating.mates))], shards.shard_1N())
-            torch.sum(shards.parts_in.tails_RT, dim=0, out=shards.tail)
-            shards.racks_out.put_tail(shards.tail)
-            shards.encode_own(shards.racks_out, shards.shard_1N(), owes=True)
+            with self.coding.decode:
+                shards.add_up([(shards.parts_in, row) for row in range(len(self._seating.mates))], shards.shard_1N())
+                torch.sum(shards.parts_in.tails_RT, dim=0, out=shards.tail)
+            with self.coding.encode:
+                shards.racks_out.put_tail(shards.tail)
+                shards.encode_own(shards.racks_out, shards.shard_1N(), owes=True)
         if self._levels.num_chunks == 1:
             yield from self._exchange_shards(shards, world)
         else:
             yield from self._exchange_chunks(shards, world)
         yield self._give_sums(shards, world)
-        for row, owner in enumerate(self._seating.others(self._seating.owners)):
-            shards.sums_in.decode(row, shards.shard_1N(self._seating.owners.index(owner)))
-        if self._seating.shard is None:
-            shards.tail.copy_(shards.sums_in.tails_RT[0])
+        with self.coding.decode:
+            for row, owner in enumerate(self._seating.others(self._seating.owners)):
+                shards.sums_in.decode(row, shards.shard_1N(self._seating.owners.index(owner)))
+            if self._seating.shard is None:
+                shards.tail.copy_(shards.sums_in.tails_RT[0])
 
     def _gather_parts(self, shards: Shards, world: World) -> Transfer:
         """Every rank's part of a shard to the shard's owner in its rack."""
         seating, inside = self._seating, self._levels.inside
-        if shards.error_SN is not None and not inside.has_error:
-            shards.error_SN.zero_()
-        shards.parts_out.put_tail(shards.tail)
-        shards.parts_out.encode(shards.values_SN, shards.error_SN if inside.has_error else None)
+        with self.coding.encode:
+            if shards.error_SN is not None and not inside.has_error:
+                shards.error_SN.zero_()
+            shards.parts_out.put_tail(shards.tail)
+            shards.parts_out.encode(shards.values_SN, shards.error_SN if inside.has_error else None)
         received = () if seating.shard is None else seating.mates
         return world.all_to_all(
             shards.parts_in.bytes_RB, shards.parts_out.bytes_RB, seating.rows(received), seating.rows(seating.owners)
@@ -134,8 +136,9 @@ class Hierarchical:
         other = seating.others(seating.peers)
         yield self._give(shards.racks_out, other, shards.racks_in, other, world)
         if seating.shard is not None:
-            shards.add_up([(shards.racks_out, 0), (shards.racks_in, 0)], shards.shard_1N())
-            shards.tail.add_(shards.racks_in.tails_RT[0])
+            with self.coding.decode:
+                shards.add_up([(shards.racks_out, 0), (shards.racks_in, 0)], shards.shard_1N())
+                shards.tail.add_(shards.racks_in.tails_RT[0])
 
     def _exchange_chunks(self, shards: Shards, world: World) -> Generator[Transfer]:
         """Each rack's owner of a shard sums one chunk of it, and what it leaves out of the sum it owes as well."""
@@ -144,14 +147,18 @@ class Hierarchical:
         yield world.all_to_all(shards.racks_in.bytes_RB, shards.racks_out.bytes_RB, to_each, to_each)
         if seating.shard is not None:
             chunk_1N = shards.chunk_1N(seating.rack)
-            shards.add_up([(shards.racks_in, row) for row in range(len(peers))], chunk_1N)
-            torch.sum(shards.racks_in.tails_RT, dim=0, out=shards.tail)
-            shards.encode_own(shards.chunks_out, chunk_1N, owes=True)
-            shards.chunks_out.decode(0, chunk_1N)
+            with self.coding.decode:
+                shards.add_up([(shards.racks_in, row) for row in range(len(peers))], chunk_1N)
+                torch.sum(shards.racks_in.tails_RT, dim=0, out=shards.tail)
+            with self.coding.encode:
+                shards.encode_own(shards.chunks_out, chunk_1N, owes=True)
+            with self.coding.decode:
+                shards.chunks_out.decode(0, chunk_1N)
         others = seating.others(peers)
         yield self._give(shards.chunks_out, others, shards.chunks_in, others, world)
-        for row, peer in enumerate(others):
-            shards.chunks_in.decode(row, shards.chunk_1N(peers.index(peer)))
+        with self.coding.decode:
+            for row, peer in enumerate(others):
+                shards.chunks_in.decode(row, shards.chunk_1N(peers.index(peer)))
 
     def _give_sums(self, shards: Shards, world: World) -> Transfer:
         """An owner's sum to its rack. All racks' owners leave the same out of it: the first rack's owes that."""
@@ -159,9 +166,11 @@ class Hierarchical:
         takers: Collection[int] = ()
         if seating.shard is not None:
             takers = seating.others(seating.mates)
-            shards.sums_out.put_tail(shards.tail)
-            shards.encode_own(shards.sums_out, shards.shard_1N(), owes=seating.rack == 0)
-            shards.sums_out.decode(0, shards.shard_1N())  # as the others will read it
+            with self.coding.encode:
+                shards.sums_out.put_tail(shards.tail)
+                shards.encode_own(shards.sums_out, shards.shard_1N(), owes=seating.rack == 0)
+            with self.coding.decode:
+                shards.sums_out.decode(0, shards.shard_1N())  # as the others will read it
         return self._give(shards.sums_out, takers, shards.sums_in, seating.others(seating.owners), world)
 
     def _give(self, own: Rows, takers: Collection[int], place: Rows, givers: Collection[int], world: World) -> Transfer:

@@ -15,11 +15,12 @@ from math import prod
 
 import torch
 
+from workers.training.exchange.coding import Coding
 from workers.training.exchange.factors import Factors
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
 from workers.training.state import StepState
-from workers.training.world import Transfer, World
+from workers.training.world import World
 
 _LEAST_GAIN = 2  # times fewer values than the matrix has, or else it travels as it is
 
@@ -91,34 +92,41 @@ class _Parcel:
 class _Iterated:
     """The Ps are under way, then the Qs."""
 
-    def __init__(
-        self, parcel: _Parcel, left: torch.Tensor, factors: Factors, world: World, transfer: Transfer | None
-    ) -> None:
-        self._parcel, self._left, self._factors = parcel, left, factors
-        self._world, self._transfer = world, transfer
+    def __init__(self, parcel: _Parcel, left: torch.Tensor, factors: Factors, coding: Coding, world: World) -> None:
+        self._parcel, self._left, self._factors, self._coding = parcel, left, factors, coding
+        self._world, self._transfer = world, world.all_reduce(parcel.first)
         self._ps: list[torch.Tensor] | None = None
 
     def forward(self) -> bool:
         if self._ps is not None:
             return False
         self._await()
-        self._ps = []
-        for (matrix, summed_p), q in zip(self._parcel.ps(), self._parcel.qs(), strict=True):
-            p = torch.linalg.qr(summed_p.float()).Q
-            left = matrix.of(self._left)
-            own_q = left.T @ p
-            left.addmm_(p, own_q.T, alpha=-1.0)
-            q.copy_(own_q)
-            self._ps.append(p)
+        with self._coding.encode:
+            self._ps = [*self._project()]
         self._transfer = self._world.all_reduce(self._parcel.second)
         return False
 
     def wait(self) -> None:
         self.forward()
         self._await()
-        parcel = self._parcel
         assert self._ps is not None
-        for matrix, p, summed_q in zip(parcel.matrices, self._ps, parcel.qs(), strict=True):
+        with self._coding.decode:
+            self._read(self._ps)
+
+    def _project(self) -> Iterator[torch.Tensor]:
+        """Write the Qs; each orthogonalised P of the sum."""
+        for (matrix, summed_p), q in zip(self._parcel.ps(), self._parcel.qs(), strict=True):
+            p = torch.linalg.qr(summed_p.float()).Q
+            left = matrix.of(self._left)
+            own_q = left.T @ p
+            left.addmm_(p, own_q.T, alpha=-1.0)
+            q.copy_(own_q)
+            yield p
+
+    def _read(self, ps: Sequence[torch.Tensor]) -> None:
+        """Let the bucket hold the sum, and stage the Qs."""
+        parcel = self._parcel
+        for matrix, p, summed_q in zip(parcel.matrices, ps, parcel.qs(), strict=True):
             q = summed_q.float()
             matrix.of(parcel.flat).copy_(p @ q.T)
             self._factors.stage((parcel.number, matrix.offset), q)
@@ -139,7 +147,7 @@ class PowerSgd:
     blurs_norm = True
 
     def __init__(self, residual: Residual, *, rank: int) -> None:
-        self._residual, self._rank = residual, rank
+        self._residual, self._rank, self.coding = residual, rank, Coding()
         self._factors = Factors()
         self.staged: Sequence[StepState] = (self._factors,)
         self._matrices: list[list[_Matrix]] = []
@@ -156,6 +164,13 @@ class PowerSgd:
             transfer = world.all_reduce(flat)
             return None if transfer is None else Summed(transfer)
         parcel = self._parcel(number, flat, num_gradients)
+        with self.coding.encode:
+            left = self._write(parcel, gradients)
+        return _Iterated(parcel, left, self._factors, self.coding, world)
+
+    def _write(self, parcel: _Parcel, gradients: torch.Tensor) -> torch.Tensor:
+        """Write the Ps, what is no matrix, and the tail; what is to be left out so far of this rank's gradients."""
+        number, flat = parcel.number, parcel.flat
         left = self._residual.place(number, gradients).copy_(gradients)
         self._residual.add_to(number, left)
         for matrix, p in parcel.ps():
@@ -166,13 +181,7 @@ class PowerSgd:
             values.zero_()
         tail, sent_tail = parcel.tail
         sent_tail.copy_(tail)
-        return _Iterated(parcel, left, self._factors, world, world.all_reduce(parcel.first))
-
-    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
-        num_values, itemsize = flat.numel(), flat.element_size()
-        if num_ranks > 1 and self._matrices[number]:
-            num_values, itemsize = sum(self._sizes(number, flat)), _exact(flat).itemsize
-        return 2.0 * num_values * itemsize * (num_ranks - 1) / num_ranks
+        return left
 
     def _parcel(self, number: int, flat: torch.Tensor, num_gradients: int) -> _Parcel:
         found = self._parcels.get(number)

@@ -21,7 +21,7 @@ class Rows:
         self._codec, self.num_rows, self.has_error = codec, num_rows, codec.has_error
         num_code_bytes = codec.num_bytes(numel)
         tail_at = _aligned(num_code_bytes)
-        num_bytes = row_bytes(codec, numel, tail)
+        num_bytes = _aligned(tail_at + tail.nbytes)
         self.bytes_RB = torch.zeros(num_rows, num_bytes, dtype=torch.uint8, device=tail.device)
         self._codes_RC = self.bytes_RB[:, :num_code_bytes]
         self.tails_RT = self.bytes_RB[:, tail_at:][:, : tail.nbytes].view(tail.dtype)
@@ -41,11 +41,6 @@ class Rows:
     def decode_all(self, out_RN: torch.Tensor) -> None:
         """Write the values of all rows."""
         self._codec.decode(self._codes_RC, out_RN)
-
-
-def row_bytes(codec: Codec, numel: int, tail: torch.Tensor) -> int:
-    """Bytes of one row."""
-    return _aligned(_aligned(codec.num_bytes(numel)) + tail.nbytes)
 
 
 def _aligned(num_bytes: int) -> int:

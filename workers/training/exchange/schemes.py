@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from workers.training.exchange.coding import Coding
 from workers.training.exchange.residual import Residual
 from workers.training.state import StepState
 from workers.training.world import Transfer, World
@@ -55,22 +56,20 @@ class Scheme(Protocol):
     back approximately; those after them (the vector, buffers) must be summed as they are. What a scheme leaves out
     of a bucket it may keep in the ``Residual``; what it finds there it must add. ``blurs_norm``: the norm of what comes
     back is larger than that of the sum, by more than an estimate from it can bear. ``staged``: what else of it a round
-    changes; it is of one membership, and the residual's fate is its own.
+    changes; it is of one membership, and the residual's fate is its own. ``coding`` notes what it takes to encode and
+    decode.
     """
 
     name: str
     blurs_norm: bool
     staged: Sequence[StepState]
+    coding: Coding
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         """Learn the layout before anything else: the shapes of each bucket's gradients, in their order."""
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
         """Send the layout's bucket of this number; None where the world is one rank. Raises WorldError."""
-        ...
-
-    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
-        """Bytes that one rank sends for the bucket of this number."""
         ...
 
 
@@ -95,7 +94,7 @@ class Dense:
     staged: Sequence[StepState] = ()
 
     def __init__(self, residual: Residual) -> None:
-        self._residual = residual
+        self._residual, self.coding = residual, Coding()
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return
@@ -106,6 +105,3 @@ class Dense:
             self._residual.stage_nothing(number)
         transfer = world.all_reduce(flat)
         return None if transfer is None else Summed(transfer)
-
-    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
-        return 2.0 * flat.numel() * flat.element_size() * (num_ranks - 1) / num_ranks

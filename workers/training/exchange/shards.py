@@ -9,7 +9,7 @@ import torch
 
 from workers.training.exchange.codecs import Codec
 from workers.training.exchange.racks import Seating
-from workers.training.exchange.rows import Rows, row_bytes
+from workers.training.exchange.rows import Rows
 
 # Of a shard in one piece. With several, hops of one run while others' do; and gloo sends a pair's bulk in one direction
 # before it lets the other begin where one rank comes later, so that large pieces halve a link that works both ways.
@@ -36,22 +36,6 @@ class Levels:
         most = max(1, MOST_VALUES // multiple)
         num_pieces = ceil(num_left / most)
         return [multiple * (num_left * (i + 1) // num_pieces - num_left * i // num_pieces) for i in range(num_pieces)]
-
-    def sent_bytes(self, num_gradients: int, tail: torch.Tensor) -> int:
-        """Bytes that this rank sends for a bucket, whose last piece has the tail."""
-        *others, last = self.shard_numels(num_gradients)
-        return sum(self._sent_bytes(numel, tail[:0]) for numel in others) + self._sent_bytes(last, tail)
-
-    def _sent_bytes(self, numel: int, tail: torch.Tensor) -> int:
-        seating = self.seating
-        inside_bytes = row_bytes(self.inside, numel, tail)
-        total = len(seating.others(seating.owners)) * inside_bytes
-        if seating.shard is None:
-            return total
-        across_bytes = row_bytes(self.across, numel // self.num_chunks, tail)
-        back_bytes = 0 if self.num_chunks == 1 else row_bytes(self.across, numel // self.num_chunks, tail[:0])
-        total += (seating.num_racks - 1) * (across_bytes + back_bytes)
-        return total + len(seating.others(seating.mates)) * inside_bytes
 
 
 class Shards:

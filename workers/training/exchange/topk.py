@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 
 from workers.training.exchange.codecs import Codec, Exact, Int8
+from workers.training.exchange.coding import Coding
 from workers.training.exchange.largest import largest
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
@@ -95,15 +96,16 @@ class _Parcel:
 class _Gathered:
     """One hop: every rank's payload comes to all."""
 
-    def __init__(self, parcel: _Parcel, transfer: Transfer) -> None:
-        self._parcel, self._transfer = parcel, transfer
+    def __init__(self, parcel: _Parcel, coding: Coding, transfer: Transfer) -> None:
+        self._parcel, self._coding, self._transfer = parcel, coding, transfer
 
     def forward(self) -> bool:
         return False
 
     def wait(self) -> None:
         self._transfer.wait()
-        self._parcel.read()
+        with self._coding.decode:
+            self._parcel.read()
 
 
 class TopK:
@@ -114,7 +116,7 @@ class TopK:
     staged: Sequence[StepState] = ()
 
     def __init__(self, residual: Residual, *, fraction: float, quantise: Literal["none", "int8"]) -> None:
-        self._residual, self._fraction = residual, fraction
+        self._residual, self._fraction, self.coding = residual, fraction, Coding()
         self._codec: Codec = Int8() if quantise == "int8" else Exact()
         self._parcels: dict[tuple[int, int], _Parcel] = {}
 
@@ -129,15 +131,11 @@ class TopK:
             transfer = world.all_reduce(flat)
             return None if transfer is None else Summed(transfer)
         parcel = self._parcel(number, flat, num_gradients, world.size)
-        left = self._residual.place(number, gradients).copy_(gradients)
-        self._residual.add_to(number, left)
-        parcel.write(left, largest(left, ceil(self._fraction * num_gradients), parcel.form.room))
-        return _Gathered(parcel, world.all_gather(parcel.received_WB, parcel.sent_B.view(1, -1)))
-
-    def wire_bytes(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> float:
-        if self._is_sparse(flat, num_gradients, num_ranks):
-            return float((num_ranks - 1) * self._form(flat, num_gradients).num_bytes)
-        return 2.0 * flat.nbytes * (num_ranks - 1) / num_ranks
+        with self.coding.encode:
+            left = self._residual.place(number, gradients).copy_(gradients)
+            self._residual.add_to(number, left)
+            parcel.write(left, largest(left, ceil(self._fraction * num_gradients), parcel.form.room))
+        return _Gathered(parcel, self.coding, world.all_gather(parcel.received_WB, parcel.sent_B.view(1, -1)))
 
     def _is_sparse(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> bool:
         if num_gradients == 0:

@@ -1,0 +1,89 @@
+"""What the exchange of gradients takes, as it is told of one job and of all."""
+
+from __future__ import annotations
+
+import math
+
+import httpx2
+import pytest
+
+from service.exchange import figures, totals
+from service.pages.tabs import system_view
+from service.services import Services
+from tests.service.given import leader, placed, record, snapshot
+from tests.service.test_page_views import job
+
+STEP = {
+    "step_s": 0.01,
+    "exchange_s": 0.004,
+    "exposed_s": 0.001,
+    "encode_s": 0.0005,
+    "decode_s": 0.002,
+    "wire_bytes": 500_000.0,
+    "wire_ratio": 7.5,
+}
+
+
+def told(**values: float) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = system_view(job(), {"points": [{"values": {**STEP, **values}}]})["exchange"]
+    return found
+
+
+def test_figures_are_means_of_what_steps_tell() -> None:
+    steps = [{"step_s": 1.0, "encode_s": None}, {"step_s": 3.0, "encode_s": 5.0}, {"step_s": math.nan, "loss": 9.0}]
+    assert figures(steps) == {"step_s": 2.0, "encode_s": 5.0}
+
+
+def test_the_page_tells_shares_seconds_and_bytes() -> None:
+    assert told() == [
+        ("Gradient exchange", "40 %", "4 ms"),
+        ("Exchange not overlapped", "10 %", "1 ms"),
+        ("Encoding gradients", "5 %", "500 µs"),
+        ("Decoding gradients", "20 %", "2 ms"),
+        ("Bytes sent a step", "500 kB", "7.5 times fewer than in fp32"),
+    ]
+
+
+@pytest.mark.anyio
+async def test_the_tab_system_has_them_beside_the_time_of_a_step(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    trained = await placed(services.store, fence)
+    await services.store.reconciler.fold(snapshot(trained, [record(1, **STEP)]), fence)
+    page = (await client.get(f"/jobs/{trained.id}?tab=system")).text
+    assert '<dt>Decoding gradients</dt><dd class="wrap">20 % <small' in page
+    assert '<dd class="wrap">500 kB <small class="soft">7.5 times fewer than in fp32</small>' in page
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"), [(0.98, "as many as in fp32"), (0.5, "2 times fp32's"), (1.9, "1.9 times fewer than in fp32")]
+)
+def test_bytes_are_told_against_those_of_fp32(ratio: float, words: str) -> None:
+    assert told(wire_ratio=ratio)[-1] == ("Bytes sent a step", "500 kB", words)
+
+
+def test_one_worker_exchanges_nothing_and_where_nobody_counts_bytes_that_is_said() -> None:
+    assert told(wire_bytes=0.0) == []
+    uncounted = {key: value for key, value in STEP.items() if key in ("step_s", "exchange_s")}
+    found = system_view(job(), {"points": [{"values": uncounted}]})["exchange"]
+    assert found == [("Gradient exchange", "40 %", "4 ms"), ("Bytes sent a step", "–", "nobody counts them here")]
+
+
+def test_totals_are_of_workers_that_exchange() -> None:
+    slow = {"step_s": 0.1, "exchange_s": 0.08, "exposed_s": 0.08, "wire_bytes": 1e6, "wire_ratio": 1.0}
+    alone = {**STEP, "exchange_s": 0.0, "wire_bytes": 0.0}
+    uncounted = {"step_s": 1.0, "exchange_s": 0.5, "exposed_s": 0.0}
+    found = totals([(3, STEP), (1, slow), (4, alone), (4, uncounted), (0, STEP), (2, {})])
+    assert found.bytes_per_s == pytest.approx(3 * 5e7 + 1e7)
+    assert found.ratio == pytest.approx((3 * 5e7 * 7.5 + 1e7) / (3 * 5e7 + 1e7))
+    assert found.shares == pytest.approx({"exchange": 4.0 / 8, "exposed": 1.1 / 8, "encode": 0.05, "decode": 0.2})
+    assert found.seconds == pytest.approx(
+        {"exchange": 2.092 / 8, "exposed": 0.083 / 8, "encode": 0.0005, "decode": 0.002}
+    )
+
+
+def test_where_nobody_exchanges_there_are_no_shares() -> None:
+    found = totals([(1, {**STEP, "wire_bytes": 0.0})])
+    assert found.bytes_per_s == 0.0
+    assert all(math.isnan(value) for value in (found.ratio, *found.seconds.values(), *found.shares.values()))

@@ -1,0 +1,230 @@
+"""Bytes as the kernel counts them: those of a group's connections alone, and as many as each scheme is said to send."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.forking import FORKS, import_before_forking
+from tests.training.fake_store import FakeStore
+from tests.training.rank import RemoteCalls, serve_store
+from tests.training.test_world import WAIT_S, joined, seat
+from workers.exchange_options import Options
+from workers.training import sockets
+from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.meter import Meter
+from workers.training.exchange.registry import scheme_named, scheme_over_racks
+from workers.training.exchange.residual import Residual
+from workers.training.exchange.schemes import Scheme
+from workers.training.sockets import Place
+from workers.training.traffic import Traffic, traffic_of
+from workers.training.world import Seat, World, await_released
+
+import_before_forking(__name__)
+
+SIDE, NUM_TAIL = 1000, 40
+NUMEL = SIDE * SIDE
+NUM_ROUNDS = 2
+FRACTION, FACTOR_RANK = 0.01, 32
+OPTIONS: Mapping[str, Options] = {"topk": (("fraction", FRACTION),), "powersgd": (("rank", FACTOR_RANK),)}
+SCALE = 4 / 256  # of a block's scale, to each value
+BYTES_A_VALUE = {
+    "none": 4.0,
+    "bf16": 2.0,
+    "fp16": 2 + SCALE,
+    "int8": 1 + SCALE,
+    "int4": 0.5 + SCALE,
+    "two_four": 0.625 + SCALE,
+    "powersgd": 4 * FACTOR_RANK * 2 * SIDE / NUMEL,
+}
+TOPK_BYTES_A_VALUE = 1.5 * FRACTION * (1 + SCALE + 2)
+CODE = (0.5 + SCALE) / 4
+# Of fp32 gradients: half to the mate and half of the sum back, a shard in 4 bits to the peer; a rack's third rank gives
+# its parts and sends no sum.
+OVER_RACKS = {
+    (0, 0, 1, 1, 1): [1.0 + 0.5 * CODE] * 2 + [1.5 + 0.5 * CODE] * 2 + [1.0],
+    (0, 0, 1, 1, 2, 2): [1.0 + 2 * 2 / 3 * 0.5 * CODE] * 6,
+}
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        mine = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    return mine, theirs
+
+
+def place_of(own: socket.socket) -> Place:
+    found = os.fstat(own.fileno())
+    return Place(own.fileno(), found.st_dev, found.st_ino)
+
+
+def sent_again(own: socket.socket) -> int:
+    """``tcpi_bytes_retrans``: on a busy machine there are some on loopback, too."""
+    return int(struct.unpack_from("=Q", own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 216), 208)[0])
+
+
+def test_all_that_was_given_to_a_connection_is_counted_before_it_leaves_and_nothing_that_came() -> None:
+    mine, theirs = pair()
+    with mine, theirs:
+        theirs.sendall(bytes(1000))
+        traffic = Traffic([place_of(mine)])
+        assert traffic.sent_bytes() == 0
+        mine.setblocking(False)
+        num_given = 0
+        while True:
+            try:
+                num_given += mine.send(bytes(2**16))
+            except BlockingIOError:
+                break
+        assert num_given <= traffic.sent_bytes() <= num_given + sent_again(mine)
+
+
+def test_a_connection_that_was_closed_stays_at_its_bytes_whatever_takes_its_descriptor() -> None:
+    mine, theirs = pair()
+    other, others = pair()
+    with theirs, other, others:
+        traffic = Traffic([place_of(mine)])
+        mine.sendall(bytes(1000))
+        sent_bytes = traffic.sent_bytes()
+        assert sent_bytes >= 1000
+        os.dup2(other.fileno(), mine.fileno())
+        mine.sendall(bytes(5000))
+        assert traffic.sent_bytes() == sent_bytes
+        mine.close()
+        assert traffic.sent_bytes() == sent_bytes
+
+
+def test_peers_see_that_a_connection_was_closed_also_after_it_was_read() -> None:
+    mine, theirs = pair()
+    with theirs:
+        assert Traffic([place_of(mine)]).sent_bytes() == 0
+        mine.close()
+        theirs.settimeout(WAIT_S)
+        assert theirs.recv(1) == b""
+
+
+def test_connections_of_others_are_not_counted_and_where_one_is_not_found_nothing_is_told() -> None:
+    mine, theirs = pair()
+    others, ends = pair()
+    with mine, theirs, others, ends:
+        address, stranger = theirs.getsockname(), ("127.0.0.1", 1)
+        assert sockets.connections([], [address]) == [place_of(mine)]
+        assert sockets.connections([address], []) == [place_of(theirs)]
+        assert traffic_of([stranger], [address], 1) is not None
+        assert traffic_of([stranger], [address], 2) is None
+
+
+def test_a_world_of_one_sends_nothing() -> None:
+    world = World(seat(0, 1, "1/1"), FakeStore())
+    world.connect()
+    assert world.sent_bytes() == 0
+
+
+def test_what_a_host_does_not_see_of_an_accelerator_is_left_out() -> None:
+    of_nccl = [Seat(group="1/1", rank=0, size=n, backend="nccl", device=torch.device("cuda")) for n in (1, 2)]
+    one, two = (Meter(World(seat, FakeStore()), scheme_named("none", Residual())).stop(0.0) for seat in of_nccl)
+    assert one.values(NUMEL, 1) == {"wire_bytes": 0.0}
+    assert two.values(NUMEL, 2) == {}
+
+
+def serve(pipe: Connection, rank: int, size: int, calls: Any, work: Callable[[World], Any]) -> None:
+    """A rank's process: the counting is that of one rank a process."""
+    world = joined(RemoteCalls(*calls), rank, size, "1/1")  # type: ignore[arg-type]  # it has the calls of a store
+    pipe.send(work(world))
+    pipe.recv()
+    world.leave()
+    await_released(WAIT_S)
+
+
+def in_processes(size: int, work: Callable[[World], Any]) -> list[Any]:
+    """``work`` in a process a rank."""
+    calls, pipes, processes = serve_store(FakeStore()), [], []
+    for rank in range(size):
+        pipe, theirs = FORKS.Pipe()
+        processes.append(FORKS.Process(target=serve, args=(theirs, rank, size, calls, work), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes.append(pipe)
+    for pipe in pipes:
+        assert pipe.poll(WAIT_S), "a rank did not answer"
+    results = [pipe.recv() for pipe in pipes]
+    for pipe in pipes:
+        pipe.send("leave")
+    for process in processes:
+        process.join(WAIT_S)
+        assert process.exitcode == 0
+    return results
+
+
+def sent_by(scheme: Scheme, world: World) -> int:
+    """The least that a round of one bucket sends: what TCP repeats on a busy machine is not the scheme's."""
+    scheme.prepare([[torch.Size([SIDE, SIDE])]])
+    told, flat = [], torch.linspace(-1.0, 1.0 + world.rank, NUMEL + NUM_TAIL).sin_()
+    for _ in range(NUM_ROUNDS):
+        before = world.sent_bytes()
+        under_way = scheme.start(0, flat, NUMEL, world)
+        assert under_way is not None
+        under_way.wait()
+        after = world.sent_bytes()
+        assert before is not None
+        assert after is not None
+        told.append(after - before)
+        world.agree([1.0])
+    return min(told)
+
+
+def by_every_scheme(world: World) -> dict[str, int]:
+    names = [*BYTES_A_VALUE, "topk"]
+    return {name: sent_by(scheme_named(name, Residual(), OPTIONS.get(name, ())), world) for name in names}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_scheme_sends_the_bytes_that_it_is_said_to(size: int) -> None:
+    expected = {name: 2 * (size - 1) / size * NUMEL * one for name, one in BYTES_A_VALUE.items()}
+    expected["topk"] = (size - 1) * NUMEL * TOPK_BYTES_A_VALUE
+    for sent in in_processes(size, by_every_scheme):
+        assert sent == pytest.approx(expected, rel=0.02)
+
+
+def over_racks(world: World) -> int:
+    [racks] = [racks for racks in OVER_RACKS if len(racks) == world.size]
+    return sent_by(scheme_over_racks("none", "int4", racks, world.rank, Residual()), world)
+
+
+@pytest.mark.parametrize("racks", OVER_RACKS, ids=str)
+def test_only_a_rack_s_owners_send_across_and_no_more_than_a_sum_a_rack(racks: tuple[int, ...]) -> None:
+    sent = in_processes(len(racks), over_racks)
+    assert [num_bytes / NUMEL / 4 for num_bytes in sent] == pytest.approx(OVER_RACKS[racks], rel=0.02)
+
+
+def exchanged(world: World) -> list[dict[str, float]]:
+    """Telemetry of rounds, between which members send each other much else."""
+    parameter = nn.Parameter(torch.zeros(SIDE, SIDE))
+    exchange = GradientExchange([("weight", parameter)], 0)
+    exchange.join(world, scheme_named("none", Residual()))
+    told = []
+    for _ in range(NUM_ROUNDS):
+        world.broadcast(torch.zeros(NUMEL), 0)
+        exchange.clear()
+        parameter.sum().backward()  # type: ignore[no-untyped-call]  # torch's
+        exchange.finish(lambda: None)
+        told.append(exchange.values())
+    return told
+
+
+def test_a_round_is_told_its_own_bytes_and_what_part_they_are_of_fp32_s() -> None:
+    for told in in_processes(2, exchanged):
+        least = min(told, key=lambda values: values["wire_bytes"])
+        assert least["wire_bytes"] == pytest.approx(4 * NUMEL, rel=0.01)
+        assert least["wire_ratio"] == pytest.approx(4 * NUMEL / least["wire_bytes"])
+        assert (least["encode_s"], least["decode_s"]) == (0.0, 0.0)

@@ -1,0 +1,61 @@
+"""The bytes that a group's connections have sent, as the kernel counts them for each."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Collection
+
+from workers.training import sockets
+from workers.training.sockets import Place
+from workers.training.store import Address
+
+_INFO = struct.Struct("=144xI52xQ")
+"""Of ``struct tcp_info`` in <linux/tcp.h>: ``tcpi_notsent_bytes``, and ``tcpi_bytes_sent``, there since Linux 4.19."""
+
+
+class Traffic:
+    """One group's connections; to be read by one thread at a time, whatever becomes of them in others."""
+
+    def __init__(self, places: Collection[Place]) -> None:
+        self._sent = dict.fromkeys(places, 0)
+
+    def sent_bytes(self) -> int:
+        """Bytes that this process has given to the connections so far, and those that TCP had to send again.
+
+        Those are the values and gloo's own headers, a few dozen bytes a message, but not the headers of TCP, IP and
+        what lies below. What is still in the kernel counts as well, so that nothing is told late. A connection that
+        is closed by now stays at what was read of it last. Some 5 microseconds a connection.
+        """
+        for place, before in self._sent.items():
+            sent = _sent_bytes(place)
+            if sent is not None and sent > before:
+                self._sent[place] = sent
+        return sum(self._sent.values())
+
+
+def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: int) -> Traffic | None:
+    """The traffic of a group whose ``num_peers`` others are connected, found as for ``sockets.shut_down``.
+
+    None where it cannot be counted: the kernel does not tell, or not all connections are found. Of several ranks in
+    one process each counts some connections of the others as well.
+    """
+    places = sockets.connections(own, peers)
+    if len(places) < num_peers or any(_sent_bytes(place) is None for place in places):
+        return None
+    return Traffic(places)
+
+
+def _sent_bytes(place: Place) -> int | None:
+    if sys.platform != "linux":
+        return None
+    duplicate = place.duplicate()
+    if duplicate is None:
+        return None
+    with duplicate:
+        told = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+    if len(told) < _INFO.size:
+        return None
+    not_sent, sent = _INFO.unpack(told)
+    return int(sent + not_sent)
