@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from workers.errors import CheckpointError
@@ -52,7 +52,8 @@ class Manifest:
 
     ``weights`` are parameters and buffers by their names in the model. ``state`` are the tensors of the
     optimizer's state and ``skeleton`` is the rest of it (``torch.save``, None where a tensor stands).
-    ``plan`` holds the plan's sections for whoever reads it later.
+    ``plan`` holds the plan's sections for whoever reads it later. ``residual`` is what compression left out of
+    gradients so far, by parameter, to be added to the next mean gradient; empty where nothing was.
     """
 
     info: CheckpointInfo
@@ -61,11 +62,12 @@ class Manifest:
     state: Mapping[Path, Entry]
     skeleton: Entry
     pieces: Mapping[str, int]
+    residual: Mapping[str, Entry] = field(default_factory=dict)
 
     @property
     def entries(self) -> list[Entry]:
         """Everything that a restore reads."""
-        return [self.skeleton, *self.weights.values(), *self.state.values()]
+        return [self.skeleton, *self.weights.values(), *self.state.values(), *self.residual.values()]
 
 
 def checkpoint_name(attempt: int, lineage: int, round: int, generation: int) -> str:
@@ -98,6 +100,8 @@ def manifest_text(manifest: Manifest) -> str:
         "skeleton": asdict(manifest.skeleton),
         "pieces": dict(manifest.pieces),
     }
+    if manifest.residual:
+        body["residual"] = {name: asdict(entry) for name, entry in manifest.residual.items()}
     text = json.dumps(body, allow_nan=False)
     return f'{{"sha256": "{_digest(text)}",\n"manifest": {text}}}'
 
@@ -210,6 +214,7 @@ def _manifest_of(body: dict[str, Any]) -> Manifest:
         state={tuple(path): _entry_of(entry) for path, entry in body["state"]},
         skeleton=_entry_of(body["skeleton"]),
         pieces=body["pieces"],
+        residual={name: _entry_of(entry) for name, entry in body.get("residual", {}).items()},
     )
 
 

@@ -155,7 +155,7 @@ class _Rank:
     def _step_alone(self, outer: Outer, step: int, indexes: Sequence[int]) -> None:
         """One of a round's steps; with the last of them all step together."""
         if step % LOCAL.steps == 0:
-            outer.begin()
+            outer.begin(self._exchange.parameters)
         self._exchange.clear()
         self._backward(indexes)
         self._optimizer.step()

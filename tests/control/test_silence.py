@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.control.desk import Desk
@@ -54,6 +56,25 @@ def test_whoever_refuses_calls_is_gone_at_once_where_the_group_broke_too() -> No
     for _ in range(4):
         desk.turn(after_s=0.3, silent=("1.2",), is_refusing=True)
     assert desk.state.workers["1.2"].kill == "refused to be called for 0.9 s"
+
+
+@pytest.mark.parametrize(("has_parted", "is_stuck"), [(False, False), (True, True)])
+def test_a_newcomer_waits_as_long_as_the_others_hand_over_in_their_old_group(has_parted: bool, is_stuck: bool) -> None:
+    desk = Desk()
+    old = desk.started(2)
+    generation = desk.plan.generation
+    desk.direction = replace(desk.direction, num_workers=3)
+    desk.turn()
+    desk.say("1.3", Phase.READY)
+    desk.turn()
+    assert desk.plan.worker_ids == (*old, "1.3")
+    long_s = desk.state.settings.phase_bounds_s[Phase.RENDEZVOUS] + 1.0
+    desk.say("1.3", Phase.RENDEZVOUS, plan=desk.plan, generation=desk.plan.generation, phase_age_s=long_s)
+    for worker_id in old:
+        held_in = desk.plan.generation if has_parted else generation
+        desk.say(worker_id, Phase.EXCHANGE, plan=desk.plan, generation=held_in, phase_age_s=long_s)
+    desk.turn()
+    assert desk.state.is_broken is is_stuck
 
 
 def test_whoever_can_be_called_again_in_time_stays() -> None:

@@ -145,6 +145,29 @@ def test_a_restored_training_goes_on_bit_for_bit(kind: type[torch.optim.Optimize
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
+def test_what_was_left_out_of_gradients_is_kept_by_parameter_and_checked_and_is_no_weight(tmp_path: Path) -> None:
+    left_out = {"weight": torch.arange(4096.0).view(64, 64), "bias": torch.tensor([0.5, -1.0])}
+    writer = writer_in(tmp_path)
+    save(writer, 1, replace(snapshot(1), residual=left_out))
+    save(writer, 2, replace(snapshot(2), residual={**left_out, "bias": torch.zeros(2)}))
+    infos = writer.finished()
+    assert all(info.size_bytes > left_out["weight"].nbytes for info in infos)
+    first, second = (info.path for info in infos)
+    back = load_checkpoint(f"{tmp_path}/{first}").residual
+    assert back.keys() == left_out.keys()
+    assert all(torch.equal(back[name], values) for name, values in left_out.items())
+    manifests = [read_manifest(LocalStorage(tmp_path), name) for name in (first, second)]
+    whole, changed = (manifest for manifest in manifests if manifest is not None)
+    assert changed.residual["weight"] == whole.residual["weight"]  # not written again
+    assert changed.residual["bias"] != whole.residual["bias"]
+    [piece] = {entry.piece for entry in whole.residual.values()}
+    data = bytearray((tmp_path / piece).read_bytes())
+    data[whole.residual["weight"].offset] ^= 1
+    (tmp_path / piece).write_bytes(data)
+    assert damage(LocalStorage(tmp_path), first) is not None
+    assert load_weights(f"{tmp_path}/{first}").keys() == left_out.keys()  # whoever wants the weights needs no more
+
+
 def test_shared_views_and_transposed_memory_are_written_whole(tmp_path: Path) -> None:
     memory = torch.arange(12.0)
     state = {

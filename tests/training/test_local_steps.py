@@ -14,7 +14,9 @@ from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from tests.training.test_compression import assert_alike, members
-from workers.plan import Exchange, split_batch
+from workers.checkpoints import list_checkpoints
+from workers.local_storage import LocalStorage
+from workers.plan import CheckpointSource, Exchange, split_batch
 from workers.status import Phase, StopCause
 from workers.task import TrainingTask
 from workers.training.outer import Outer
@@ -186,6 +188,22 @@ def test_a_newcomer_takes_over_the_outer_momentum() -> None:
     assert_alike(job.models)
 
 
+def test_a_checkpoint_has_the_outer_momentum() -> None:
+    job = Job(checkpoint={"every_steps": 16})
+    with job.group as group:
+        workers = group.start(1)
+        group.train(workers, exchange=local())
+        group.await_done(workers)
+        stored = list_checkpoints(LocalStorage(group.root / "checkpoints"))
+        [path] = [info.path for info in stored if info.cursor == 16 * BATCH]
+        later = group.start(1)
+        source = CheckpointSource(path, 16, 16 * BATCH)
+        group.train(later, source=source, lineage=2, exchange=local())
+        group.await_done(later)
+    assert reference.distance(job.models[0], mlp(torch.float64)) > 0.1
+    assert reference.distance(job.models[0], job.models[1]) == 0.0
+
+
 def test_no_two_steps_of_a_round_draw_the_same_numbers() -> None:
     read, computed = list[float](), list[float]()
 
@@ -219,12 +237,12 @@ def test_what_is_staged_is_taken_back_with_what_the_optimizer_holds() -> None:
 
     step()
     before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-    outer.begin()
+    outer.begin([*model.parameters()])
     optimizer.param_groups[0]["lr"] = 7.0
     step()
     outer.rollback()
     after = [model.state_dict(), optimizer.state_dict()]
     torch.testing.assert_close(after, before, rtol=0, atol=0)
-    outer.begin()
+    outer.begin([*model.parameters()])
     outer.rollback()
     torch.testing.assert_close([model.state_dict(), optimizer.state_dict()], before, rtol=0, atol=0)

@@ -64,7 +64,7 @@ def _outer() -> Subject:
     outer = Outer(model, optimizer)
 
     def stage() -> None:
-        outer.begin()
+        outer.begin([*model.parameters()])
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
         optimizer.step()

@@ -241,12 +241,14 @@ def is_group_stuck(state: ControllerState) -> str | None:
     plan = state.plan
     if plan is None:
         return None
-    all_in_force = is_settled(state, plan)
-    for worker_id, status in usable(state).items():
+    seen = usable(state)
+    has_parted = all(s.generation in (None, plan.generation) for i, s in seen.items() if plan.member(i) is not None)
+    may_meet = has_parted and is_settled(state, plan)
+    for worker_id, status in seen.items():
         if status.phase not in (Phase.RENDEZVOUS, Phase.SYNC, Phase.EXCHANGE) or plan.member(worker_id) is None:
             continue
-        if status.phase is Phase.RENDEZVOUS and not all_in_force:
-            continue  # a newcomer waits for a boundary that the others have not reached
+        if status.phase is Phase.RENDEZVOUS and not may_meet:
+            continue  # a newcomer waits for a boundary that the others have not reached, or hand something over at
         bound_s = state.settings.phase_bounds_s.get(status.phase)
         if bound_s is not None and status.phase is Phase.EXCHANGE:
             bound_s *= plan.exchange.num_steps

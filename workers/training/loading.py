@@ -32,6 +32,7 @@ def load_checkpoint(place: str) -> LoadedState:
         optimizer=with_tensors(skeleton["optimizer"], (), state),
         scaler=skeleton["scaler"],
         noise=skeleton.get("noise"),  # older checkpoints have none
+        residual={name: held.tensor(entry) for name, entry in manifest.residual.items()},
         round=skeleton["round"],
         cursor=skeleton["cursor"],
     )

@@ -64,7 +64,7 @@ class LocalSteps:
 
     def compute(self) -> None:
         """Take the steps, and put what they changed where gradients are. Raises as ``Part.compute``."""
-        self._state.outer.begin()
+        self._state.outer.begin(self._exchange.parameters)
         is_finite = True
         while is_finite and (offset := sum(part.size for part in self._parts)) < self.size:
             part = Part(self._setup, self._mailbox, self._exchange, self.plan, self._rank, offset=offset, is_alone=True)

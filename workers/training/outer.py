@@ -17,8 +17,9 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """The last commit, as a copy: parameters by the order of the model, and what the optimizer holds."""
+    """The last commit, as a copy: what ``trained`` were, and what the optimizer held."""
 
+    trained: list[nn.Parameter]
     parameters: list[torch.Tensor]
     state: dict[torch.Tensor, dict[str, Any]]
     groups: list[dict[str, Any]]
@@ -32,22 +33,24 @@ class Outer:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._optimizer = optimizer
         self._anchor: _Anchor | None = None
         self._momentum: dict[str, torch.Tensor] = {}
 
-    def begin(self) -> None:
-        """Keep the last commit; once a round, before its first step."""
+    def begin(self, trained: Sequence[nn.Parameter]) -> None:
+        """Keep the last commit, of its parameters these; once a round, before its first step."""
         self._anchor = _Anchor(
-            parameters=[p.detach().clone() for p in self._trained().values()],
+            trained=[*trained],
+            parameters=[p.detach().clone() for p in trained],
             state={p: _copy(held) for p, held in self._optimizer.state.items()},
             groups=[_copy({k: v for k, v in group.items() if k != "params"}) for group in self._optimizer.param_groups],
         )
 
     def differences(self) -> list[torch.Tensor]:
-        """What this rank's steps took from the parameters, one tensor for each that is trained; after ``begin``."""
+        """What this rank's steps took from each parameter that ``begin`` was given."""
         assert self._anchor is not None
-        now = [p.detach() for p in self._trained().values()]
+        now = [p.detach() for p in self._anchor.trained]
         return list(torch._foreach_sub(self._anchor.parameters, now))
 
     def step(self, lr: float, momentum: float) -> None:
@@ -56,18 +59,15 @@ class Outer:
         What the optimizer holds stays as the rank's own steps left it.
         """
         assert self._anchor is not None
-        trained = self._trained()
-        _put(trained.values(), self._anchor.parameters)
-        outer = torch.optim.SGD(trained.values(), lr=lr, momentum=momentum, nesterov=momentum > 0)
-        for name, parameter in trained.items():
-            if name in self._momentum:
-                outer.state[parameter]["momentum_buffer"] = self._momentum[name]
+        trained = self._anchor.trained
+        _put(trained, self._anchor.parameters)
+        outer = torch.optim.SGD(trained, lr=lr, momentum=momentum, nesterov=momentum > 0)
+        for parameter in trained:
+            if (held := self._momentum.get(self._names[parameter])) is not None:
+                outer.state[parameter]["momentum_buffer"] = held
         outer.step()
-        self._momentum = {
-            name: held
-            for name, parameter in trained.items()
-            if (held := outer.state[parameter].get("momentum_buffer")) is not None
-        }
+        found = {self._names[parameter]: outer.state[parameter].get("momentum_buffer") for parameter in trained}
+        self._momentum = {name: held for name, held in found.items() if held is not None}
 
     def momentum(self) -> dict[str, torch.Tensor]:
         """The outer optimizer's, by the name of its parameter; by reference, empty before the first step."""
@@ -76,12 +76,8 @@ class Outer:
     def load(self, momentum: Mapping[str, torch.Tensor]) -> None:
         """Take over another's; the steps of a round that nobody finished are those of another state."""
         self._anchor = None
-        trained = self._trained()
-        self._momentum = {
-            name: held.detach().to(trained[name].device, copy=True)
-            for name, held in momentum.items()
-            if name in trained
-        }
+        mine = {name: parameter for parameter, name in self._names.items()}
+        self._momentum = {name: held.detach().to(mine[name].device, copy=True) for name, held in momentum.items()}
 
     def commit(self) -> None:
         self._anchor = None
@@ -89,21 +85,18 @@ class Outer:
     def rollback(self) -> None:
         if self._anchor is None:
             return
-        _put(self._trained().values(), self._anchor.parameters)
+        _put(self._anchor.trained, self._anchor.parameters)
         self._optimizer.state.clear()
         self._optimizer.state.update(self._anchor.state)
         for group, kept in zip(self._optimizer.param_groups, self._anchor.groups, strict=True):
             group.update(kept)
         self._anchor = None
 
-    def _trained(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
-
 
 def _copy(held: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.detach().clone() if isinstance(v, torch.Tensor) else copy.deepcopy(v) for k, v in held.items()}
 
 
-def _put(parameters: Any, values: Sequence[torch.Tensor]) -> None:
+def _put(parameters: Sequence[nn.Parameter], values: Sequence[torch.Tensor]) -> None:
     with torch.no_grad():
         torch._foreach_copy_([*parameters], [*values])

@@ -50,6 +50,7 @@ class Layout:
 
     weights: Mapping[str, Entry]
     state: Mapping[Path, Entry]
+    residual: Mapping[str, Entry]
     skeleton: Entry
     pieces: Mapping[str, int]
     new: tuple[Piece, ...]
@@ -57,7 +58,7 @@ class Layout:
     @property
     def size_bytes(self) -> int:
         """What a restore reads."""
-        entries = [self.skeleton, *self.weights.values(), *self.state.values()]
+        entries = [self.skeleton, *self.weights.values(), *self.state.values(), *self.residual.values()]
         return sum({(e.piece, e.offset): e.size_bytes for e in entries}.values())
 
 
@@ -103,6 +104,7 @@ def lay_out(snapshot: StateSnapshot, save: str, base: Manifest | None, is_wanted
     return Layout(
         weights={str(path[0]): entry for (part, path), entry in entries.items() if part == "weights"},
         state={path: entry for (part, path), entry in entries.items() if part == "state"},
+        residual={str(path[0]): entry for (part, path), entry in entries.items() if part == "residual"},
         skeleton=entries["skeleton", ()],
         pieces=sizes,
         new=new,
@@ -139,6 +141,8 @@ def _items(snapshot: StateSnapshot, is_wanted: Callable[[], bool]) -> Iterator[t
     for path, value in tensors.items():
         place = "optimizer" + "".join(f"[{part!r}]" for part in path)
         yield ("state", path), _item(value, place, is_wanted)
+    for name, value in snapshot.residual.items():
+        yield ("residual", (name,)), _item(value, f"what was left out of {name!r}", is_wanted)
     file = io.BytesIO()
     torch.save(skeleton, file)
     text = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)

@@ -167,6 +167,7 @@ class Rounds:
                 self._exchange.remove()
             named = [(n, p) for n, p in self._state.model.named_parameters() if p.requires_grad]
             self._exchange, self._num_extra = GradientExchange(named, num_extra), num_extra
+        self._state.residual.lay_out(self._exchange.places)
         self._exchange.join(self._world, self._scheme)
         return self._exchange
 

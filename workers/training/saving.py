@@ -1,10 +1,10 @@
-"""Why a checkpoint is saved, and what it says of itself, from the state and the plan that it was made under."""
+"""Why a checkpoint is saved, by whom, and what it tells of itself, from the state and the plan it was made under."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
-from workers.plan import Plan
+from workers.plan import MemberSource, Plan, Switch
 from workers.training.setup import Setup
 from workers.training.state import CheckpointHeader
 
@@ -18,8 +18,16 @@ def interval(every_steps: int) -> str:
     return "every step" if every_steps == 1 else f"every {every_steps} steps"
 
 
+def saver(plan: Plan) -> str:
+    """The member that writes the checkpoint of a plan to save: the source where there is no group, else rank 0."""
+    source = plan.source
+    if plan.switch is Switch.NOW and isinstance(source, MemberSource) and plan.member(source.worker_id) is not None:
+        return source.worker_id
+    return min(plan.members, key=lambda member: member.rank).worker_id
+
+
 def header_for(setup: Setup, plan: Plan, reason: str, *, held_s: float, is_final: bool) -> CheckpointHeader:
-    """Describe the last commit of a state that has a lineage; ``held_s`` is what its staged copy cost."""
+    """Describe the last commit of a state that has a lineage; ``held_s`` is how long it held training up."""
     state = setup.state
     assert state.lineage is not None
     return CheckpointHeader(

@@ -26,9 +26,10 @@ class StateSnapshot:
     """A copy of everything that one commit left, on the CPU, in the memory of a ``Staging``.
 
     ``model`` is the model's ``state_dict`` (tensors only; tied parameters may share a copy), ``optimizer``
-    the optimizer's ``state_dict``, ``scaler`` the loss scaler's or None, ``noise`` the gradient noise's or None.
-    ``round`` counts commits, ``cursor`` the samples drawn. ``frozen`` are names in ``model`` that training
-    is not expected to change.
+    the optimizer's ``state_dict``, with ``outer`` where an outer optimizer has momentum, ``scaler`` the loss scaler's
+    or None, ``noise`` the gradient noise's or None. ``residual`` is what all ranks together left out of gradients, by
+    parameter in units of the mean gradient. ``round`` counts commits, ``cursor`` the samples drawn. ``frozen`` are
+    names in ``model`` that training is not expected to change.
     """
 
     model: dict[str, torch.Tensor]
@@ -38,6 +39,7 @@ class StateSnapshot:
     cursor: int
     frozen: frozenset[str] = frozenset()
     noise: dict[str, float] | None = None
+    residual: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,7 @@ class LoadedState:
     round: int
     cursor: int
     noise: dict[str, float] | None = None
+    residual: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +60,9 @@ class CheckpointHeader:
     """What a checkpoint says of itself besides the state.
 
     ``step`` is progress in optimizer steps at ``batch.global_size``; ``metric`` the value of
-    ``checkpoint.metric`` of this very state, or None. ``held_s`` is how long training waited for the staged
-    copy, ``reason`` why it is saved; ``settings`` and ``saves`` are the plan's. ``plan_sections``
-    holds JSON values of the plan in force, for whoever reads it later.
+    ``checkpoint.metric`` of this very state, or None. ``held_s`` is how long training waited for what
+    all ranks had left out and for the staged copy, ``reason`` why it is saved; ``settings`` and ``saves``
+    are the plan's. ``plan_sections`` holds JSON values of the plan in force, for whoever reads it later.
     """
 
     attempt: int
@@ -105,6 +108,7 @@ class TrainingState:
     ``units_per_sample`` is what the last round's weights came to.
     ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric; ``num_asked`` is
     the last ``Plan.saves`` that was met, ``stands_at`` the ``Plan.until`` that the last commit crossed.
+    ``trained`` are the parameters, by name, whose gradients travelled at first; code may freeze some later.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, base_lr: float) -> None:
@@ -115,6 +119,7 @@ class TrainingState:
         self.noise = NoiseScale()
         self.residual = Residual()
         self.outer = Outer(model, optimizer)
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.lineage: int | None = None
         self.generation = 0
         self.round = 0
@@ -152,9 +157,12 @@ class TrainingState:
             else:
                 group["lr"] = lr * ratio
 
-    def snapshot(self, staging: Staging) -> StateSnapshot:
-        """A copy in ``staging`` of what the last commit left; call it between rounds."""
-        copy = staging.copy(self._content())
+    def snapshot(self, staging: Staging, left_out: Mapping[str, torch.Tensor] | None = None) -> StateSnapshot:
+        """A copy in ``staging`` of what the last commit left; call it between rounds.
+
+        ``left_out`` is what it is to have as ``residual``; None: what this rank keeps by itself.
+        """
+        copy = staging.copy(self._content(self._own_residual() if left_out is None else left_out))
         return StateSnapshot(
             model=copy["model"],
             optimizer=copy["optimizer"],
@@ -163,25 +171,34 @@ class TrainingState:
             cursor=self.cursor,
             frozen=frozenset(name for name, p in self.model.named_parameters() if not p.requires_grad),
             noise=self.noise.state(),
+            residual=copy["residual"],
         )
 
     def forms(self) -> dict[Place, Form]:
         """What memory a snapshot takes; an optimizer has its state after the first step."""
-        return forms(self._content())
+        owed = {name: p.detach().float() for name, p in self.trained.items()} if self.residual.is_owed else {}
+        return forms(self._content(owed))
 
-    def _content(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+    def _content(self, left_out: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        outer = {_OUTER: momentum} if (momentum := self.outer.momentum()) else {}
+        optimizer = {**self.optimizer.state_dict(), **outer}
+        return {"model": self.model.state_dict(), "optimizer": optimizer, "residual": left_out}
+
+    def _own_residual(self) -> dict[str, torch.Tensor]:
+        return {name: part for name in self.trained if (part := self.residual.part(name)) is not None}
 
     def restore(self, loaded: LoadedState) -> None:
         """Take all of a checkpoint. Raises CheckpointError where it does not fit; then all is as it was.
 
+        What was left out of gradients is one rank's to add: whoever adopts this state does not get it.
         The names and shapes of its weights must have been found to fit.
         """
         self._load_optimizer(loaded.optimizer)
         self.load_weights(loaded.model)
         self._load_scaler(loaded.scaler)
         self.noise.load(loaded.noise)
-        self.residual.clear()
+        self._load_residual(loaded.residual)
+        self.outer.load(loaded.optimizer.get(_OUTER, {}))
         self.round, self.cursor = loaded.round, loaded.cursor
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -198,12 +215,13 @@ class TrainingState:
             "scaler": self.scaler.state() if self.scaler else None,
             "noise": self.noise.state(),
             "outer": self.outer.momentum(),
+            "is_owed": self.residual.is_owed,
             "tracked": self.buffers.tracked,
             "position": {name: getattr(self, name) for name in _POSITION},
         }
 
     def adopt(self, exported: Mapping[str, Any]) -> None:
-        """Take what another member exported, its tensors on this or any device."""
+        """Take what another member exported, its tensors on this or any device; residuals stay where they are."""
         mine = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         with torch.no_grad():
             for name, value in (exported["parameters"] | exported["buffers"]).items():
@@ -212,7 +230,6 @@ class TrainingState:
         self._take_formats(exported["optimizer"])
         self._load_scaler(exported["scaler"])
         self.noise.load(exported["noise"])
-        self.residual.clear()
         self.outer.load(exported["outer"])
         self.buffers.track(exported["tracked"])
         self.buffers.anchor()
@@ -242,6 +259,10 @@ class TrainingState:
                 if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor) and held.dtype != value.dtype:
                     mine[name] = value.to(held.device, copy=True)
 
+    def _load_residual(self, kept: Mapping[str, torch.Tensor]) -> None:
+        kept = {name: values.to(self.trained[name].device) for name, values in kept.items() if name in self.trained}
+        self.residual.load(kept, is_owed=bool(kept))
+
     def _load_scaler(self, state: Mapping[str, float] | None) -> None:
         self.scaler = None
         if state is not None:
@@ -250,6 +271,7 @@ class TrainingState:
 
 
 _UPDATING = b" updating"
+_OUTER = "outer"  # beside an optimizer's own keys: the momentum of who steps for all
 _POSITION = (
     "lineage",
     "round",

@@ -23,7 +23,8 @@ _NOTHING_SEEN = [0, 0]
 def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Untold]) -> Untold | None:
     """Give every member of the world the state of the plan's source; all of them call it.
 
-    Members that hold the same state already keep it, and nothing but a few numbers travels. With a
+    Members that hold the same state already keep it, and nothing but a few numbers travels; in any case they
+    keep what they left out of gradients, which whoever takes the state does not get. With a
     state goes what its holder has to tell, so that every member can tell all that the store has not;
     the answer is what came here, None where nothing did.
 
@@ -35,7 +36,8 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     state = setup.state
     may_keep = world.size > 1 and state.lineage == plan.lineage
     seen = replicas.look(state, world) if may_keep else _NOTHING_SEEN
-    rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup), *seen])
+    keeps = not state.residual.is_empty
+    rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup), int(keeps), *seen])
     if any(row[4] != rows[0][4] for row in rows):
         raise UserCodeError(
             "workers built different tasks from the same config: their parameters, their number of samples or "
@@ -52,10 +54,12 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
         replicas.compare(state, world, plan, alike)
     came: Untold | None = None
     if begins or any(row[:3] != origin[:3] for row in rows):
-        came = _take(state, world, source, untold)
+        came = _take(state, world, source, untold, is_mine=not begins and rows[world.rank][:3] == origin[:3])
         state.is_eval_due |= any(row[3] for row in rows if row[:2] == origin[:2])
     else:
         state.is_eval_due = any(row[3] for row in rows)
+    if not begins:
+        state.residual.is_owed = any(row[5] for row in rows if row[:3] == origin[:3])
     state.generation = plan.generation
     return came
 
@@ -93,7 +97,10 @@ def _check_order(rows: list[list[int]], source: int, plan: Plan) -> None:
         raise WorldError(f"rank {ahead[0]} has committed rounds after {round}, which the source of {plan.id} has not")
 
 
-def _take(state: TrainingState, world: World, source: int, untold: Callable[[], Untold]) -> Untold | None:
+def _take(
+    state: TrainingState, world: World, source: int, untold: Callable[[], Untold], *, is_mine: bool
+) -> Untold | None:
+    """Take the state of rank ``source``; ``is_mine``: this rank holds it already, and all take it as others do not."""
     if world.size == 1:
         return None
     if world.rank == source:
@@ -101,6 +108,8 @@ def _take(state: TrainingState, world: World, source: int, untold: Callable[[], 
         return None
     received = transfer.receive(world, source)
     state.adopt(received["state"])
+    if not is_mine:
+        state.residual.load({}, is_owed=received["state"]["is_owed"])
     came: Untold = received["untold"]
     return came
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
+
+import torch
 
 from workers.errors import (
     BatchSplitError,
@@ -17,7 +20,7 @@ from workers.errors import (
     ReplicaError,
     failure_of,
 )
-from workers.plan import CheckpointSource, Goal, MemberSource, Plan, Switch
+from workers.plan import CheckpointSource, Goal, Plan
 from workers.run_settings import Donor
 from workers.status import Phase, RoundRecord, StopCause, StopReport
 from workers.storage_urls import open_storage
@@ -28,10 +31,11 @@ from workers.training.device import backend_for
 from workers.training.evaluate import evaluate
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
 from workers.training.metric import Metric
+from workers.training.owed import SAVER, Owed
 from workers.training.records import Untold
 from workers.training.replicas import Replicas
 from workers.training.round import BrokenCommitError, Rounds
-from workers.training.saving import COMPLETE, TAKEN_OVER, WORKER_ENDS, header_for, interval
+from workers.training.saving import COMPLETE, TAKEN_OVER, WORKER_ENDS, header_for, interval, saver
 from workers.training.setup import Setup
 from workers.training.sync import synchronise
 from workers.training.world import Seat, World, WorldError, await_released
@@ -132,7 +136,8 @@ class Trainer:
                 self._held = came.held
             self._synchronised(plan)
             self._rounds.join(world, plan)
-            following = self._rounds_in(world, plan, Replicas(self._state, self._mailbox, world, plan))
+            replicas = Replicas(self._state, self._mailbox, world, plan)
+            following = self._rounds_in(world, plan, replicas, Owed(self._state, self._mailbox, world))
             world.leave()
         finally:
             world.destroy()
@@ -141,7 +146,7 @@ class Trainer:
             self._finish(plan, member.rank)
         return following
 
-    def _rounds_in(self, world: World, plan: Plan, replicas: Replicas) -> Plan | None:
+    def _rounds_in(self, world: World, plan: Plan, replicas: Replicas, owed: Owed) -> Plan | None:
         """Rounds until the last sample (None), or until a plan in force asks for another group or goal."""
         state, mailbox = self._state, self._mailbox
         while True:
@@ -149,6 +154,7 @@ class Trainer:
             if current is not plan:
                 if not _stays(current, plan, mailbox.worker_id):
                     replicas.check()
+                    owed.hand_over(plan, current)
                     return current
                 plan = current
                 self._rounds.adapt(plan)
@@ -157,15 +163,13 @@ class Trainer:
             if self._held is not None:
                 self._publish_held()
             if state.cursor >= self._setup.total_samples:
+                owed.bring_together()
                 return None
             if self._is_asked_for(plan):
-                replicas.check()
-                self._rounds.restart_clock()
-                if world.rank == 0:
-                    self._due = plan.cause.reason
+                self._due = plan.cause.reason
             if self._due is not None:
-                self._save(plan, self._due)
-                self._rounds.restart_clock()
+                replicas.check()
+                self._save_together(world, plan, owed, self._due)
             if plan.until is not None and state.stands_at == plan.until:
                 self._stand(world)
                 continue
@@ -174,7 +178,7 @@ class Trainer:
             if record is not None:
                 state.stands_at = plan.until if _crosses(plan.until, before, state.cursor) else None
                 self._committed(record, before, world.rank)
-                if replicas.is_due or self._is_to_last(before):
+                if replicas.is_due or self._due is not None or state.cursor >= self._setup.total_samples:
                     replicas.check()
                     self._rounds.restart_clock()
 
@@ -198,17 +202,11 @@ class Trainer:
             self._held = record
         else:
             self._publish(record)
-        if rank == 0 and not self._is_prepared:
+        if rank == SAVER and not self._is_prepared:
             self._is_prepared = True
             self._writer.prepare(state.forms())
-        if rank == 0 and setup.has_crossed(before, after, spec.checkpoint.every_steps):
+        if setup.has_crossed(before, after, spec.checkpoint.every_steps):
             self._due = interval(spec.checkpoint.every_steps)
-
-    def _is_to_last(self, before: int) -> bool:
-        """Whether some rank is about to save the last commit; the same on all."""
-        setup, after = self._setup, self._state.cursor
-        every_steps = setup.spec.checkpoint.every_steps
-        return after >= setup.total_samples or setup.has_crossed(before, after, every_steps)
 
     def _is_asked_for(self, plan: Plan) -> bool:
         """Whether this state is the one that a plan wants to be saved: the first under it."""
@@ -242,13 +240,13 @@ class Trainer:
         self._due = None
         if isinstance(plan.source, CheckpointSource):
             self._writer.build_on(plan.source.path)
-        elif isinstance(plan.source, Donor) and self._mailbox.rank == 0:
+        elif isinstance(plan.source, Donor):
             # A loss of all must not bring back what was given up, and the donor's checkpoint may go.
             self._due = TAKEN_OVER
 
     def _finish(self, plan: Plan, rank: int) -> None:
-        """After the last sample and its evaluation: the final checkpoint by rank 0, then wait to be stopped."""
-        if rank == 0 and not self._has_saved_final:
+        """After the last sample and its evaluation: the final checkpoint by rank ``SAVER``, then wait to be stopped."""
+        if rank == SAVER and not self._has_saved_final:
             self._save_final(plan)
             self._has_saved_final = True
         self._mailbox.rest(Phase.DONE)
@@ -273,19 +271,37 @@ class Trainer:
     def _rest(self, plan: Plan) -> None:
         """Train no more; where this worker is to, write the state."""
         self._publish_held()
-        if _saver(plan) == self._mailbox.worker_id and self._state.lineage is not None:
+        if saver(plan) == self._mailbox.worker_id and self._state.lineage is not None:
             self._save(plan, plan.cause.reason)
             self._writer.flush(SAVE_TIMEOUT_S)
         self._mailbox.rest(Phase.SAVED)
 
-    def _save(self, plan: Plan, reason: str, *, is_final: bool = False) -> None:
-        """Stage a copy of the last commit and hand it to the writer."""
-        self._due = None
+    def _save_together(self, world: World, plan: Plan, owed: Owed, reason: str) -> None:
+        """Save what all members of the world hold; where it breaks meanwhile, what rank ``SAVER`` holds by itself."""
+        self._due, started_s = None, time.perf_counter()
+        left_out: Mapping[str, torch.Tensor] | None = None
+        try:
+            left_out = owed.total()
+        finally:
+            if world.rank == SAVER:
+                self._save(plan, reason, left_out=left_out, waited_s=time.perf_counter() - started_s)
+        self._rounds.restart_clock()
+
+    def _save(
+        self,
+        plan: Plan,
+        reason: str,
+        *,
+        left_out: Mapping[str, torch.Tensor] | None = None,
+        waited_s: float = 0.0,
+        is_final: bool = False,
+    ) -> None:
+        """Stage a copy of the last commit, with what was left out of gradients, and hand it to the writer."""
         self._metric.look(self._setup.step_at(self._state.cursor))
         self._mailbox.set_phase(Phase.SAVE)
-        started_s = time.perf_counter()
+        started_s = time.perf_counter() - waited_s
         staging = self._writer.staging()
-        snapshot = self._state.snapshot(staging)
+        snapshot = self._state.snapshot(staging, left_out)
         held_s = time.perf_counter() - started_s
         header = header_for(self._setup, plan, reason, held_s=held_s, is_final=is_final)
         self._writer.save(snapshot, header, staging)
@@ -329,14 +345,6 @@ def _stays(current: Plan, plan: Plan, worker_id: str) -> bool:
     return (
         current.generation == plan.generation and current.goal is Goal.TRAIN and current.member(worker_id) is not None
     )
-
-
-def _saver(plan: Plan) -> str:
-    """The member that writes the checkpoint of a plan to save: the source where there is no group, else rank 0."""
-    source = plan.source
-    if plan.switch is Switch.NOW and isinstance(source, MemberSource) and plan.member(source.worker_id) is not None:
-        return source.worker_id
-    return min(plan.members, key=lambda member: member.rank).worker_id
 
 
 def _check_batch(plan: Plan) -> None:

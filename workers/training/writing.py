@@ -134,6 +134,7 @@ def _manifest(layout: Layout, header: CheckpointHeader) -> Manifest:
         plan=header.plan_sections,
         weights=layout.weights,
         state=layout.state,
+        residual=layout.residual,
         skeleton=layout.skeleton,
         pieces=layout.pieces,
     )

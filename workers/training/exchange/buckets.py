@@ -45,7 +45,7 @@ def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int) -> Layout:
 
     The first is small so that it leaves early; each holds one format on one device.
     """
-    groups = _grouped(parameters)
+    groups = grouped(parameters)
     first = parameters[0]
     rides = parameters[groups[-1][0]].dtype in _EXACT
     buckets, views = [], [torch.empty(0)] * len(parameters)
@@ -70,7 +70,8 @@ def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int) -> Layout:
     return layout
 
 
-def _grouped(parameters: Sequence[nn.Parameter]) -> list[list[int]]:
+def grouped(parameters: Sequence[nn.Parameter]) -> list[list[int]]:
+    """The indexes of each bucket's parameters; a matter of the parameters alone."""
     groups: list[list[int]] = []
     open_groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     size_bytes: dict[int, int] = {}

@@ -12,6 +12,7 @@ from torch import nn
 from workers.errors import UserCodeError
 from workers.training.exchange.buckets import Bucket, lay_out
 from workers.training.exchange.meter import Meter, Took
+from workers.training.exchange.residual import Places
 from workers.training.exchange.schemes import Convoy, InFlight, Scheme
 from workers.training.exchange.tail import Tail
 from workers.training.exchange.vector import NUM_SLOTS
@@ -29,6 +30,9 @@ class GradientExchange:
         self._names = [name for name, _ in named_parameters]
         self._parameters = [parameter for _, parameter in named_parameters]
         self._layout = lay_out(self._parameters, NUM_SLOTS + len(self._parameters) + num_extra)
+        self.places: Places = [
+            {self._names[i]: self._parameters[i].shape for i in bucket.indexes} for bucket in self._layout.buckets
+        ]
         self.tail = Tail(self._layout.tail, len(self._parameters))
         self._flats = [bucket.flat for bucket in self._layout.buckets]
         self._gradients = [bucket.gradients for bucket in self._layout.buckets if bucket.indexes]

@@ -6,18 +6,31 @@ e = p - C(p), so that what all ranks sent so far and what they keep is always th
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 import torch
+
+Places: TypeAlias = Sequence[Mapping[str, torch.Size]]
+"""The parameters of each bucket, in the order of their gradients: names and shapes."""
 
 
 class Residual:
     """A ``StepState`` of one rank: a flat tensor for each bucket of the layout, by the bucket's number.
 
     What is kept is in the units that gradients had when it was left out: ``begin`` tells what a round's are expected to
-    be times the mean gradient, ``came_to`` what they were found to be. A newcomer, and whoever restores a checkpoint,
-    begins without any. What is sent for a parameter that no rank used in that round is lost, as all it got is.
+    be times the mean gradient, ``came_to`` what they were found to be. A newcomer begins without any; what leavers
+    keep, and what checkpoints have of it, is the business of ``owed``. What is sent for a parameter that no rank used
+    in that round is lost, as all it got is.
+
+    ``is_owed`` tells whether some rank of the group keeps anything. It is the same on all of them: which buckets a
+    scheme leaves something out of depends on nothing that one rank has for itself, so that a commit tells.
     """
 
     def __init__(self) -> None:
+        self.is_owed = False
+        self._places: Places = ()
+        self._where: dict[str, tuple[int, int, torch.Size]] = {}
         self._held: dict[int, torch.Tensor] = {}
         self._staged: dict[int, torch.Tensor | None] = {}
         self._spare: dict[int, torch.Tensor] = {}
@@ -27,6 +40,24 @@ class Residual:
     def is_empty(self) -> bool:
         """Whether nothing is kept."""
         return not self._held
+
+    def lay_out(self, places: Places) -> None:
+        """These are the buckets from now on; what is kept goes along by parameter, where they have it."""
+        if places is not self._places:
+            self._hold(places, {name: part for name in self._where if (part := self.part(name)) is not None})
+
+    def load(self, kept: Mapping[str, torch.Tensor], *, is_owed: bool) -> None:
+        """Keep nothing but this: by parameter, on its device, in fp32 and in units of the mean gradient."""
+        self._hold([{name: values.shape} for name, values in kept.items()], kept)
+        self.is_owed = is_owed
+
+    def part(self, name: str) -> torch.Tensor | None:
+        """A copy of what is kept of a parameter, in units of the mean gradient; None where nothing is."""
+        number, begin, shape = self._where.get(name, (-1, 0, torch.Size()))
+        held = self._held.get(number)
+        if held is None:
+            return None
+        return held.view(-1)[begin : begin + shape.numel()].view(shape) / self._held_scale
 
     def begin(self, loss_scale: float) -> None:
         """The coming round's gradients are about so many times the mean gradient."""
@@ -70,13 +101,23 @@ class Residual:
         if self._staged:
             self._held_scale = self._scale
         self._staged.clear()
+        self.is_owed = bool(self._held)
 
     def rollback(self) -> None:
         self._spare |= {number: staged for number, staged in self._staged.items() if staged is not None}
         self._staged.clear()
 
-    def clear(self) -> None:
-        """Forget everything: the state is somebody else's, or of another time."""
-        self._held.clear()
-        self._staged.clear()
-        self._spare.clear()
+    def _hold(self, places: Places, kept: Mapping[str, torch.Tensor]) -> None:
+        """Let ``kept`` be all there is, in these buckets."""
+        self._places, self._where, self._held_scale = places, {}, 1.0
+        for states in (self._held, self._staged, self._spare):
+            states.clear()
+        for number, shapes in enumerate(places):
+            begin = 0
+            for name, shape in shapes.items():
+                self._where[name] = (number, begin, shape)
+                begin += shape.numel()
+            found = [kept[name] for name in shapes if name in kept]
+            if found:
+                parts = [kept.get(name, found[0].new_zeros(shape)) for name, shape in shapes.items()]
+                self._held[number] = torch.cat([part.reshape(-1) for part in parts])

@@ -1,0 +1,402 @@
+"""Error feedback through the life of a job: nothing that compression left out is lost, and nothing is added twice.
+
+The loss is linear in the parameters, so that gradients depend on the samples alone and the plain loop tells their sum
+after any history: of a checkpoint, weights less ``LR`` times what was left out so far are the plain loop's.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training import reference
+from tests.training.group import Group
+from tests.training.rank import await_true
+from tests.training.tasks import Gate, Script, reset
+from workers.checkpoints import list_checkpoints, read_manifest
+from workers.plan import Cause, CheckpointSource, Exchange, Goal, Member, TimelineKind
+from workers.racks import Topology
+from workers.run_settings import Donor
+from workers.status import CheckpointInfo, Phase
+from workers.storage_urls import join, open_storage
+from workers.task import TrainingTask
+from workers.training import owed, round
+from workers.training.exchange import buckets
+from workers.training.loading import load_checkpoint, load_weights
+from workers.training.owed import Owed
+from workers.training.world import Transfer, World
+
+BATCH, LR, NUM_SAMPLES = 12, 0.1, 50
+SHAPES = {"wide": (40, 25), "flat": (300,), "square": (24, 24)}
+CLOSE = 5e-3  # of sums of about 1 that were handed over a few times, rounded to a 254th of their block's largest
+TOPK = Exchange(scheme="topk", options=(("fraction", 0.02), ("quantise", "int8")))
+EXCHANGES = (
+    TOPK,
+    TOPK,
+    Exchange(scheme="int4"),
+    Exchange(scheme="powersgd", options=(("rank", 1),)),
+    Exchange(scheme="int8"),
+    Exchange(scheme="none", options=(("across", "int4"),)),
+    Exchange(),
+)
+ASKED = Cause(kind=TimelineKind.CHECKPOINT, actor="user", reason="asked for")
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in SHAPES.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+        self.register_buffer("noted", torch.zeros(7))
+        reset(self, 3)
+
+    def forward(self, x_BN: torch.Tensor) -> torch.Tensor:
+        return x_BN @ torch.cat([parameter.view(-1) for parameter in self.parameters()])
+
+
+class Vectors:
+    """Samples that are the gradients themselves."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        num_values = sum(torch.Size(shape).numel() for shape in SHAPES.values())
+        self._x = torch.randn(NUM_SAMPLES, num_values, generator=torch.Generator().manual_seed(7))
+        self._gate = gate
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        if self._gate is not None:
+            self._gate.pass_through()
+        return (self._x[index],)
+
+
+def mean(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    value: torch.Tensor = model(batch[0]).mean()
+    return value
+
+
+def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+def plain(num_rounds: int, begin: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+    model = Linear()
+    model.load_state_dict(begin or {}, strict=False)
+    data = reference.batches(Vectors(), BATCH, 0, num_rounds)
+    return reference.train(model, sgd(model.parameters(), LR), data, mean).model.state_dict()
+
+
+class Job:
+    """A job at a gate; ``rounds`` are those that its workers have done when they wait there."""
+
+    def __init__(
+        self, num_rounds: int, loss: Callable[[nn.Module, list[torch.Tensor]], torch.Tensor] = mean, **spec: Any
+    ) -> None:
+        self.gate, self.rounds, self.workers = Gate(), 0, list[str]()
+        self.models = list[nn.Module]()
+
+        def task() -> TrainingTask:
+            self.models.append(model := Linear())
+            return TrainingTask(model=model, train_data=Vectors(self.gate), loss=loss, optimizer=sgd)
+
+        whole = {"batch": {"global_size": BATCH, "micro_size": BATCH}, "optimizer": {"lr": LR}, **spec}
+        whole["checkpoint"] = {"keep": 50, **spec.get("checkpoint", {})}
+        self.group = Group(Script(task=task, gate=self.gate), samples=num_rounds * BATCH, **whole)
+
+    def begin(self, num_workers: int, exchange: Exchange, **changes: Any) -> None:
+        self.workers = self.group.start(num_workers)
+        self.gate.close_at(self.rounds * BATCH)
+        self.group.train(self.workers, exchange=exchange, **changes)
+
+    def go_on(self, num_rounds: int) -> None:
+        self.rounds += num_rounds
+        self.gate.close_at(self.rounds * BATCH)
+        self.group.await_all(lambda s: s.round == self.rounds, self.workers)
+
+    def resize(self, workers: list[str], exchange: Exchange, **changes: Any) -> None:
+        """From the next boundary on."""
+        self.workers = workers
+        weights = (7.0, 4.0, 1.0, 2.0)
+        members = [Member(worker_id=i, rank=rank, weight=weights[rank]) for rank, i in enumerate(workers)]
+        self.group.agree(members, exchange=exchange, **changes)
+
+    def within(self, **changes: Any) -> None:
+        """Another plan for the same group."""
+        plan = self.group.plan
+        assert plan is not None
+        values = {"exchange": plan.exchange, "generation": plan.generation, "saves": plan.saves, **changes}
+        self.group.agree([*plan.members], **values)
+
+    def save_and_stop(self) -> CheckpointInfo:
+        self.within(goal=Goal.SAVE_AND_STOP)
+        self.rounds += 1
+        self.gate.close_at(self.rounds * BATCH)
+        self.group.await_all(lambda s: s.phase is Phase.SAVED, self.workers)
+        return self.stored()[-1]
+
+    def stored(self) -> list[CheckpointInfo]:
+        return list_checkpoints(open_storage(self.group.checkpoints))
+
+    def restore(self, info: CheckpointInfo, num_workers: int, exchange: Exchange) -> None:
+        self.rounds = info.round
+        self.gate.num_read = info.cursor
+        source, plan = CheckpointSource(info.path, info.step, info.cursor), self.group.plan
+        assert plan is not None
+        self.begin(num_workers, exchange, lineage=plan.lineage + 1, source=source)
+
+    def finish(self) -> None:
+        self.gate.open()
+        self.group.await_done(self.workers)
+
+    def lacks(self, info: CheckpointInfo, begin: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """How far a checkpoint is from the plain loop's when all is paid that was left out, by parameter."""
+        loaded = load_checkpoint(join(self.group.checkpoints, info.path))
+        expected = plain(info.round, begin)
+        return {
+            name: loaded.model[name] - LR * loaded.residual.get(name, torch.zeros(1)) - expected[name]
+            for name in SHAPES
+        }
+
+
+def assert_nothing_lost(job: Job) -> None:
+    for info in job.stored():
+        for name, difference in job.lacks(info).items():
+            assert difference.abs().max() < CLOSE, (info.path, info.reason, name)
+
+
+@pytest.fixture(autouse=True)
+def _three_buckets_and_two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+
+    def survey(world: World, labels: Sequence[str]) -> Topology:
+        return Topology(racks=tuple(2 * rank // world.size for rank in range(world.size)))
+
+    monkeypatch.setattr(round, "survey", survey)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_all_gradients_are_applied_or_still_owed(seed: int) -> None:
+    draw, job = random.Random(seed), Job(40)
+    with job.group as group:
+        job.begin(draw.randint(1, 3), TOPK)
+        for _ in range(7):
+            job.go_on(draw.randint(1, 2))
+            exchange = draw.choice(EXCHANGES)
+            match draw.choice(("leave", "leave", "come and go", "scheme", "save", "restore", "go back")):
+                case "leave":
+                    job.resize(draw.sample(job.workers, draw.randint(1, len(job.workers))), exchange)
+                case "come and go":
+                    staying = draw.sample(job.workers, draw.randint(1, min(3, len(job.workers))))
+                    members = [*staying, *group.start(1)]
+                    draw.shuffle(members)
+                    job.resize(members, exchange, saves=group.plan.saves + draw.randint(0, 1) if group.plan else 0)
+                case "scheme":
+                    job.within(exchange=exchange)
+                case "save":
+                    job.within(saves=group.plan.saves + 1 if group.plan else 1, cause=ASKED)
+                case "restore":
+                    job.restore(job.save_and_stop(), draw.randint(1, 3), exchange)
+                case "go back":
+                    job.save_and_stop()
+                    job.restore(draw.choice(job.stored()), draw.randint(1, 3), exchange)
+        job.finish()
+        assert job.stored()[-1].is_final
+        assert_nothing_lost(job)
+
+
+def test_the_wait_for_what_others_left_out_counts_as_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    total, clock, passed_s = Owed.total, time.perf_counter, [0.0]
+
+    def slow(owed: Owed) -> dict[str, torch.Tensor]:
+        passed_s[0] += 1000.0
+        return total(owed)
+
+    monkeypatch.setattr(Owed, "total", slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + passed_s[0])
+    job = Job(4, checkpoint={"every_steps": 3})
+    with job.group:
+        job.begin(1, TOPK)
+        job.go_on(3)
+        await_true(lambda: len(job.stored()) == 1, "the checkpoint")  # or the last might overtake it
+        job.finish()
+        assert [info.held_s > 1000.0 for info in job.stored()] == [True, False]
+
+
+def test_a_newcomer_knows_what_others_keep_before_its_first_round() -> None:
+    job = Job(8)
+    with job.group as group:
+        job.begin(2, TOPK)
+        job.go_on(2)
+        job.resize([*group.start(1), *job.workers], TOPK, saves=1, cause=ASKED)
+        job.finish()
+        assert [(info.round, info.reason) for info in job.stored()][:1] == [(3, "asked for")]
+        assert_nothing_lost(job)
+
+
+def test_saving_changes_nothing_of_a_training() -> None:
+    def trained(**spec: Any) -> dict[str, torch.Tensor]:
+        job = Job(10, **spec)
+        with job.group:
+            job.begin(2, TOPK)
+            job.finish()
+        return job.models[0].state_dict()
+
+    saved, unsaved = trained(checkpoint={"every_steps": 1}), trained(checkpoint={"every_steps": 100})
+    assert all(torch.equal(saved[name], unsaved[name]) for name in SHAPES)
+
+
+@pytest.mark.parametrize("exchange", [Exchange(), Exchange(scheme="bf16")], ids=lambda exchange: exchange.scheme)
+def test_where_nothing_is_kept_nothing_is_summed_or_written(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> object:
+        raise AssertionError("summed for nobody")
+
+    monkeypatch.setattr(owed, "grouped", refuse)
+    job = Job(8, checkpoint={"every_steps": 1})
+    with job.group as group:
+        job.begin(3, exchange)
+        job.go_on(2)
+        job.resize([*job.workers[1:], *group.start(1)], exchange)
+        job.go_on(2)
+        last = job.save_and_stop()
+        manifest = read_manifest(open_storage(group.checkpoints), last.path)
+        assert manifest is not None
+        assert manifest.residual == {}
+        text = (group.root / "checkpoints" / "manifests" / f"{last.path}.json").read_text()
+        assert "residual" not in text
+        job.restore(last, 2, exchange)
+        job.finish()
+
+
+class Breaking:
+    """The group of this worker breaks in the second bucket of what it brings; what it kept then is noted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+        self.worker_id, self.kept = "", dict[str, torch.Tensor]()
+        unbroken = getattr(Owed, method)
+
+        def call(owed: Owed, *arguments: Any) -> Any:
+            if owed._mailbox.worker_id == self.worker_id:
+                self.worker_id = ""
+                self._break(owed)
+            return unbroken(owed, *arguments)
+
+        monkeypatch.setattr(Owed, method, call)
+
+    def _break(self, owed: Owed) -> None:
+        residual, world = owed._state.residual, owed._world
+        self.kept = {name: part for name in SHAPES if (part := residual.part(name)) is not None}
+        method = "all_gather" if world.size == 2 else "all_to_all"
+        unbroken, begun = getattr(world, method), list[torch.Tensor]()
+
+        def once(output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
+            if begun:
+                world.destroy()
+            begun.append(tensor)
+            transfer: Transfer = unbroken(output, tensor)
+            return transfer
+
+        setattr(world, method, once)  # of this world alone
+
+
+@pytest.mark.parametrize("leaver", [0, 2])
+def test_where_the_hand_over_breaks_only_what_was_to_be_handed_over_is_lost(
+    leaver: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, job = Breaking(monkeypatch, "hand_over"), Job(14)
+    with job.group as group:
+        job.begin(3, TOPK)
+        job.go_on(4)
+        everybody = job.workers
+        broken.worker_id = everybody[leaver]
+        job.resize([worker_id for worker_id in everybody if worker_id != everybody[leaver]], TOPK)
+        job.gate.open()
+        group.await_all(lambda s: s.phase is Phase.STOPPED, [everybody[leaver]])
+        group.halt(everybody)
+        group.train(everybody, exchange=TOPK)  # the one that should have left too: it must not pay once more
+        group.await_done(everybody)
+        [final] = job.stored()
+        assert broken.kept.keys() == SHAPES.keys()
+        for name, difference in job.lacks(final).items():
+            torch.testing.assert_close(difference, LR * broken.kept[name], atol=CLOSE, rtol=0.0)
+
+
+def test_where_a_group_breaks_over_a_checkpoint_it_is_saved_all_the_same_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, job = Breaking(monkeypatch, "total"), Job(12, checkpoint={"every_steps": 5})
+    with job.group as group:
+        job.begin(2, TOPK)
+        broken.worker_id = job.workers[1]
+        job.gate.open()
+        group.await_break(job.workers)
+        await_true(lambda: [info.round for info in job.stored()] == [5], "the checkpoint")
+        group.train(job.workers, exchange=TOPK)
+        group.await_done(job.workers)
+        first, *others = job.stored()
+        for name, difference in job.lacks(first).items():
+            torch.testing.assert_close(difference, LR * broken.kept[name], atol=CLOSE, rtol=0.0)
+        for info in others:
+            assert max(difference.abs().max() for difference in job.lacks(info).values()) < CLOSE
+
+
+def test_who_takes_over_the_state_of_another_job_takes_its_debts_and_forgets_its_own() -> None:
+    giver, taker = Job(8), Job(12)
+    with giver.group as donor, taker.group:
+        giver.begin(2, TOPK)
+        giver.go_on(3)
+        asked = giver.save_and_stop()
+        taker.begin(2, TOPK)
+        taker.go_on(6)
+        state = Donor(job_id="other", path=asked.path, cursor=asked.cursor, url=donor.checkpoints)
+        taker.resize(taker.workers, TOPK, source=state, lineage=2)
+        taker.finish()
+        assert [info.round for info in taker.stored()] == [4, 12]
+        assert_nothing_lost(taker)
+
+
+@pytest.mark.parametrize("what", ["all", "weights"])
+def test_a_job_that_begins_with_another_ones_weights_alone_begins_without_debts(what: str) -> None:
+    giver = Job(8)
+    with giver.group as donor:
+        giver.begin(2, TOPK)
+        giver.go_on(3)
+        saved = giver.save_and_stop()
+        place = join(donor.checkpoints, saved.path)
+        taker = Job(9, init_from={"job": "job_other", "step": saved.step, "state": what})
+        with taker.group as group:
+            group.init_from = place
+            taker.begin(2, TOPK)
+            taker.finish()
+            [final] = taker.stored()
+            lacks = taker.lacks(final, load_weights(place) if what == "weights" else None)
+    assert max(difference.abs().max() for difference in lacks.values()) < CLOSE
+
+
+def test_where_parameters_are_frozen_and_buckets_are_others_the_rest_is_kept() -> None:
+    num_calls = dict[int, int]()
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        num_calls[id(model)] = num_calls.get(id(model), 0) + 1
+        if num_calls[id(model)] == 5:
+            model.get_parameter("square").requires_grad_(False)
+            model.get_buffer("noted").add_(1.0)
+        return mean(model, batch)
+
+    job = Job(8, loss)
+    with job.group:
+        job.begin(2, TOPK)
+        job.finish()
+        [final] = job.stored()
+        lacks = job.lacks(final)
+    assert lacks["square"].abs().max() > CLOSE  # what is frozen is not to change
+    assert max(lacks[name].abs().max() for name in ("wide", "flat")) < CLOSE
