@@ -53,4 +53,6 @@ def _doubt(dispute: Mapping[str, Any], node_id: str, names: Mapping[str, str]) -
     said, seen = (
         ("the same rack as", "between racks") if dispute["is_one_label"] else ("another rack than", "inside one")
     )
-    return f"By label it is in {said} node {names.get(other, other[:8])}, but their link ({link}) is one {seen}."
+    name = names.get(other, other[:8])
+    node = f"node {name}" if name else "a node that is gone"
+    return f"By label it is in {said} {node}, but their link ({link}) is one {seen}."

@@ -135,7 +135,7 @@ def _usual(values: Mapping[tuple[int, int], float], pairs: Sequence[tuple[int, i
 def _disputed(racks: Sequence[int], labels: Sequence[str]) -> list[tuple[int, int]]:
     """Of each two labels in two racks the first pair; links that are all alike say nothing against any label."""
     found: dict[frozenset[tuple[str, int]], tuple[int, int]] = {}
-    if labels and max(racks) > 0:
+    if labels and 0 < max(racks) < len(racks) - 1:
         for a, b in combinations(range(len(racks)), 2):
             if (labels[a] == labels[b]) != (racks[a] == racks[b]):
                 found.setdefault(frozenset(((labels[a], racks[a]), (labels[b], racks[b]))), (a, b))

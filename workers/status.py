@@ -98,7 +98,7 @@ class RoundRecord:
     contract (``loss``, ``step_s``, ``eval.accuracy``, ``user.NAME``, ...).
     ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated. ``is_trial``: on some
     rank a micro-batch or a way to read was on trial, so that its seconds tell little of the rounds to come.
-    ``num_passes`` are the forward passes of the rank that tells, 0 where it does not.
+    ``num_steps`` are its optimizer steps, ``num_passes`` forward passes of the rank that tells, 0 where it does not.
     """
 
     lineage: int
@@ -112,6 +112,7 @@ class RoundRecord:
     is_skipped: bool = False
     is_trial: bool = False
     num_passes: int = 0
+    num_steps: int = 1
 
     @property
     def key(self) -> tuple[int, int]:

@@ -23,9 +23,12 @@ def step_s(workers: int, batch: int) -> float:
 
 
 class TrainedJob:
-    """A job of one batch whose steps take ``step_s``, told by rank 0."""
+    """A job of one batch whose steps take ``step_s``, told by rank 0, so many in turns in a round."""
 
-    def __init__(self, num_workers: int, high: int = 4, **batch: object) -> None:
+    def __init__(
+        self, num_workers: int, high: int = 4, steps_of_rounds: tuple[int, ...] = (1,), **batch: object
+    ) -> None:
+        self._steps_of_rounds = steps_of_rounds
         self.desk = Desk(high=high, batch={"global_size": BATCH, **batch}, steps=20_000)
         self.ids = self.desk.started(num_workers)
         self.round, self.cursor = 5, 5 * BATCH
@@ -38,13 +41,14 @@ class TrainedJob:
 
     def _step(self, plan: Plan) -> None:
         batch, workers = plan.global_batch, plan.num_members
-        self.round, self.cursor = self.round + 1, self.cursor + batch
+        num_steps = self._steps_of_rounds[self.round % len(self._steps_of_rounds)]
+        self.round, self.cursor = self.round + 1, self.cursor + num_steps * batch
         took_s = step_s(workers, batch) * self._rng.gauss(1.0, 0.02)
         values = {
-            "step_s": took_s,
-            "compute_s": 2e-3 + 2e-4 * batch / workers,
+            "step_s": num_steps * took_s,
+            "compute_s": num_steps * (2e-3 + 2e-4 * batch / workers),
             "workers": float(workers),
-            "global_batch": float(batch),
+            "global_batch": float(num_steps * batch),
             "micro_batch": batch / workers,
         }
         record = RoundRecord(
@@ -53,10 +57,11 @@ class TrainedJob:
             generation=plan.generation,
             plan_id=plan.id,
             cursor=self.cursor,
-            samples=batch,
+            samples=num_steps * batch,
             time=float(self.round),
             values=values,
-            num_passes=1,
+            num_passes=num_steps,
+            num_steps=num_steps,
         )
         for worker_id in self.ids:
             self.desk.say(
@@ -91,6 +96,17 @@ def test_a_job_with_a_fixed_batch_tells_every_size_in_its_range_and_which_it_nev
     assert told[4].error > told[3].error > 2 * here.error
     truth = BATCH / step_s(4, BATCH)
     assert abs(math.log(told[4].samples_per_s / truth)) < 2 * told[4].error
+
+
+def test_rounds_of_several_steps_are_foreseen_and_sized_by_their_steps() -> None:
+    job = TrainedJob(2, steps_of_rounds=(25, 15))
+    here = by_size(job.train(30))[2]
+    assert here.measured == pytest.approx(BATCH / step_s(2, BATCH), rel=0.03)
+    assert here.samples_per_s == pytest.approx(here.measured, rel=0.1)
+    layout = job.desk.state.adapting.layout
+    assert layout is not None
+    assert (layout.global_batch, layout.num_passes) == (BATCH, 1)
+    assert len(job.desk.state.sizing.memory[2].samples_per_s) > 10
 
 
 def test_batches_are_foreseen_as_far_as_goodput_may_go() -> None:

@@ -50,6 +50,10 @@ def test_all_ranks_hold_the_same_speed_of_every_link(size: int) -> None:
         assert first[a][b] == first[b][a] > 0.0
 
 
+def test_one_rank_alone_is_in_one_rack_whatever_its_label() -> None:
+    assert by_each(1, lambda world: links.survey(world, ("a",))) == [Topology(racks=(0,))]
+
+
 def test_all_ranks_give_up_together_where_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "BUDGET_S", 0.0)
     assert by_each(3, links.measure) == [None] * 3

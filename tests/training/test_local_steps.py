@@ -51,7 +51,7 @@ class Job:
 
         script.task = task
         spec = {"batch": {"global_size": BATCH, "micro_size": 3}, "optimizer": {"lr": LR, "clip_norm": CLIP}, **spec}
-        self.group = Group(script, samples=STEPS * BATCH, **spec)
+        self.group = Group(script, **{"samples": STEPS * BATCH, **spec})
 
 
 def plain(
@@ -202,6 +202,48 @@ def test_a_checkpoint_has_the_outer_momentum() -> None:
         group.await_done(later)
     assert reference.distance(job.models[0], mlp(torch.float64)) > 0.1
     assert reference.distance(job.models[0], job.models[1]) == 0.0
+
+
+@pytest.mark.parametrize("fails_at", [0, 7])
+def test_memory_that_runs_out_in_a_later_step_takes_no_buffer_back_for_good(fails_at: int) -> None:
+    num_calls, models = [0], list[nn.Module]()
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        num_calls[0] += 1
+        if num_calls[0] == fails_at:
+            raise MemoryError
+        model.get_buffer("seen").add_(float(len(batch[0])))
+        return mse(model, batch)
+
+    job = Job(loss, batch={"global_size": BATCH, "micro_size": "auto"})
+    make = job.group.script.task
+    assert make is not None
+
+    def task() -> TrainingTask:
+        made = make()
+        made.model.register_buffer("seen", torch.zeros(1))
+        models.append(made.model)
+        return made
+
+    job.group.script.task = task
+    with job.group as group:
+        workers = group.start(1)
+        group.train(workers, exchange=local())
+        if fails_at:
+            statuses = group.await_all(lambda s: s.phase is Phase.STOPPED, workers)
+            assert statuses[workers[0]].stop.cause is StopCause.MEMORY  # type: ignore[union-attr]  # it has stopped
+            group.train(workers, exchange=local())
+        group.await_done(workers)
+    assert models[0].get_buffer("seen").item() == STEPS * BATCH
+
+
+def test_a_short_batch_by_length_is_dealt_to_a_rank_whose_part_is_none() -> None:
+    job = Job(length=lambda sample: 1 + int(abs(float(sample[0][1])) * 60), samples=29 * BATCH + 2)
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, (3.0, 1.0)), exchange=local())
+        group.await_done(workers)
+    assert_alike(job.models)
 
 
 def test_no_two_steps_of_a_round_draw_the_same_numbers() -> None:

@@ -21,9 +21,10 @@ from workers.status import Phase
 from workers.storage_urls import join, open_storage
 from workers.training import owed, round
 from workers.training.exchange import buckets
-from workers.training.loading import load_weights
+from workers.training.loading import load_checkpoint, load_weights
 from workers.training.owed import Owed
-from workers.training.world import Transfer, World
+from workers.training.trainer import Trainer
+from workers.training.world import Transfer, World, WorldError
 
 CLOSE = 5e-3  # of sums of about 1 that were handed over a few times, rounded to a 254th of their block's largest
 TOPK = Exchange(scheme="topk", options=(("fraction", 0.02), ("quantise", "int8")))
@@ -35,6 +36,13 @@ EXCHANGES = (
     Exchange(scheme="int8"),
     Exchange(scheme="none", options=(("across", "int4"),)),
     Exchange(),
+)
+ALONE, ALONE_ROUGHLY = (
+    Exchange(
+        scheme="local_steps",
+        options=(("outer_lr", 1.0), ("outer_momentum", 0.0), ("quantise", quantise), ("steps", 1)),
+    )
+    for quantise in ("none", "int4")
 )
 ASKED = Cause(kind=TimelineKind.CHECKPOINT, actor="user", reason="asked for")
 
@@ -155,7 +163,7 @@ class Breaking:
     """The group of this worker breaks in the second bucket of what it brings; what it kept then is noted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-        self.worker_id, self.kept = "", dict[str, torch.Tensor]()
+        self.worker_id, self.kept, self.has_broken = "", dict[str, torch.Tensor](), False
         unbroken = getattr(Owed, method)
 
         def call(owed: Owed, *arguments: Any) -> Any:
@@ -174,6 +182,7 @@ class Breaking:
 
         def once(output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
             if begun:
+                self.has_broken = True
                 world.destroy()
             begun.append(tensor)
             transfer: Transfer = unbroken(output, tensor)
@@ -199,6 +208,7 @@ def test_where_the_hand_over_breaks_only_what_was_to_be_handed_over_is_lost(
         group.train(everybody, exchange=TOPK)  # the one that should have left too: it must not pay once more
         group.await_done(everybody)
         [final] = job.stored()
+        assert broken.has_broken
         assert broken.kept.keys() == SHAPES.keys()
         for name, difference in job.lacks(final).items():
             torch.testing.assert_close(difference, LR * broken.kept[name], atol=CLOSE, rtol=0.0)
@@ -274,3 +284,47 @@ def test_where_parameters_are_frozen_and_buckets_are_others_the_rest_is_kept() -
         lacks = job.lacks(final)
     assert lacks["square"].abs().max() > CLOSE  # what is frozen is not to change
     assert max(lacks[name].abs().max() for name in ("wide", "flat")) < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(TOPK, ALONE), (ALONE_ROUGHLY, TOPK)], ids=["to changes", "to gradients"]
+)
+def test_what_was_left_out_of_changes_is_not_added_to_gradients_nor_the_other_way_round(
+    before: Exchange, after: Exchange
+) -> None:
+    job = Job(10)
+    with job.group:
+        job.begin(2, before)
+        job.go_on(4)
+        saved = job.save_and_stop()
+        dropped = load_checkpoint(join(job.group.checkpoints, saved.path)).residual
+        begun = job.lacks(saved)
+        job.restore(saved, 2, after)
+        job.finish()
+        lacks = job.lacks(job.stored()[-1])
+    assert dropped.keys() == SHAPES.keys()
+    for name, values in dropped.items():
+        torch.testing.assert_close(lacks[name], begun[name] + LR * values, atol=CLOSE, rtol=0.0)
+
+
+def test_a_wish_that_one_member_has_not_met_is_met_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken, calls = Trainer._save, list[str]()
+
+    def save(trainer: Trainer, *arguments: Any, **more: Any) -> None:
+        calls.append(trainer._mailbox.worker_id)
+        if len(calls) == 1:
+            raise WorldError("broken once all was summed")
+        unbroken(trainer, *arguments, **more)
+
+    monkeypatch.setattr(Trainer, "_save", save)
+    job = Job(10)
+    with job.group as group:
+        job.begin(2, TOPK)
+        job.go_on(3)
+        job.within(saves=1, cause=ASKED)
+        job.gate.open()
+        group.await_break(job.workers)
+        group.train(job.workers, exchange=TOPK, saves=1, cause=ASKED)
+        job.finish()
+        assert next(info.reason for info in job.stored()) == ASKED.reason
+        assert_nothing_lost(job)

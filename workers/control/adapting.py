@@ -96,8 +96,8 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     noise = values.get("noise_scale")
     if noise is not None and noise > 0:
         known = replace(known, noise_scale=noise)
-    layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0)
-    place = (record.generation, int(values.get("global_batch", 0)))
+    layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0) / record.num_steps
+    place = (record.generation, int(values.get("global_batch", 0)) // record.num_steps)
     if place != known.place:
         known = replace(known, place=place, samples_per_s=(), num_seen=0, reviewed=0)
     known = replace(known, num_seen=known.num_seen + 1)
@@ -106,20 +106,21 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     if known.layout is not None and known.layout.num_workers != layout.num_workers:
         known = replace(known, refused={})
     known = replace(known, layout=layout)
-    pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes
+    pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes / record.num_steps
     times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]
-    speeds = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
+    speeds = (*known.samples_per_s, record.samples / record.num_steps / step_s)[-MAX_STEPS:]
     others = {other: steps for other, steps in known.memory.items() if other != layout}
     return replace(known, memory={**others, layout: Steps(times_s=times_s)}, samples_per_s=speeds)
 
 
 def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
-    """None for a batch that came short."""
+    """None for a batch that came short; of a round of several steps one of them."""
     values = record.values
-    workers, batch, micro = (int(values.get(key, 0)) for key in ("workers", "global_batch", "micro_batch"))
+    workers, micro = int(values.get("workers", 0)), int(values.get("micro_batch", 0))
+    batch = int(values.get("global_batch", 0)) // record.num_steps
     if workers < 1 or batch < workers or micro < 1:
         return None
-    passes = record.num_passes or max(1, round(batch / workers / micro))
+    passes = record.num_passes // record.num_steps or max(1, round(batch / workers / micro))
     return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
 
 

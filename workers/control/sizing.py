@@ -87,7 +87,7 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
     size, step_s = int(record.values.get("workers", 0)), record.values.get("step_s", 0.0)
     if size < 1 or step_s <= 0.0:
         return sizing
-    if sizing.last is not None and sizing.last.values.get("global_batch") != record.values.get("global_batch"):
+    if sizing.last is not None and _batch(sizing.last) != _batch(record):
         sizing = replace(sizing, memory={})  # speeds at another batch tell nothing of this one
     last, known = sizing.last, sizing.memory.get(size, Memory())
     sizing = replace(sizing, last=record)
@@ -101,6 +101,11 @@ def _observe(sizing: Sizing, record: RoundRecord, plan: Plan | None, now_s: floa
         return sizing
     steps = (*known.samples_per_s, record.samples / step_s)[-MAX_STEPS:]
     return replace(sizing, memory={**sizing.memory, size: replace(known, samples_per_s=steps, heard_s=now_s)})
+
+
+def _batch(record: RoundRecord) -> float:
+    """Samples of a step."""
+    return record.values.get("global_batch", 0.0) / record.num_steps
 
 
 def _is_shared_anew(last: RoundRecord, record: RoundRecord, plan: Plan | None) -> bool:

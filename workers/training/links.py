@@ -26,6 +26,8 @@ def survey(world: World, labels: Sequence[str]) -> Topology:
     ``labels`` are the ranks' own, empty for none. They hold where measuring took too long, and of two ranks, whose
     one link there is nothing to compare with. Raises WorldError.
     """
+    if world.size == 1:
+        return Topology(racks=(0,))
     known = complete(labels)
     if world.size < LEAST_COMPARED and known:
         return unmeasured(world.size, known)

@@ -13,7 +13,7 @@ from workers.storage import Storage
 from workers.storage_urls import open_storage
 from workers.training.numbers import tensor_of
 from workers.training.pieces import with_tensors
-from workers.training.state import LoadedState
+from workers.training.state import OUTER, LoadedState
 
 _NUM_NAMED = 3
 
@@ -27,11 +27,14 @@ def load_checkpoint(place: str) -> LoadedState:
     held = _Held(storage, manifest.entries, place)
     skeleton = torch.load(io.BytesIO(held.tensor(manifest.skeleton).numpy().tobytes()), weights_only=True)
     state: dict[Path, torch.Tensor] = {path: held.tensor(entry) for path, entry in manifest.state.items()}
+    optimizer = with_tensors(skeleton["optimizer"], (), state)
     return LoadedState(
         model={name: held.tensor(entry) for name, entry in manifest.weights.items()},
-        optimizer=with_tensors(skeleton["optimizer"], (), state),
+        outer=optimizer.pop(OUTER, {}),
+        optimizer=optimizer,
         scaler=skeleton["scaler"],
         noise=skeleton.get("noise"),  # older checkpoints have none
+        is_of_changes=manifest.plan.get("exchange", {}).get("scheme") == "local_steps",
         residual={name: held.tensor(entry) for name, entry in manifest.residual.items()},
         round=skeleton["round"],
         cursor=skeleton["cursor"],

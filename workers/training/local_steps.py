@@ -39,8 +39,8 @@ class LocalSteps:
 
     @property
     def num_steps(self) -> int:
-        """Steps of the round that this rank has begun."""
-        return len(self._parts)
+        """Steps of the round, the same on all ranks."""
+        return -(-self.size // self.plan.global_batch)
 
     @property
     def micro(self) -> int:

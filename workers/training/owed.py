@@ -71,11 +71,11 @@ class Owed:
             return total
         self._mailbox.set_phase(Phase.EXCHANGE)
         named = [*state.trained.items()]
-        scheme = Compressed(Int8(), Residual())
-        for number, indexes in enumerate(grouped([parameter for _, parameter in named])):
+        for indexes in grouped([parameter for _, parameter in named]):
+            scheme = Compressed(Int8(), Residual())  # of this bucket alone, as it holds memory for what it sends
             shapes = {named[i][0]: named[i][1].shape for i in indexes}
             flat = torch.cat([self._part(name, shape, gives=gives).view(-1) for name, shape in shapes.items()])
-            if (under_way := scheme.start(number, flat, flat.numel(), world)) is not None:
+            if (under_way := scheme.start(0, flat, flat.numel(), world)) is not None:
                 under_way.wait()
             if world.rank == taker:
                 split = torch.split(flat, [shape.numel() for shape in shapes.values()])

@@ -57,7 +57,7 @@ class Part:
     ) -> None:
         self._setup, self._state, self._mailbox, self._exchange = setup, setup.state, mailbox, exchange
         self.plan = plan
-        self.offset, self._is_alone = offset, is_alone
+        self.offset, self.is_alone = offset, is_alone
         self._cursor = setup.state.cursor + offset
         self.size = batch_size(setup, plan, self._cursor)
         self._rank = rank
@@ -67,7 +67,8 @@ class Part:
         pass_size = setup.micro.begin(self._num_in_order)
         self.is_fixed = isinstance(setup.spec.batch.micro_size, int)
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
-        self.expected_weight = (self._num_own if is_alone else self.size) * setup.state.units_per_sample
+        # By length a sample may be dealt to a rank whose part of a small batch has none.
+        self.expected_weight = max(1, self._num_own if is_alone else self.size) * setup.state.units_per_sample
         self._is_on_trial = setup.micro.is_trying
         self.is_way_on_trial = False  # ways to read
         self._draw: Draw | None = None
@@ -235,7 +236,7 @@ class Part:
             with setup.precision.computing():
                 loss, values = checked_loss(setup.task.loss(state.model, batch))
             self.sums.add(loss, weight, values)
-            if is_last and not self._is_alone:
+            if is_last and not self.is_alone:
                 self._exchange.arm(self.fill)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
             factor = weight / self.expected_weight * self.gradient_scale
@@ -263,13 +264,16 @@ class Part:
 
     def _back_off(self, error: Exception) -> None:
         has_launched, draw, tried = self._exchange.has_launched, self._draw, self._tried
+        # What earlier steps of the round wrote to buffers would be taken back with what this one did.
+        is_bound = self.is_alone and self.offset > 0 and bool(self._state.buffers.names)
         if draw is None:  # a sample was read for its length, one alone
             raise too_big(self._setup, error, 1) from error
         self.has_backed_off = True
         back_off(self._setup, self._mailbox, error, tried, draw.unit)
-        if has_launched:
+        if has_launched or is_bound:
+            since = "after gradients had left" if has_launched else "in a later step of the round"
             raise MemoryInExchangeError(
-                f"memory ran out at {tried} {draw.unit} a forward pass, after gradients had left; "
+                f"memory ran out at {tried} {draw.unit} a forward pass, {since}; "
                 f"the round is tried again with {tried // 2}"
             ) from error
 

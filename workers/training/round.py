@@ -271,6 +271,7 @@ class Rounds:
             is_skipped=not outcome.is_finite,
             is_trial=sums.is_trial,
             num_passes=part.num_passes,
+            num_steps=part.num_steps,
         )
 
     def _values(

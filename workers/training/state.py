@@ -20,13 +20,16 @@ from workers.training.outer import Outer
 from workers.training.precision.scaler import LossScaler
 from workers.training.staging import Form, Place, Staging, forms
 
+OUTER = "concertina.outer"
+"""Beside an optimizer's own keys in a snapshot: the momentum of who steps for all, by parameter."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
     """A copy of everything that one commit left, on the CPU, in the memory of a ``Staging``.
 
     ``model`` is the model's ``state_dict`` (tensors only; tied parameters may share a copy), ``optimizer``
-    the optimizer's ``state_dict``, with ``outer`` where an outer optimizer has momentum, ``scaler`` the loss scaler's
+    the optimizer's ``state_dict``, with ``OUTER`` where an outer optimizer has momentum, ``scaler`` the loss scaler's
     or None, ``noise`` the gradient noise's or None. ``residual`` is what all ranks together left out of gradients, by
     parameter in units of the mean gradient. ``round`` counts commits, ``cursor`` the samples drawn. ``frozen`` are
     names in ``model`` that training is not expected to change.
@@ -44,7 +47,11 @@ class StateSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedState:
-    """A checkpoint read back, on the CPU; the fields mean what they mean in ``StateSnapshot``."""
+    """A checkpoint read back, on the CPU; the fields mean what they mean in ``StateSnapshot``.
+
+    ``outer`` is the outer optimizer's momentum, by parameter. ``is_of_changes``: what was left out (``residual``) was
+    left out of what local steps changed, not of gradients.
+    """
 
     model: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
@@ -53,6 +60,8 @@ class LoadedState:
     cursor: int
     noise: dict[str, float] | None = None
     residual: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    outer: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    is_of_changes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +189,7 @@ class TrainingState:
         return forms(self._content(owed))
 
     def _content(self, left_out: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        outer = {_OUTER: momentum} if (momentum := self.outer.momentum()) else {}
+        outer = {OUTER: momentum} if (momentum := self.outer.momentum()) else {}
         optimizer = {**self.optimizer.state_dict(), **outer}
         return {"model": self.model.state_dict(), "optimizer": optimizer, "residual": left_out}
 
@@ -198,7 +207,7 @@ class TrainingState:
         self._load_scaler(loaded.scaler)
         self.noise.load(loaded.noise)
         self._load_residual(loaded.residual)
-        self.outer.load(loaded.optimizer.get(_OUTER, {}))
+        self.outer.load(loaded.outer)
         self.round, self.cursor = loaded.round, loaded.cursor
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -271,7 +280,6 @@ class TrainingState:
 
 
 _UPDATING = b" updating"
-_OUTER = "outer"  # beside an optimizer's own keys: the momentum of who steps for all
 _POSITION = (
     "lineage",
     "round",

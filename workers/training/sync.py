@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from workers.errors import CheckpointError, DonorError, JobError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
@@ -36,13 +37,9 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     state = setup.state
     may_keep = world.size > 1 and state.lineage == plan.lineage
     seen = replicas.look(state, world) if may_keep else _NOTHING_SEEN
-    keeps = not state.residual.is_empty
-    rows = world.gather([*_standing(state), int(state.is_eval_due), fingerprint(setup), int(keeps), *seen])
-    if any(row[4] != rows[0][4] for row in rows):
-        raise UserCodeError(
-            "workers built different tasks from the same config: their parameters, their number of samples or "
-            "their optimizers differ; let the entrypoint depend on nothing but its config"
-        )
+    told = [int(state.is_eval_due), fingerprint(setup), int(not state.residual.is_empty), state.num_asked]
+    rows = world.gather([*_standing(state), *told, *seen])
+    _check_tasks(rows)
     source = _source_rank(plan, rows)
     begins = not isinstance(plan.source, MemberSource) and any(row[0] != plan.lineage for row in rows)
     if begins and world.rank == source:
@@ -54,14 +51,24 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
         replicas.compare(state, world, plan, alike)
     came: Untold | None = None
     if begins or any(row[:3] != origin[:3] for row in rows):
-        came = _take(state, world, source, untold, is_mine=not begins and rows[world.rank][:3] == origin[:3])
+        came = _take(state, world, source, untold, is_mine=not begins and rows[world.rank][:2] == origin[:2])
         state.is_eval_due |= any(row[3] for row in rows if row[:2] == origin[:2])
     else:
         state.is_eval_due = any(row[3] for row in rows)
     if not begins:
-        state.residual.is_owed = any(row[5] for row in rows if row[:3] == origin[:3])
+        holders = [row for row in rows if row[:2] == origin[:2]]
+        state.residual.is_owed = any(row[5] for row in holders)
+        state.num_asked = min(row[6] for row in holders)  # one may have left before a checkpoint that others saved
     state.generation = plan.generation
     return came
+
+
+def _check_tasks(rows: list[list[int]]) -> None:
+    if any(row[4] != rows[0][4] for row in rows):
+        raise UserCodeError(
+            "workers built different tasks from the same config: their parameters, their number of samples or "
+            "their optimizers differ; let the entrypoint depend on nothing but its config"
+        )
 
 
 def fingerprint(setup: Setup) -> int:
@@ -118,35 +125,38 @@ def _begin(setup: Setup, plan: Plan) -> None:
     """Make the first state of a lineage."""
     state, storage = setup.state, setup.assignment.storage
     if isinstance(plan.source, CheckpointSource):
-        _restore(state, join(storage.checkpoints, plan.source.path))
+        _restore(state, join(storage.checkpoints, plan.source.path), plan)
     elif isinstance(plan.source, Donor):
-        _take_over(state, plan.source)
+        _take_over(state, plan.source, plan)
     elif state.round > 0 and state.lineage is not None:
         raise JobError(f"plan {plan.id} starts afresh, but its first worker has trained; start another worker")
     elif setup.spec.init_from is not None:
-        _initialise(state, setup.spec.init_from, storage.init_from)
+        _initialise(state, setup.spec.init_from, storage.init_from, plan)
     state.lineage = plan.lineage
     state.num_redraws = state.num_skipped = 0
     state.num_asked, state.stands_at = plan.saves, None
     state.is_eval_due = setup.evaluation is not None and state.cursor >= setup.total_samples
 
 
-def _take_over(state: TrainingState, donor: Donor) -> None:
+def _take_over(state: TrainingState, donor: Donor, plan: Plan) -> None:
     """Raises DonorError, with the state as it was."""
     try:
-        _restore(state, join(donor.url, donor.path))
+        _restore(state, join(donor.url, donor.path), plan)
     except CheckpointError as error:
         raise DonorError(f"the state of job {donor.job_id} cannot be taken over: {error.message}") from error
     state.metric = None
 
 
-def _restore(state: TrainingState, place: str) -> None:
+def _restore(state: TrainingState, place: str, plan: Plan) -> None:
+    """What was left out of changes of parameters is dropped where gradients travel, and the other way round."""
     loaded = loading.load_checkpoint(place)
     loading.check_fits(state.model.state_dict(), loaded.model, place)
+    if loaded.is_of_changes != (plan.exchange.scheme == "local_steps"):
+        loaded = replace(loaded, residual={}, outer={})
     state.restore(loaded)
 
 
-def _initialise(state: TrainingState, wish: InitFrom, place: str | None) -> None:
+def _initialise(state: TrainingState, wish: InitFrom, place: str | None, plan: Plan) -> None:
     """Apply the job's ``init_from``; ``place`` is None where the service did not find it (any more).
 
     Raises UserCodeError: a job that begins without the weights that it was to begin with is no success.
@@ -158,7 +168,7 @@ def _initialise(state: TrainingState, wish: InitFrom, place: str | None) -> None
         )
     try:
         if wish.state == "all":
-            _restore(state, place)
+            _restore(state, place, plan)
             return
         weights = loading.load_weights(place)
         loading.check_fits(state.model.state_dict(), weights, place)

@@ -165,11 +165,12 @@ class Trainer:
             if state.cursor >= self._setup.total_samples:
                 owed.bring_together()
                 return None
-            if self._is_asked_for(plan):
+            if state.num_asked < plan.saves:  # the first state under a plan that wants it to be saved
                 self._due = plan.cause.reason
             if self._due is not None:
                 replicas.check()
                 self._save_together(world, plan, owed, self._due)
+                state.num_asked = plan.saves
             if plan.until is not None and state.stands_at == plan.until:
                 self._stand(world)
                 continue
@@ -207,11 +208,6 @@ class Trainer:
             self._writer.prepare(state.forms())
         if setup.has_crossed(before, after, spec.checkpoint.every_steps):
             self._due = interval(spec.checkpoint.every_steps)
-
-    def _is_asked_for(self, plan: Plan) -> bool:
-        """Whether this state is the one that a plan wants to be saved: the first under it."""
-        has_met, self._state.num_asked = self._state.num_asked >= plan.saves, plan.saves
-        return not has_met
 
     def _evaluate(self, world: World, plan: Plan) -> None:
         values = {f"eval.{name}": value for name, value in evaluate(self._setup, self._mailbox, world, plan).items()}

@@ -28,7 +28,7 @@ from workers.training.traffic import Traffic, traffic_of
 
 COME_TOGETHER_S = 3600.0  # newcomers wait for a boundary that the others agree on; the controller is the clock
 CONNECT_S = 15.0  # once all have published their addresses
-COLLECTIVE_S = 1800.0  # the controller is the clock: it aborts a group that is stuck
+COLLECTIVE_S = 7 * 86_400.0  # the controller is the clock: it aborts a group that is stuck
 FAREWELL_S = 2.0
 WAIT_SLICE_S = 0.05
 
