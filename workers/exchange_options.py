@@ -30,15 +30,29 @@ SMALL_GRADIENT = 2**18
 LEVELS = ("none across none", "bf16 across bf16", "bf16 across int8", "bf16 across int4")
 """What gradients may travel as over racks where nobody asked for more, that which loses least first."""
 
+BUCKET_MIB = 25
+"""Gradients leave for other ranks when so many mebibytes of them are ready, where nobody asks for another size."""
 
-class TopkOptions(SpecPart):
+SMALLER_BUCKETS_MIB = (4, 1)
+"""What else may be chosen: they leave sooner, and a link that is quick to begin carries more of them unseen."""
+
+_ACROSS, _IN_BUCKETS, _MIB = " across ", " in buckets of ", " MiB"
+
+
+class BucketOptions(SpecPart):
+    """``bucket_mib`` is how many mebibytes of gradients leave together, at least; parameters are not divided."""
+
+    bucket_mib: Annotated[int, Field(ge=1, le=1024), WHOLE] | None = None
+
+
+class TopkOptions(BucketOptions):
     """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values."""
 
     fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     quantise: Literal["none", "int8"] = "int8"
 
 
-class PowerSgdOptions(SpecPart):
+class PowerSgdOptions(BucketOptions):
     """``rank`` is that of the two factors which stand for a matrix."""
 
     rank: Annotated[int, Field(ge=1, le=64), WHOLE] = 4
@@ -57,7 +71,7 @@ class LocalStepsOptions(SpecPart):
     quantise: Literal["none", "bf16", "int8", "int4"] = "int4"
 
 
-class RackOptions(SpecPart):
+class RackOptions(BucketOptions):
     """``across`` is the format of what goes from rack to rack, where racks are to be found; the scheme is that inside.
 
     Racks are found by measuring when a group begins; of one level only that level's format is used.
@@ -70,6 +84,7 @@ _MODELS: Mapping[str, type[SpecPart]] = {
     "topk": TopkOptions,
     "powersgd": PowerSgdOptions,
     "local_steps": LocalStepsOptions,
+    "two_four": BucketOptions,
     **dict.fromkeys(("none", "bf16", "fp16", "int8", "int4"), RackOptions),
 }
 
@@ -88,16 +103,39 @@ def across_of(options: Options) -> str | None:
     return across if isinstance(across, str) else None
 
 
+def bucket_mib_of(options: Options) -> int:
+    """How many mebibytes of gradients leave together."""
+    return int(dict(options).get("bucket_mib", BUCKET_MIB))
+
+
 def name_of(scheme: str, options: Options) -> str:
-    """What an exchange is called: its scheme, over racks ``INSIDE across BETWEEN``."""
-    across = across_of(options)
-    return scheme if across is None else f"{scheme} across {across}"
+    """What an exchange is called: ``SCHEME[ across FORMAT][ in buckets of N MiB]``, without what is usual."""
+    across, bucket_mib = across_of(options), bucket_mib_of(options)
+    return in_buckets(scheme if across is None else f"{scheme}{_ACROSS}{across}", bucket_mib)
+
+
+def in_buckets(formats: str, bucket_mib: int) -> str:
+    """The name of an exchange in such formats, by such buckets."""
+    return formats if bucket_mib == BUCKET_MIB else f"{formats}{_IN_BUCKETS}{bucket_mib}{_MIB}"
+
+
+def bucketed(name: str) -> tuple[str, int]:
+    """What such a name has of formats, and the mebibytes of its buckets."""
+    formats, _, bucket_mib = name.removesuffix(_MIB).partition(_IN_BUCKETS)
+    return formats, int(bucket_mib or BUCKET_MIB)
 
 
 def formats_of(name: str) -> tuple[str, str | None]:
     """The scheme that such a name begins with, and the format between racks."""
-    scheme, _, across = name.partition(" across ")
+    scheme, _, across = bucketed(name)[0].partition(_ACROSS)
     return scheme, across or None
+
+
+def options_of(name: str) -> Options:
+    """The options that such a name tells of."""
+    across, bucket_mib = formats_of(name)[1], bucketed(name)[1]
+    told = {"across": across, "bucket_mib": None if bucket_mib == BUCKET_MIB else bucket_mib}
+    return tuple((key, value) for key, value in told.items() if value is not None)
 
 
 def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> list[FieldProblem]:

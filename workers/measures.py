@@ -42,7 +42,8 @@ class RankLoad:
     ``n`` counts a worker's runs from 1. ``samples`` is its part of a round, ``seconds`` the median of ``num_rounds``
     committed rounds: fetching and computing, without waits for others. ``exchange_s`` is the median of what gradients
     took from the first bucket on, ``exposed_s`` of what this worker waited of it, for others as well, ``wire_s`` of
-    what the link was at work of it; None where the host does not see that.
+    what the link was at work of it, ``backward_s`` of the backward pass that it could be hidden by; None where the host
+    does not see that.
     """
 
     n: int
@@ -53,6 +54,7 @@ class RankLoad:
     exchange_s: float = 0.0
     exposed_s: float = 0.0
     wire_s: float | None = None
+    backward_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,31 @@ class SchemeCost:
 
     bytes_a_value: float
     seconds_a_million: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildInfo:
+    """What a worker learned by building the task.
+
+    ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
+    worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
+    by name, and ``buckets`` what they may be cut into, as shares of all by mebibytes of a bucket, where
+    ``communication`` is to be chosen by that; ``num_trained`` are the parameters whose gradients travel.
+    ``rack`` is what its node's label says, empty without one.
+    """
+
+    num_train: int
+    num_eval: int
+    num_parameters: int
+    total_samples: int
+    device: str
+    device_seconds: Mapping[str, float]
+    node_id: str
+    pid: int
+    schemes: Mapping[str, SchemeCost] = field(default_factory=dict)
+    buckets: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    num_trained: int = 0
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from workers.errors import BatchSplitError
-from workers.exchange_options import Options, formats_of, name_of
+from workers.exchange_options import Options, formats_of, name_of, options_of
 from workers.lr import LrPlan
 from workers.run_settings import Donor
 
@@ -124,7 +124,7 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """The scheme, over racks ``INSIDE across BETWEEN``."""
+        """The scheme, and the options that ``auto`` chooses (``workers.exchange_options.name_of``)."""
         return name_of(self.scheme, self.options)
 
     @property
@@ -136,8 +136,7 @@ class Exchange:
     @classmethod
     def named(cls, name: str, why: str) -> Exchange:
         """The exchange of this name, without other options."""
-        scheme, across = formats_of(name)
-        return cls(scheme=scheme, options=() if across is None else (("across", across),), why=why)
+        return cls(scheme=formats_of(name)[0], options=options_of(name), why=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from workers.errors import Failure, Reason
-from workers.measures import Footprint, Forecast, LoaderChange, MicroChange, RankLoad, RankSpan, SchemeCost
+from workers.measures import BuildInfo, Footprint, Forecast, LoaderChange, MicroChange, RankLoad, RankSpan
 from workers.plan import Plan, PlanId, TimelineKind
 from workers.racks import Topology
 from workers.run_settings import RunSettings
@@ -64,29 +64,6 @@ class StopReport:
     generation: int
     cause: StopCause
     failure: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildInfo:
-    """What a worker learned by building the task.
-
-    ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
-    worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
-    by name, where ``communication`` is to be chosen by that; ``num_trained`` are the parameters whose gradients travel.
-    ``rack`` is what its node's label says, empty without one.
-    """
-
-    num_train: int
-    num_eval: int
-    num_parameters: int
-    total_samples: int
-    device: str
-    device_seconds: Mapping[str, float]
-    node_id: str
-    pid: int
-    schemes: Mapping[str, SchemeCost] = field(default_factory=dict)
-    num_trained: int = 0
-    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

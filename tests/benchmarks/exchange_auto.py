@@ -77,6 +77,7 @@ class Auto:
                 scheme="none",
                 allowed=may_use,
                 costs=levels.costs_of(may_use, formats, self._topology),
+                num_ranks=self._world.size,
                 num_values=sum(p.numel() for p in self._exchange.parameters),
                 step_s=least.step_s,
                 link=least.link,

@@ -39,7 +39,7 @@ def tell(profile: str, model: str, steps: dict[str, list[dict[str, Any]]], given
             else ""
         )
         print(
-            f"{profile} {model} {name:16} {statistics.median(seconds) * 1e3:8.1f} ms, "
+            f"{profile} {model} {name:28} {statistics.median(seconds) * 1e3:8.1f} ms, "
             f"{statistics.median(ratios):5.2f} times as fast as {BASE} ({min(ratios):.2f} to {max(ratios):.2f}, "
             f"{len(ratios)} rounds){hidden}",
             flush=True,

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.benchmarks.exchange_rank import OPTIONS, parser_of_rank, scheme_called, torchs_group, with_hook, world_of
+from workers.exchange_options import SMALLER_BUCKETS_MIB, bucketed, in_buckets
 from workers.recipes.chargpt import Gpt
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.residual import Residual
@@ -88,8 +89,9 @@ def ours(name: str, given: Namespace, world: World) -> Callable[[], Timing]:
     model, batch = model_of(given.model), batch_of(given.model, given.samples, given.rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
     residual = Residual()
-    exchange = GradientExchange([*model.named_parameters()], 0)
-    scheme = scheme_called(name, residual, given.racks, given.rank)
+    levels, bucket_mib = bucketed(name)
+    exchange = GradientExchange([*model.named_parameters()], 0, bucket_mib)
+    scheme = scheme_called(levels, residual, given.racks, given.rank)
     exchange.join(world, scheme)
 
     def step() -> Timing:
@@ -144,6 +146,7 @@ def main() -> None:
         world = world_of(given, store)
         steps = {name: rival(name, given) for name in RIVALS}
         names = [*OURS, *(OVER_RACKS if max(given.racks) > 0 else ())]
+        names += [in_buckets(name, bucket_mib) for name in names for bucket_mib in SMALLER_BUCKETS_MIB]
         measure(given, steps | {name: ours(name, given, world) for name in names})
 
 

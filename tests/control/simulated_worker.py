@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tests.control.desk import build_info
 from workers.errors import Failure, Reason, StaleTermError
-from workers.measures import RankLoad, SchemeCost
+from workers.measures import BuildInfo, RankLoad, SchemeCost
 from workers.plan import CheckpointSource, FreshSource, Goal, MemberSource, Plan, PlanId
 from workers.run_settings import Donor
-from workers.status import BuildInfo, Phase, RoundRecord, StopCause, StopReport, WorkerStatus
+from workers.status import Phase, RoundRecord, StopCause, StopReport, WorkerStatus
 from workers.training.boundary import (
     Agreement,
     count,

@@ -12,6 +12,7 @@ from workers.advisors.exchange import Link
 from workers.advisors.judging import Rate, Verdict
 from workers.control import compress, compressing
 from workers.control.compressing import REST_S, REVIEW_S, Compressing
+from workers.exchange_options import bucketed
 from workers.measures import RankLoad, SchemeCost
 from workers.plan import Exchange, Plan, Switch, TimelineKind
 from workers.racks import Topology
@@ -127,6 +128,43 @@ def over_racks(**spec: object) -> UnevenJob:
     found = job(between_racks, even, even, even, even, **spec)
     found.topology = RACKS
     return found
+
+
+class Late:
+    """A link that takes 0.2 s for all bytes, of which backward hides those that leave before its end."""
+
+    def __init__(self) -> None:
+        self.late = {"none": 0.8, "none in buckets of 4 MiB": 0.2}
+
+    def __call__(self, scheme: str) -> tuple[float, float]:
+        waited_s = 0.2 * BYTES[bucketed(scheme)[0]] / BYTES["none"] * self.late.get(scheme, 0.8)
+        return 0.2, waited_s
+
+
+def late_job() -> UnevenJob:
+    link = Late()
+    found = job(link, communication={"scheme": "auto", "loss_class": "lossless"})
+    found.buckets, found.backward_s = {25: (0.2, 0.8), 4: (0.2,) * 5}, 0.5
+    return found
+
+
+def test_gradients_leave_in_smaller_buckets_on_trial_as_they_are() -> None:
+    found = late_job().run(60)
+    [plan] = found.plans[1:]
+    assert (plan.exchange.scheme, plan.exchange.options) == ("none", (("bucket_mib", 4),))
+    [row] = found.told(TimelineKind.EXCHANGE)
+    assert (row.before, row.after["scheme"]) == ({"scheme": "none"}, "none in buckets of 4 MiB")
+    [judged] = found.told(TimelineKind.PROBATION)
+    assert judged.after["is_kept"] is True
+    assert judged.after["gain"] == pytest.approx(0.26 / 0.14, rel=1e-3)
+
+
+def test_smaller_buckets_that_bring_nothing_are_taken_back() -> None:
+    found = late_job()
+    assert isinstance(found.link, Late)
+    found.link.late["none in buckets of 4 MiB"] = 0.9
+    found.run(200)
+    assert [plan.exchange.name for plan in found.plans] == ["none", "none in buckets of 4 MiB", "none"]
 
 
 def test_over_racks_the_slow_links_carry_one_sum_a_rack() -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tests.control.desk import Desk, build_info
-from workers.measures import RankLoad, SchemeCost
+from workers.measures import BuildInfo, RankLoad, SchemeCost
 from workers.plan import Plan, TimelineKind
 from workers.racks import Topology
-from workers.status import BuildInfo, Phase, RoundRecord, TimelineRow
+from workers.status import Phase, RoundRecord, TimelineRow
 
 BATCH = 128
 CostOf: TypeAlias = Callable[[int], float]
@@ -23,11 +23,14 @@ class UnevenJob:
     """``costs`` gives seconds of a part by samples, a worker each; ``noise`` is their relative deviation.
 
     ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
-    that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links.
+    that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links,
+    ``buckets`` what their gradients may be cut into, and ``backward_s`` what can hide an exchange.
     """
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
     schemes: Mapping[str, SchemeCost] = SCHEMES
+    buckets: Mapping[int, tuple[float, ...]] = {}
+    backward_s: float | None = None
     topology: Topology | None = None
 
     def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0, **spec: object) -> None:
@@ -101,6 +104,7 @@ class UnevenJob:
             total_samples=100_000 * BATCH,
             node_id=node_id,
             schemes=self.schemes,
+            buckets=self.buckets,
         )
 
     def _say(self, worker_id: str, plan: Plan, part: int, own_s: float) -> None:
@@ -118,6 +122,7 @@ class UnevenJob:
                 seconds=middle_s,
                 exchange_s=took_s,
                 exposed_s=waited_s,
+                backward_s=self.backward_s,
             )
             more, self._own_s[worker_id] = {"loads": (load,)}, []
         self.desk.say(

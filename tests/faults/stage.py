@@ -18,8 +18,9 @@ from workers.assignment import JobKey
 from workers.checkpoints import checkpoint_name
 from workers.control.launch import Launch
 from workers.local_storage import LocalStorage
+from workers.measures import BuildInfo
 from workers.plan import MemberSource, Plan, split_batch
-from workers.status import Acknowledged, BuildInfo, CheckpointInfo, Phase, RoundRecord, WorkerStatus
+from workers.status import Acknowledged, CheckpointInfo, Phase, RoundRecord, WorkerStatus
 
 RESTING = frozenset({Phase.READY, Phase.HELD, Phase.DONE, Phase.SAVED, Phase.STOPPED, Phase.FAILED})
 """In which a worker waits for a word, and tells that it does."""

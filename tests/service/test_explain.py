@@ -105,6 +105,10 @@ async def test_a_job_that_waits_is_told_its_earliest_start_by_what_those_who_tra
     [
         ("int8", "Gradients travel as int8, as asked for."),
         (
+            {"scheme": "none", "options": {"bucket_mib": 4}},
+            "Gradients travel as none in buckets of 4 MiB, as asked for.",
+        ),
+        (
             {"scheme": "bf16", "options": {"across": "int4"}},
             "Gradients travel as bf16 across int4, as asked for.",
         ),

@@ -17,7 +17,7 @@ from workers.racks import Topology
 from workers.status import WorkerStatus
 from workers.task import TrainingTask
 from workers.training import links, round
-from workers.training.exchange import registry
+from workers.training.exchange import buckets, registry
 from workers.training.exchange.schemes import Scheme
 from workers.training.world import World
 
@@ -141,6 +141,24 @@ def test_a_scheme_with_other_options_is_another() -> None:
         sent = [record.values["wire_bytes"] for _, record in sorted(group.records.items())]
     assert_alike(job.models)
     assert min(sent[:10]) < min(sent[15:])
+
+
+def test_other_buckets_change_nothing_but_how_many_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "MIB", 8)
+    job = Job()
+    with job.group as group:
+        workers = group.start(3)
+        job.gate.close_at(10 * BATCH)
+        first = group.train(members(workers), exchange=Exchange())
+        job.closed_after(10, workers)
+        smaller = Exchange(options=(("bucket_mib", 1),))
+        group.agree(members(workers), generation=first.generation, exchange=smaller)
+        job.gate.open()
+        group.await_done(workers)
+        sent = [record.values["wire_bytes"] for _, record in sorted(group.records.items())]
+    assert_alike(job.models)
+    assert max(sent[:10]) < min(sent[15:])  # every collective has a header
+    assert reference.distance(job.models[0], plain().model) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,7 @@ def note_gradients(model: nn.Sequential, events: list[str]) -> None:
 def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_last_backward_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "MIB", 0)
     store = FakeStore()
     plain = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64) for _ in range(NUM_LAYERS)))
 
@@ -66,7 +65,9 @@ def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_
             if number == NUM_PIECES - 1:
                 exchange.arm(lambda: None)
             model(piece(rank, number)).square().sum().backward()
-        exchange.finish(lambda: None)
+        took = exchange.finish(lambda: None)
+        assert took.backward_s is not None
+        assert took.exchange_s - took.exposed_s < took.backward_s
         return told.events, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     results = in_threads(NUM_RANKS, work)
@@ -84,8 +85,7 @@ def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_a_model_of_several_buckets_travels_by_every_scheme(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "MIB", 0)
     store = FakeStore()
 
     def work(rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -99,6 +99,7 @@ def test_a_model_of_several_buckets_travels_by_every_scheme(name: str, monkeypat
         ]
         torch.autograd.backward([p for _, p in parameters], gradients)
         took = exchange.finish(lambda: exchange.tail.write_used([True] * len(SHAPES), 0))
+        assert took.backward_s is None  # it was no pass that buckets could leave in
         assert took.wire_s is not None
         assert 0.0 < took.wire_s <= took.exchange_s
         assert took.encode_s is not None
@@ -120,3 +121,10 @@ def test_a_model_of_several_buckets_travels_by_every_scheme(name: str, monkeypat
         for sums, first, expected in zip(found, results[0][0], told, strict=True):
             assert torch.equal(sums, first)
             torch.testing.assert_close(sums, expected, atol=5e-2, rtol=0.0)
+
+
+def test_buckets_are_told_as_shares_where_smaller_ones_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "MIB", 4)
+    parameters = [nn.Parameter(torch.zeros(numel)) for numel in (30, 1, 1, 1, 7)]
+    assert buckets.cuts(parameters) == {25: (0.175, 0.825), 1: (0.175, 0.025, 0.025, 0.025, 0.75)}
+    assert [*buckets.cuts([nn.Parameter(torch.zeros(1))] * (buckets.MOST_BUCKETS + 1))] == [25, 4]

@@ -34,8 +34,7 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that gradients leave while the last backward pass of a rank runs, which is not everybody's same one."""
-    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets, "MIB", 0)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ EXCHANGES = (
     Exchange(scheme="none", options=(("across", "int4"),)),
     Exchange(),
 )
+SMALLER = (("bucket_mib", 1),)
 ALONE, ALONE_ROUGHLY = (
     Exchange(
         scheme="local_steps",
@@ -54,9 +56,8 @@ def assert_nothing_lost(job: Job) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _three_buckets_and_two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "FIRST_BUCKET_BYTES", 1)
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 1)
+def _two_buckets_or_three_and_two_racks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "MIB", 60)
 
     def survey(world: World, labels: Sequence[str]) -> Topology:
         return Topology(racks=tuple(2 * rank // world.size for rank in range(world.size)))
@@ -71,7 +72,8 @@ def test_whatever_happens_all_gradients_are_applied_or_still_owed(seed: int) -> 
         job.begin(draw.randint(1, 3), TOPK)
         for _ in range(7):
             job.go_on(draw.randint(1, 2))
-            exchange = draw.choice(EXCHANGES)
+            chosen = draw.choice(EXCHANGES)
+            exchange = replace(chosen, options=(*draw.choice(((), SMALLER)), *chosen.options))
             match draw.choice(("leave", "leave", "come and go", "scheme", "save", "restore", "go back")):
                 case "leave":
                     job.resize(draw.sample(job.workers, draw.randint(1, len(job.workers))), exchange)

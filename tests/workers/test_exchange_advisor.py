@@ -21,11 +21,13 @@ from workers.advisors.exchange import (
     Link,
     Situation,
 )
+from workers.exchange_options import bucketed, in_buckets
 from workers.measures import SchemeCost
 
 BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
 COSTS = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
 seconds = st.floats(1e-4, 5.0)
+HALF_LATE = {25: (0.2, 0.8), 4: (0.2,) * 5, 1: (0.05,) * 20}
 
 
 def situation(scheme: str = "none", exchange_s: float = 1.0, hidden_s: float = 0.0, step_s: float = 1.2) -> Situation:
@@ -33,7 +35,9 @@ def situation(scheme: str = "none", exchange_s: float = 1.0, hidden_s: float = 0
     took_s = exchange_s * BYTES[scheme] / BYTES["none"]
     link = Link(exchange_s=took_s, exposed_s=max(0.0, took_s - hidden_s))
     allowed = tuple(BYTES)
-    return Situation(scheme=scheme, allowed=allowed, costs=COSTS, num_values=1_000_000, step_s=step_s, link=link)
+    return Situation(
+        scheme=scheme, allowed=allowed, costs=COSTS, num_ranks=4, num_values=1_000_000, step_s=step_s, link=link
+    )
 
 
 def test_a_slow_link_gets_the_fewest_bytes_and_is_told_what_that_is_expected_to_bring() -> None:
@@ -174,34 +178,105 @@ def test_what_did_not_pay_where_the_link_took_nothing_is_not_tried_again() -> No
     rest_s=seconds,
     codec_s=st.dictionaries(st.sampled_from(sorted(set(BYTES) - {"none"})), st.floats(0.0, 1.0)),
     allowed=st.sets(st.sampled_from(sorted(BYTES))),
+    bucket_mib=st.sampled_from((25, 4)),
+    backward_s=st.none() | seconds,
 )
 def test_the_choice_is_as_good_as_that_of_trying_all(
-    scheme: str, took_s: float, share: float, rest_s: float, codec_s: dict[str, float], allowed: set[str]
+    scheme: str,
+    took_s: float,
+    share: float,
+    rest_s: float,
+    codec_s: dict[str, float],
+    allowed: set[str],
+    bucket_mib: int,
+    backward_s: float | None,
 ) -> None:
     costs = {name: replace(cost, seconds_a_million=codec_s.get(name, 0.0)) for name, cost in COSTS.items()}
     names = tuple(name for name in BYTES if name in allowed | {"none", scheme})
     told = Situation(
-        scheme=scheme,
+        scheme=(now := in_buckets(scheme, bucket_mib)),
         allowed=names,
         costs=costs,
+        num_ranks=4,
         num_values=1_000_000,
         step_s=rest_s + share * took_s,
-        link=Link(exchange_s=took_s, exposed_s=share * took_s),
+        link=Link(exchange_s=took_s, exposed_s=share * took_s, backward_s=backward_s),
+        buckets=HALF_LATE,
     )
     tried = exchange.candidates(told)
-    assert scheme in tried
-    assert set(tried) <= set(names)
+    assert now in tried
+    assert {bucketed(name)[0] for name in tried} <= set(names)
     all_s = {name: exchange.predict(told, name) for name in tried}
-    assert all_s[scheme] == pytest.approx(told.step_s)
+    assert all_s[now] == pytest.approx(told.step_s)
     advice = exchange.advise(told)
     if isinstance(advice, Change):
         assert all_s[advice.scheme] <= ALIKE * min(all_s.values())
         assert all(all_s[other] > ALIKE * min(all_s.values()) for other in tried[: tried.index(advice.scheme)])
         assert advice.expected_gain == pytest.approx(told.step_s / all_s[advice.scheme])
-        is_gentler = names.index(advice.scheme) < names.index(scheme)
+        is_gentler = names.index(bucketed(advice.scheme)[0]) < names.index(scheme)
         assert advice.expected_gain >= (GENTLER_GAIN if is_gentler else LEAST_GAIN)
         assert advice.least_kept == (GENTLER_KEPT if is_gentler else LEAST_KEPT)
     else:
         best = next(name for name in tried if all_s[name] <= ALIKE * min(all_s.values()))
-        least = GENTLER_GAIN if names.index(best) < names.index(scheme) else LEAST_GAIN
-        assert best == scheme or told.step_s < least * all_s[best]
+        least = GENTLER_GAIN if names.index(bucketed(best)[0]) < names.index(scheme) else LEAST_GAIN
+        assert best == now or told.step_s < least * all_s[best]
+
+
+def behind(backward_s: float, scheme: str = "none", num_ranks: int = 4) -> Situation:
+    """Bytes of 0.3 s, most of which leave at the end of a backward pass; of the same link whatever they travel as."""
+    told = situation(scheme, exchange_s=0.3, step_s=backward_s + 0.5)
+    wire_s = told.link.exchange_s
+    link = Link(exchange_s=0.8 * backward_s + wire_s, exposed_s=0.8 * wire_s, wire_s=wire_s, backward_s=backward_s)
+    return replace(told, link=link, buckets=HALF_LATE, num_ranks=num_ranks)
+
+
+def test_what_leaves_late_leaves_in_smaller_buckets_before_it_loses_anything() -> None:
+    advice = exchange.advise(behind(0.6))
+    assert isinstance(advice, Change)
+    assert advice.scheme == "none in buckets of 4 MiB"
+    assert "none in buckets of 4 MiB instead of none is expected" in advice.reason
+    told = exchange.advise(replace(behind(0.6), link=replace(behind(0.6).link, backward_s=None)))
+    assert isinstance(told, Change)
+    assert told.scheme == "int4"
+
+
+def test_smaller_buckets_that_are_in_force_stay_and_are_no_loss() -> None:
+    now = replace(behind(0.6), scheme="none in buckets of 4 MiB", step_s=0.95)
+    link = replace(now.link, exposed_s=0.06, exchange_s=0.54)
+    advice = exchange.advise(replace(now, link=link))
+    assert isinstance(advice, Keep)
+    assert advice.reason.startswith("Gradients travel as they are in buckets of 4 MiB: a step")
+
+
+def test_bytes_that_backward_cannot_hide_are_made_fewer_all_the_same() -> None:
+    advice = exchange.advise(replace(behind(0.1), scheme="none in buckets of 4 MiB"))
+    assert isinstance(advice, Change)
+    assert (advice.scheme, advice.least_kept) == ("int4", LEAST_KEPT)
+
+
+def test_back_from_fewer_bytes_to_all_of_them_in_smaller_buckets_loses_less() -> None:
+    advice = exchange.advise(behind(2.0, "int8"))
+    assert isinstance(advice, Change)
+    assert (advice.scheme, advice.least_kept) == ("none in buckets of 4 MiB", GENTLER_KEPT)
+    assert "none in buckets of 4 MiB, which loses less than int8, is expected" in advice.reason
+
+
+def test_only_one_hop_is_hidden_so_that_buckets_of_more_stay_large() -> None:
+    of_four, of_two = (exchange.candidates(behind(0.6, num_ranks=num)) for num in (4, 2))
+    assert [name for name in of_four if name.startswith("int8")] == ["int8"]
+    assert [name for name in of_two if name.startswith("int8")] == [
+        "int8",
+        "int8 in buckets of 4 MiB",
+        "int8 in buckets of 1 MiB",
+    ]
+    grown = replace(behind(0.6), scheme="int8 in buckets of 4 MiB")
+    assert "int8 in buckets of 4 MiB" in exchange.candidates(grown)
+
+
+def test_what_was_refused_or_barred_is_so_with_its_buckets() -> None:
+    told = behind(0.6)
+    names = exchange.candidates(
+        replace(told, refused={"none in buckets of 4 MiB": 1.0}, barred=frozenset({"none in buckets of 1 MiB"}))
+    )
+    assert not any(name.startswith("none in") for name in names)
+    assert "none" in names

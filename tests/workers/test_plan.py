@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.errors import BatchSplitError
+from workers.exchange_options import filled, in_buckets
 from workers.lr import LrPlan
-from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind, split_batch
+from workers.plan import Cause, Exchange, FreshSource, Member, Plan, PlanId, Switch, TimelineKind, split_batch
 
 WEIGHTS = st.lists(st.floats(0.0, 1e6, allow_subnormal=False), min_size=1, max_size=40).filter(any)
 
@@ -96,3 +97,16 @@ def test_a_plan_never_changes_and_travels() -> None:
         plan().generation = 2  # type: ignore[misc]  # the point of the test
     assert pickle.loads(pickle.dumps(plan())) == plan()
     assert replace(plan(), generation=2).members == plan().members
+
+
+@given(
+    formats=st.sampled_from(["none", "int8", "none across int4", "bf16 across bf16"]),
+    bucket_mib=st.integers(1, 1024),
+)
+def test_an_exchange_is_what_its_name_says(formats: str, bucket_mib: int) -> None:
+    exchange = Exchange.named(in_buckets(formats, bucket_mib), "measured")
+    scheme, _, across = formats.partition(" across ")
+    options = {**({"across": across} if across else {}), **({"bucket_mib": bucket_mib} if bucket_mib != 25 else {})}
+    assert (exchange.scheme, dict(exchange.options)) == (scheme, options)
+    assert Exchange.named(exchange.name, "measured") == exchange
+    assert exchange.options == filled(scheme, options)

@@ -173,6 +173,8 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         (lossy("topk", fraction=0.6), "/communication/options/fraction", "less than or equal to 0.5 (seen: 0.6)"),
         (lossy("topk", fraction="1%"), "/communication/options/fraction", "must be a number (seen: '1%')"),
         (lossy("topk", quantise="int2"), "/communication/options/quantise", "must be 'none' or 'int8' (seen: 'int2')"),
+        (lossy("two_four", bucket_mib=0), "/communication/options/bucket_mib", "greater than or equal to 1 (seen: 0)"),
+        (lossy("none", bucket_mib=2.5), "/communication/options/bucket_mib", "must be a whole number (seen: 2.5)"),
         (lossy("local_steps", steps=0), "/communication/options/steps", "greater than or equal to 1 (seen: 0)"),
         (lossy("local_steps", outer_momentum=1), "/communication/options/outer_momentum", "less than 1 (seen: 1)"),
         (
@@ -185,7 +187,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         (
             {"communication": {"scheme": "two_four", "options": {"a/b": 1}, "loss_class": "lossy"}},
             "/communication/options/a~1b",
-            "two_four takes no options; leave it out",
+            "unknown key 'a/b'; known here: bucket_mib",
         ),
         (
             {"communication": {"scheme": "bf16", "options": {"across": "int5"}}},

@@ -2,7 +2,7 @@
 
 A linear model of one exchange: some time whatever it carries, the link's in proportion to its bytes, a codec's to its
 values. What backward does not hide of the first two is exposed, and so is all that a codec takes, as it needs the same
-cores.
+cores. An exchange has a name of ``workers.exchange_options``: the formats that gradients travel in, and their buckets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from workers.exchange_options import SMALL_GRADIENT
+from workers.advisors import buckets
+from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, bucketed, in_buckets
 from workers.measures import SchemeCost
 
 LEAST_GAIN = 1.05
@@ -50,12 +51,13 @@ class Link:
     """One exchange on the rank that waits least, so for no other: from its first bucket on, and what it waited of it.
 
     Seconds, with the scheme in force. ``wire_s`` is what the link was at work of it: behind a long backward pass
-    buckets leave late, not slowly; None where nobody sees that.
+    buckets leave late, not slowly. ``backward_s`` is what that pass took. None where nobody sees that.
     """
 
     exchange_s: float
     exposed_s: float
     wire_s: float | None = None
+    backward_s: float | None = None
 
     @property
     def busy_s(self) -> float:
@@ -65,20 +67,29 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A group that trains with ``scheme``.
+    """A group that trains with the exchange ``scheme``.
 
-    ``allowed`` are the schemes that it may use, the one that loses least first; ``costs`` what the slowest worker
-    measured of each. ``num_values`` are a gradient's, ``step_s`` the seconds of a step. ``refused`` maps
-    schemes that did not pay to ``link_s`` at that time.
+    ``allowed`` are the formats that it may use, that which loses least first; ``costs`` what the slowest worker
+    measured of each. ``num_values`` are a gradient's, ``step_s`` the seconds of a step. ``buckets`` are those that
+    gradients may travel in, as shares of all, by mebibytes, the usual ones first. ``refused`` maps exchanges that did
+    not pay to ``link_s`` at that time; ``barred`` are not to be tried.
     """
 
     scheme: str
     allowed: tuple[str, ...]
     costs: Mapping[str, SchemeCost]
+    num_ranks: int
     num_values: int
     step_s: float
     link: Link
+    buckets: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     refused: Mapping[str, float] = field(default_factory=dict)
+    barred: frozenset[str] = frozenset()
+
+    @property
+    def formats(self) -> str:
+        """Of the exchange in force."""
+        return bucketed(self.scheme)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +114,7 @@ Advice: TypeAlias = Keep | Change
 
 def codec_s(situation: Situation, scheme: str) -> float:
     """What encoding and decoding take of one exchange."""
-    return situation.costs[scheme].seconds_a_million * situation.num_values / 1e6
+    return situation.costs[bucketed(scheme)[0]].seconds_a_million * situation.num_values / 1e6
 
 
 def link_s(situation: Situation) -> float:
@@ -120,9 +131,28 @@ def predict(situation: Situation, scheme: str) -> float:
 
 
 def candidates(situation: Situation) -> list[str]:
-    """The schemes that may pay, the one that loses least first; the one in force is among them, allowed or not."""
-    names = situation.allowed if situation.scheme in situation.allowed else (*situation.allowed, situation.scheme)
-    return [scheme for scheme in names if _may_pay(situation, scheme)]
+    """The exchanges that may pay, that which loses least first; the one in force is among them, allowed or not."""
+    now = situation.formats
+    names = situation.allowed if now in situation.allowed else (*situation.allowed, now)
+    return [
+        scheme
+        for name in names
+        for cut in _cuts(situation, name)
+        if _may_pay(situation, scheme := in_buckets(name, cut))
+    ]
+
+
+def _cuts(situation: Situation, formats: str) -> list[int]:
+    """The buckets that such formats may travel in, in mebibytes.
+
+    Smaller ones are for what goes in one hop, which backward hides: more hops wait until it is over.
+    """
+    now, bucket_mib = bucketed(situation.scheme)
+    if situation.link.backward_s is None or bucket_mib not in situation.buckets:
+        return [bucket_mib]
+    if formats == DENSE or situation.num_ranks == 2:
+        return [*situation.buckets]
+    return [*dict.fromkeys((BUCKET_MIB, bucket_mib))] if formats == now else [BUCKET_MIB]
 
 
 def advise(situation: Situation) -> Advice:
@@ -131,8 +161,8 @@ def advise(situation: Situation) -> Advice:
     best = next(scheme for scheme in took_s if took_s[scheme] <= ALIKE * min(took_s.values()))
     gain = situation.step_s / took_s[best]
     exposed = f"a step of {_told(situation.step_s)} waits {_told(situation.link.exposed_s)} for gradients"
-    names = list(took_s)
-    is_gentler = situation.scheme in names[names.index(best) + 1 :]
+    names = [bucketed(scheme)[0] for scheme in took_s]
+    is_gentler = names.index(bucketed(best)[0]) < names.index(situation.formats)
     if best != situation.scheme and gain >= (GENTLER_GAIN if is_gentler else LEAST_GAIN):
         instead = f", which loses less than {situation.scheme}," if is_gentler else f" instead of {situation.scheme}"
         return Change(
@@ -154,9 +184,9 @@ def advise(situation: Situation) -> Advice:
 
 def _lack(situation: Situation) -> str:
     """Why there is no other scheme to be tried."""
-    if set(situation.allowed) <= {situation.scheme}:
+    if set(situation.allowed) <= {situation.formats}:
         return "the job allows no other scheme"
-    if situation.scheme == DENSE and _is_small(situation):
+    if situation.formats == DENSE and _is_small(situation):
         return "so few bytes are not worth another scheme"
     return "no other scheme is left that may pay"
 
@@ -168,11 +198,13 @@ def _is_small(situation: Situation) -> bool:
 def _may_pay(situation: Situation, scheme: str) -> bool:
     if scheme == situation.scheme:
         return True
-    refused_s, is_known = situation.refused.get(scheme), scheme in situation.costs
-    num_bytes = situation.costs[situation.scheme].bytes_a_value * situation.num_values
+    formats, refused_s = bucketed(scheme)[0], situation.refused.get(scheme)
+    if formats not in situation.costs or scheme in situation.barred:
+        return False
+    num_bytes = situation.costs[situation.formats].bytes_a_value * situation.num_values
     is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
-    is_needed = scheme == DENSE or not (is_fast or _is_small(situation))
-    return is_known and is_needed and (refused_s is None or _is_another_link(situation, scheme, refused_s))
+    is_needed = formats == DENSE or not (is_fast or _is_small(situation))
+    return is_needed and (refused_s is None or _is_another_link(situation, scheme, refused_s))
 
 
 def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> bool:
@@ -197,7 +229,12 @@ def _own_s(situation: Situation) -> float:
 def _exposed_s(situation: Situation, scheme: str) -> float:
     room_s = max(0.0, situation.link.exchange_s - situation.link.exposed_s)
     on_link_s = min(_own_s(situation), LATENCY_S) + link_s(situation) * _share(situation, scheme)
-    return max(on_link_s - room_s, _last_share(situation) * on_link_s) + codec_s(situation, scheme)
+    exposed_s = max(on_link_s - room_s, _last_share(situation) * on_link_s)
+    now_mib, bucket_mib, backward_s = bucketed(situation.scheme)[1], bucketed(scheme)[1], situation.link.backward_s
+    if bucket_mib != now_mib and backward_s is not None:
+        before, after = situation.buckets[now_mib], situation.buckets[bucket_mib]
+        exposed_s = buckets.exposed_s(exposed_s, before, after, on_link_s, backward_s)
+    return exposed_s + codec_s(situation, scheme)
 
 
 def _last_share(situation: Situation) -> float:
@@ -213,12 +250,13 @@ def _last_share(situation: Situation) -> float:
 
 def _share(situation: Situation, scheme: str) -> float:
     """Of the bytes of dense gradients."""
-    return situation.costs[scheme].bytes_a_value / situation.costs[DENSE].bytes_a_value
+    return situation.costs[bucketed(scheme)[0]].bytes_a_value / situation.costs[DENSE].bytes_a_value
 
 
 def in_words(scheme: str) -> str:
-    """``as they are``, or ``as int4``."""
-    return "as they are" if scheme == DENSE else f"as {scheme}"
+    """``as they are``, or ``as int4``; with their buckets where those are not the usual ones."""
+    formats = bucketed(scheme)[0]
+    return f"as they are{scheme.removeprefix(DENSE)}" if formats == DENSE else f"as {scheme}"
 
 
 def _told(seconds: float) -> str:

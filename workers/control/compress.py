@@ -12,7 +12,7 @@ from workers.control import adapting, balance, compressing, membership, planning
 from workers.control.compressing import ACTOR, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
-from workers.exchange_options import BLURRING, LEVELS, formats_of
+from workers.exchange_options import BLURRING, LEVELS, bucketed, formats_of
 from workers.measures import SchemeCost
 from workers.plan import Cause, Exchange, Goal, Plan, TimelineKind
 from workers.racks import Topology
@@ -133,26 +133,30 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
     seen = membership.usable(state)
     builds = [seen[i].build for i in plan.worker_ids if i in seen]
     tables = [build.schemes for build in builds if build is not None]
+    cuts = [build.buckets for build in builds if build is not None]
     if len(tables) < plan.num_members:
         return None
     formats: dict[str, SchemeCost] = {
         name: max((table[name] for table in tables), key=lambda cost: cost.seconds_a_million)
         for name in set.intersection(*map(set, tables))
     }
-    now = plan.exchange.name
+    now = bucketed(plan.exchange.name)[0]
     is_open = {*allowed(state)} - (set() if topology.has_levels else {*LEVELS})
     may_use = tuple(name for name in SCHEMES if name in is_open or name == now)  # also where its racks are gone
     names = [n for n in dict.fromkeys((DENSE, *may_use, now)) if {*formats_of(n)} <= {*formats, None}]
     if not {DENSE, now} <= set(names):
         return None
     return Situation(
-        scheme=now,
+        scheme=plan.exchange.name,
         allowed=may_use,
         costs=levels.costs_of(names, formats, topology),
+        num_ranks=plan.num_members,
         num_values=max(build.num_trained for build in builds if build is not None),
         step_s=step_s,
         link=link,
+        buckets=cuts[0] if all(one == cuts[0] for one in cuts) else {},
         refused=state.compressing.refused,
+        barred=state.compressing.barred,
     )
 
 

@@ -110,7 +110,12 @@ def _told(heard: Heard, status: WorkerStatus) -> Heard:
     for load in status.loads:
         if load.n > heard.n:
             runs = heard.runs if load.plan_id == heard.plan_id else ()
-            run = Link(exchange_s=load.exchange_s, exposed_s=load.exposed_s, wire_s=load.wire_s)
+            run = Link(
+                exchange_s=load.exchange_s,
+                exposed_s=load.exposed_s,
+                wire_s=load.wire_s,
+                backward_s=load.backward_s,
+            )
             heard = Heard(n=load.n, plan_id=load.plan_id, runs=(*runs, run)[-MAX_RUNS:])
     return heard
 
@@ -130,10 +135,12 @@ def link(known: Compressing, plan: Plan) -> Link | None:
 
 def _usual(runs: Sequence[Link]) -> Link:
     wires = [run.wire_s for run in runs if run.wire_s is not None]
+    passes = [run.backward_s for run in runs if run.backward_s is not None]
     return Link(
         exchange_s=median(run.exchange_s for run in runs),
         exposed_s=median(run.exposed_s for run in runs),
         wire_s=median(wires) if wires else None,
+        backward_s=median(passes) if passes else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
@@ -22,7 +23,7 @@ NUM_TOLD = 6
 class OwnCost:
     """One committed round: this worker's part in samples, and the seconds that it took without waits for others.
 
-    ``exchange_s``, ``exposed_s`` and ``wire_s`` are those of ``RankLoad``.
+    ``exchange_s``, ``exposed_s``, ``wire_s`` and ``backward_s`` are those of ``RankLoad``.
 
     Of a batch that is dealt by length the part is the worker's share of it, as the plan has it: tokens come in that
     proportion, and how many samples they are changes with every step.
@@ -34,6 +35,7 @@ class OwnCost:
     exchange_s: float = 0.0
     exposed_s: float = 0.0
     wire_s: float | None = None
+    backward_s: float | None = None
 
 
 class Loads:
@@ -63,7 +65,8 @@ class Loads:
             seconds=median(one.seconds for one in self._run),
             exchange_s=median(one.exchange_s for one in self._run),
             exposed_s=median(one.exposed_s for one in self._run),
-            wire_s=median(wired) if (wired := [one.wire_s for one in self._run if one.wire_s is not None]) else None,
+            wire_s=_known(one.wire_s for one in self._run),
+            backward_s=_known(one.backward_s for one in self._run),
         )
         self._told.append(load)
         self._run, self._run_s = [], 0.0
@@ -71,3 +74,9 @@ class Loads:
     def newest(self) -> tuple[RankLoad, ...]:
         """The runs that are kept, oldest first."""
         return tuple(self._told)
+
+
+def _known(seconds: Iterable[float | None]) -> float | None:
+    """The median of those that were seen."""
+    seen = [one for one in seconds if one is not None]
+    return median(seen) if seen else None

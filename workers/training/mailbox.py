@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
-from workers.measures import LoaderChange, MicroChange
+from workers.measures import BuildInfo, LoaderChange, MicroChange
 from workers.plan import Plan, PlanId
 from workers.racks import Topology
 from workers.status import (
     Acknowledged,
-    BuildInfo,
     CheckpointInfo,
     Cut,
     FailedSave,

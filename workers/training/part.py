@@ -156,6 +156,7 @@ class Part:
             exchange_s=self.times.exchange_s,
             exposed_s=self.times.exposed_s,
             wire_s=self._exchange.took.wire_s,
+            backward_s=self._exchange.took.backward_s,
         )
 
     def _own_s(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.errors import DivergedError, described
-from workers.exchange_options import SMALL_GRADIENT, Options, across_of
+from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, Options, across_of, bucket_mib_of
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers
@@ -64,7 +64,7 @@ class Rounds:
         self._asked: tuple[str, Options] = ("", ())
         self._racks: tuple[int, ...] | None = None
         self._exchange: GradientExchange | None = None
-        self._num_extra = -1
+        self._form = (-1, BUCKET_MIB)
         self._committed_s = time.perf_counter()
 
     def join(self, world: World, plan: Plan) -> None:
@@ -161,12 +161,12 @@ class Rounds:
     def _ready_exchange(self) -> GradientExchange:
         assert self._world is not None
         assert self._scheme is not None
-        num_extra = self._state.buffers.num_values
-        if self._exchange is None or self._num_extra != num_extra:
+        form = (self._state.buffers.num_values, bucket_mib_of(self._asked[1]))
+        if self._exchange is None or self._form != form:
             if self._exchange is not None:
                 self._exchange.remove()
             named = [(n, p) for n, p in self._state.model.named_parameters() if p.requires_grad]
-            self._exchange, self._num_extra = GradientExchange(named, num_extra), num_extra
+            self._exchange, self._form = GradientExchange(named, *form), form
         self._state.residual.lay_out(self._exchange.places)
         self._exchange.join(self._world, self._scheme)
         return self._exchange

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from workers.assignment import Assignment
 from workers.errors import failure_of
+from workers.measures import BuildInfo
 from workers.scratch import tidy
-from workers.status import BuildInfo
 from workers.storage_urls import provide
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
+from workers.training.exchange.buckets import cuts
 from workers.training.exchange.costs import measure_schemes
 from workers.training.mailbox import Mailbox
 from workers.training.output import bring_home
@@ -74,4 +75,5 @@ def _describe(setup: Setup) -> BuildInfo:
         node_id="",
         pid=os.getpid(),
         schemes=dict(measure_schemes(setup.device)) if chooses else {},
+        buckets=cuts([*setup.state.trained.values()]) if chooses else {},
     )

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from workers.exchange_options import BUCKET_MIB, SMALLER_BUCKETS_MIB
+
+MIB = 2**20
+
 # Small enough to leave early. DDP's 1 MiB cost 3 % of a step at 3 MB of gradients on two ranks of one
 # machine, where a second collective takes more of the cores than its overlap gives back.
-FIRST_BUCKET_BYTES = 4 * 2**20
-BUCKET_BYTES = 25 * 2**20
+FIRST_BUCKET_MIB = 4
+
+MOST_BUCKETS = 64
+"""That may be chosen: more are so small that a link has hardly begun to carry one when it ends."""
 
 _EXACT = (torch.float32, torch.float64)
 
@@ -40,12 +46,13 @@ class Layout:
     bucket_of: list[Bucket] = field(default_factory=list)
 
 
-def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int) -> Layout:
+def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int, bucket_mib: int = BUCKET_MIB) -> Layout:
     """Buckets in the order in which backward is likely to fill them: reversed registration.
 
-    The first is small so that it leaves early; each holds one format on one device.
+    Each has ``bucket_mib`` of gradients or a little more, the last what is left; the first is small so that it leaves
+    early. Each holds one format on one device.
     """
-    groups = grouped(parameters)
+    groups = grouped(parameters, bucket_mib)
     first = parameters[0]
     rides = parameters[groups[-1][0]].dtype in _EXACT
     buckets, views = [], [torch.empty(0)] * len(parameters)
@@ -70,7 +77,7 @@ def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int) -> Layout:
     return layout
 
 
-def grouped(parameters: Sequence[nn.Parameter]) -> list[list[int]]:
+def grouped(parameters: Sequence[nn.Parameter], bucket_mib: int = BUCKET_MIB) -> list[list[int]]:
     """The indexes of each bucket's parameters; a matter of the parameters alone."""
     groups: list[list[int]] = []
     open_groups: dict[tuple[torch.dtype, torch.device], list[int]] = {}
@@ -85,6 +92,20 @@ def grouped(parameters: Sequence[nn.Parameter]) -> list[list[int]]:
         group.append(i)
         total = size_bytes.get(id(group), 0) + parameter.numel() * parameter.element_size()
         size_bytes[id(group)] = total
-        if total >= (FIRST_BUCKET_BYTES if group is groups[0] else BUCKET_BYTES):
+        if total >= MIB * (min(FIRST_BUCKET_MIB, bucket_mib) if group is groups[0] else bucket_mib):
             del open_groups[kind]
     return sorted(groups, key=lambda group: -group[-1])
+
+
+def cuts(parameters: Sequence[nn.Parameter]) -> dict[int, tuple[float, ...]]:
+    """Each bucket's share of the gradients' bytes, in the order in which they leave, by mebibytes of a bucket.
+
+    The usual buckets come first; smaller ones where they are more than the larger ones, and not too many.
+    """
+    num_bytes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+    found: dict[int, tuple[float, ...]] = {}
+    for bucket_mib in (BUCKET_MIB, *SMALLER_BUCKETS_MIB):
+        groups = grouped(parameters, bucket_mib)
+        if not found or max(map(len, found.values())) < len(groups) <= MOST_BUCKETS:
+            found[bucket_mib] = tuple(sum(num_bytes[i] for i in group) / max(1, sum(num_bytes)) for group in groups)
+    return found

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from workers.errors import UserCodeError
+from workers.exchange_options import BUCKET_MIB
 from workers.training.exchange.buckets import Bucket, lay_out
 from workers.training.exchange.meter import Meter, Took
 from workers.training.exchange.residual import Places
@@ -23,13 +24,16 @@ class GradientExchange:
     """Gradients are views into flat buckets for good; buckets leave in a fixed order on every rank.
 
     A round: ``clear``; backward passes; ``arm`` before the last; ``finish``. The tail (the vector,
-    which parameters were used, buffers) is written by ``fill`` when the last bucket leaves.
+    which parameters were used, buffers) is written by ``fill`` when the last bucket leaves. ``bucket_mib`` as in
+    ``lay_out``, the same on all ranks.
     """
 
-    def __init__(self, named_parameters: Sequence[tuple[str, nn.Parameter]], num_extra: int) -> None:
+    def __init__(
+        self, named_parameters: Sequence[tuple[str, nn.Parameter]], num_extra: int, bucket_mib: int = BUCKET_MIB
+    ) -> None:
         self._names = [name for name, _ in named_parameters]
         self._parameters = [parameter for _, parameter in named_parameters]
-        self._layout = lay_out(self._parameters, NUM_SLOTS + len(self._parameters) + num_extra)
+        self._layout = lay_out(self._parameters, NUM_SLOTS + len(self._parameters) + num_extra, bucket_mib)
         self.places: Places = [
             {self._names[i]: self._parameters[i].shape for i in bucket.indexes} for bucket in self._layout.buckets
         ]
@@ -45,6 +49,7 @@ class GradientExchange:
         self._has_none = False
         self._num_values = sum(parameter.numel() for parameter in self._parameters)
         self._meter: Meter | None = None
+        self._backward_since_s: float | None = None
         self.took: Took | None = None
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))  # type: ignore[no-untyped-call]  # torch's
@@ -91,7 +96,7 @@ class GradientExchange:
     def clear(self) -> None:
         """Begin a round, or begin it again: no gradient, nothing under way."""
         self._in_flight.clear()
-        self._fill = self._error = None
+        self._fill = self._error = self._backward_since_s = None
         self._used[:] = [False] * len(self._used)
         if self._has_none:
             self._attach()
@@ -101,6 +106,7 @@ class GradientExchange:
 
     def arm(self, fill: Callable[[], None]) -> None:
         """The coming backward pass is this rank's last of the round: buckets leave as they fill up."""
+        self._backward_since_s = time.perf_counter()
         if self._world is None or self._world.size == 1 or len(self._flats) == 1:
             return
         self._fill = fill
@@ -115,13 +121,15 @@ class GradientExchange:
         self._fill = fill
         if self._error is not None:
             raise self._error
+        since_s = self._backward_since_s
+        backward_s = None if since_s is None else time.perf_counter() - since_s
         for number, bucket in enumerate(self._layout.buckets):
             if not bucket.is_launched:
                 self._launch(number, bucket)
         waits_since_s = time.perf_counter()
         Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
         assert self._meter is not None
-        self.took = self._meter.stop(waits_since_s)
+        self.took = self._meter.stop(waits_since_s, backward_s)
         self._in_flight.clear()
         self._fill = None
         return self.took

@@ -17,7 +17,9 @@ class Took:
 
     Seconds: ``exchange_s`` since the first bucket left, ``exposed_s`` of waiting at its end, ``wire_s`` in which the
     link was at work (None where the host does not see that), ``encode_s`` and ``decode_s`` of the rank's own thread
-    (None on an accelerator). ``wire_bytes`` is what the rank sent, None where nobody counts that.
+    (None on an accelerator), ``backward_s`` of the pass that its buckets left in (None on an accelerator, and without
+    such a pass). ``wire_bytes`` is what the rank sent, None where nobody
+    counts that.
     """
 
     exchange_s: float
@@ -26,6 +28,7 @@ class Took:
     wire_bytes: int | None
     encode_s: float | None
     decode_s: float | None
+    backward_s: float | None
 
     def values(self, num_values: int, num_ranks: int, num_steps: int = 1) -> dict[str, float]:
         """Telemetry by key for so many gradients, ranks and steps, without what nobody knows.
@@ -54,8 +57,8 @@ class Meter:
         self._begun_s = time.perf_counter()
         self._busy_s = 0.0 if world.occupancy is None else world.occupancy.busy_s
 
-    def stop(self, waits_since_s: float) -> Took:
-        """All has come; it was waited for since then, by the performance counter."""
+    def stop(self, waits_since_s: float, backward_s: float | None) -> Took:
+        """All has come; it was waited for since then, by the performance counter. Backward took so long here."""
         occupancy, now_s = self._world.occupancy, time.perf_counter()
         before, after, is_host = self._sent_bytes, self._world.sent_bytes(), self._world.device.type == "cpu"
         return Took(
@@ -65,4 +68,5 @@ class Meter:
             wire_bytes=None if before is None or after is None else after - before,
             encode_s=self._coding.encode.seconds - self._encode_s if is_host else None,
             decode_s=self._coding.decode.seconds - self._decode_s if is_host else None,
+            backward_s=backward_s if is_host else None,
         )

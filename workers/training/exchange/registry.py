@@ -37,7 +37,8 @@ def scheme_named(name: str, residual: Residual, options: Options = ()) -> Scheme
     """
     if name not in SCHEMES:
         raise JobError(f"the exchange scheme {name!r} is not built; use one of {', '.join(SCHEMES)}")
-    return SCHEMES[name](residual, **dict(filled(name, dict(options))))
+    own = {key: value for key, value in filled(name, dict(options)) if key != "bucket_mib"}
+    return SCHEMES[name](residual, **own)
 
 
 def scheme_for(exchange: Exchange, racks: Sequence[int], rank: int, residual: Residual) -> Scheme:
