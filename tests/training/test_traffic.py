@@ -132,9 +132,11 @@ def test_a_world_of_one_sends_nothing() -> None:
 
 def test_what_a_host_does_not_see_of_an_accelerator_is_left_out() -> None:
     of_nccl = [Seat(group="1/1", rank=0, size=n, backend="nccl", device=torch.device("cuda")) for n in (1, 2)]
-    one, two = (Meter(World(seat, FakeStore()), scheme_named("none", Residual())).stop(0.0) for seat in of_nccl)
+    meters = [Meter(World(seat, FakeStore()), scheme_named("none", Residual())) for seat in of_nccl]
+    one, two = (meter.stop(0.0, 1.0) for meter in meters)
     assert one.values(NUMEL, 1) == {"wire_bytes": 0.0}
     assert two.values(NUMEL, 2) == {}
+    assert one.backward_s is None  # calls return before a device is done
 
 
 def serve(pipe: Connection, rank: int, size: int, calls: Any, work: Callable[[World], Any]) -> None:
