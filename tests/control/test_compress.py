@@ -167,6 +167,14 @@ def test_smaller_buckets_that_bring_nothing_are_taken_back() -> None:
     assert [plan.exchange.name for plan in found.plans] == ["none", "none in buckets of 4 MiB", "none"]
 
 
+def test_buckets_with_which_a_group_broke_twice_are_left_for_good() -> None:
+    found = late_job()
+    found.desk.state = replace(
+        found.desk.state, compressing=Compressing(barred=frozenset({"none in buckets of 4 MiB"}))
+    )
+    assert len(found.run(60).plans) == 1
+
+
 def test_over_racks_the_slow_links_carry_one_sum_a_rack() -> None:
     found = over_racks().run(80)
     plan = found.desk.plan
