@@ -56,7 +56,7 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
     def has_told(status: WorkerStatus) -> bool:
         return bool(status.loads)
 
-    with Group(Script(task=task), steps=10_000, batch={"global_size": 8}) as group:
+    with Group(Script(task=task), steps=10_000, batch={"global_size": 8}, workers=2) as group:
         workers = group.start(2)
         group.train(
             [Member(worker_id=workers[0], rank=0, weight=3.0), Member(worker_id=workers[1], rank=1, weight=5.0)]
@@ -66,6 +66,11 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
     assert (slow.samples, fast.samples) == (3, 5)
     assert slow.seconds >= SLOW_S
     assert fast.seconds < SLOW_S / 2 < statuses[workers[1]].spans[-1].exposed_s
+    for load in (slow, fast):  # what `communication: auto` decides by
+        assert load.wire_s is not None
+        assert load.backward_s is not None
+        assert 0.0 < load.backward_s < load.seconds
+    assert [statuses[i].build.buckets for i in workers] == [{25: (1.0,)}] * 2
 
 
 class SlowToRead(Regression):
