@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from service import words
+from service import rounds, words
 
 PARTS: Mapping[str, str] = {
     "exchange": "exchange_s",
@@ -20,16 +20,18 @@ PARTS: Mapping[str, str] = {
 _ALIKE = 0.05
 """Headers, and what rides with gradients, take so much."""
 
-_KEYS = ("step_s", *PARTS.values(), "wire_bytes", "wire_ratio")
+_OF_A_STEP = ("step_s", *PARTS.values(), "wire_bytes")
 
 Figures: TypeAlias = Mapping[str, float]
 
 
-def figures(steps: Iterable[Mapping[str, float | None]]) -> dict[str, float]:
-    """Means over steps by telemetry key, of what they tell."""
-    told = list(steps)
-    found = {key: [v for step in told if (v := step.get(key)) is not None and math.isfinite(v)] for key in _KEYS}
-    return {key: sum(values) / len(values) for key, values in found.items() if values}
+def figures(told: Iterable[rounds.Told]) -> dict[str, float]:
+    """Of what rounds tell, by telemetry key: means over optimizer steps, of ``wire_ratio`` over rounds."""
+    known = list(told)
+    found = {key: rounds.a_step(known, key) for key in _OF_A_STEP}
+    ratios = [v for each in known if (v := each.get("wire_ratio")) is not None and math.isfinite(v)]
+    found["wire_ratio"] = sum(ratios) / len(ratios) if ratios else None
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def is_exchanging(told: Figures) -> bool:
@@ -46,9 +48,10 @@ def rows(told: Figures) -> list[tuple[str, str, str]]:
         for key in PARTS.values()
         if key in told
     ]
+    heading = f"{words.metric('wire_bytes')} a step"
     if "wire_bytes" not in told:
-        return [*times, (words.metric("wire_bytes"), "–", "nobody counts them here")]
-    return [*times, (words.metric("wire_bytes"), words.size(told["wire_bytes"]), _of_fp32(told))]
+        return [*times, (heading, "–", "nobody counts them here")]
+    return [*times, (heading, words.size(told["wire_bytes"]), _of_fp32(told))]
 
 
 def compared(before: Figures, after: Figures) -> str:

@@ -23,7 +23,7 @@ _GAUGES: Mapping[str, str] = {
     "wire_ratio": "What those would be in fp32, over what they are; NaN where none are sent.",
 }
 _EXCHANGE_GAUGES: Mapping[str, str] = {
-    "step_seconds": "Of a step with an exchange of gradients: how long parts of that take",
+    "step_seconds": "Of an optimizer step of jobs that exchange gradients: how long parts of that take",
     "step_share": "Likewise, as a share of the step",
 }
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 from statistics import median
 from typing import Any, TypeAlias
 
-from service import exchange
+from service import exchange, rounds
 from service.documents import Document
 from service.records import Point, TimelineEntry
 from service.words import number
@@ -98,10 +98,10 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
         _alike(before_points[::-1], key, row.before.get(key)),
         _alike(after_points, key, row.after.get(key))[_NUM_SETTLING:],
     )
-    before, after = ([p.values[_MEASURE] for p in side] for side in sides)
+    before, after = map(_speeds, sides)
     name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
     worth = _worth(row)
-    evidence = _evidence(row, before, after, worth, _travel(sides) if key == "scheme" else "")
+    evidence = _evidence(row, sides, worth, _travel(sides) if key == "scheme" else "")
     return {**about, "name": name, **_compared(before, after, worth), "evidence": evidence}
 
 
@@ -185,11 +185,17 @@ def _error(numbers: _Numbers) -> float:
     return float(1.2533 * deviation / len(numbers) ** 0.5 / middle)
 
 
-def _evidence(row: TimelineEntry, before: _Numbers, after: _Numbers, worth: float, more: str) -> str:
-    sides = f"{len(before)} steps before and {len(after)} after"
+def _speeds(points: Sequence[Point]) -> _Numbers:
+    return [p.values[_MEASURE] for p in points]
+
+
+def _evidence(row: TimelineEntry, sides: Sequence[Sequence[Point]], worth: float, more: str) -> str:
+    before, after = map(_speeds, sides)
+    what = "steps" if rounds.most_steps(p.values for side in sides for p in side) == 1 else "rounds"
+    counted = f"{len(before)} {what} before and {len(after)} after"
     if min(len(before), len(after)) < _LEAST_POINTS:
-        return f"{sides}, which is too few to tell; {row.reason}"
-    told = f"medians of {sides}: {number(median(before))} and {number(median(after))} samples a second"
+        return f"{counted}, which is too few to tell; {row.reason}"
+    told = f"medians of {counted}: {number(median(before))} and {number(median(after))} samples a second"
     told += "" if worth == 1.0 else f", each worth {worth:.2f} times as much"
     told += f"; {more}" if more else ""
     return f"{told}; {row.reason}"

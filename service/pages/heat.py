@@ -45,13 +45,13 @@ QUANTITIES: Mapping[str, Quantity] = {
     ),
     "data": Quantity(
         word="Data",
-        told="Seconds a step that the rank waits for its data.",
+        told="Seconds a round (a step, or the local steps until the next exchange) that the rank waits for its data.",
         key="data_s",
         value=lambda s: _mean(s.data_s, s),
     ),
     "exchange": Quantity(
         word="Exchange",
-        told="Seconds a step that the rank waits for the gradient exchange, mostly for slower ranks.",
+        told="Seconds that the rank waits for each exchange of gradients, mostly for slower ranks.",
         key="exposed_s",
         value=lambda s: _mean(s.exposed_s, s),
     ),

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import yaml
 
-from service import exchange, words
+from service import exchange, rounds, words
 from service.documents import Document
 from service.logs import LogText
 from service.pages.job import address
@@ -42,6 +42,7 @@ _COMMON_KEYS = (
     "wire_bytes",
     "wire_ratio",
     "optimizer_s",
+    "round_steps",
     "memory_bytes",
     "gpu_utilisation",
 )
@@ -116,6 +117,7 @@ def metrics_view(job: Document, found: Document, key: str, axis: str) -> dict[st
         "rows": rows,
         "key": chosen,
         "axis": axis,
+        "round_steps": rounds.most_steps(p["values"] for p in found["points"]),
         "with_axis": lambda name: address(job["id"], "metrics", key=chosen, x=name if name != "step" else ""),
     }
 
@@ -135,7 +137,7 @@ def system_view(job: Document, found: Document) -> dict[str, Any]:
     observed = job.get("observed") or {}
     workers = sorted(observed.get("workers") or (), key=lambda w: (w["rank"] is None, w["rank"] or 0, w["worker_id"]))
     recent = [p["values"] for p in found["points"][-NUM_RECENT_POINTS:] if p["values"].get("step_s")]
-    step_s = _mean([v["step_s"] for v in recent])
+    step_s = rounds.a_step(recent, "step_s")
     racks = observed.get("racks") or {}
     return {
         "workers": [{**w, "rack": _rack(w, racks)} for w in workers],
@@ -143,7 +145,8 @@ def system_view(job: Document, found: Document) -> dict[str, Any]:
         "racks": racks_in_words(observed),
         "shares": _shares(recent, step_s) if step_s else [],
         "step_s": words.seconds_fine(step_s or 0.0),
-        "num_steps": len(recent),
+        "num_points": len(recent),
+        "round_steps": rounds.most_steps(recent),
         "exchange": exchange.rows(exchange.figures(recent)),
         "choices": _choices(observed.get("plan") or {}),
     }
@@ -157,12 +160,8 @@ def _rack(worker: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     return f"{number + 1} ({label})" if label else str(number + 1)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
 def _shares(recent: Sequence[Mapping[str, float]], step_s: float) -> list[dict[str, Any]]:
-    parts = [(name, key, _mean([v[key] for v in recent if v.get(key) is not None]) or 0.0) for key, name in _SHARES]
+    parts = [(name, key, rounds.a_step(recent, key) or 0.0) for key, name in _SHARES]
     rest = max(0.0, step_s - sum(seconds for _, _, seconds in parts))
     whole = sum(seconds for _, _, seconds in parts) + rest
     found, x = [], 0.0

@@ -34,6 +34,20 @@ def test_figures_are_means_of_what_steps_tell() -> None:
     assert figures(steps) == {"step_s": 2.0, "encode_s": 5.0}
 
 
+LONG, SHORT = ({**{key: num * value for key, value in STEP.items()}, "round_steps": num} for num in (25.0, 10.0))
+
+
+def test_what_a_round_of_local_steps_takes_is_told_by_step() -> None:
+    points = [{"values": {**values, "wire_ratio": 7.5}} for values in (LONG, SHORT)]
+    found = system_view(job(), {"points": points})
+    assert (found["step_s"], found["round_steps"]) == ("10 ms", 25)
+    assert found["exchange"] == told()
+    assert [(part["name"], part["seconds"]) for part in found["shares"]] == [
+        *(("data", "0 ms"), ("compute", "0 ms"), ("exchange", "1 ms"), ("optimizer", "0 ms"), ("other", "9 ms")),
+    ]
+    assert figures([LONG, {"step_s": 0.11}])["step_s"] == pytest.approx(0.36 / 26)
+
+
 def test_the_page_tells_shares_seconds_and_bytes() -> None:
     assert told() == [
         ("Gradient exchange", "40 %", "4 ms"),
@@ -54,6 +68,20 @@ async def test_the_tab_system_has_them_beside_the_time_of_a_step(
     page = (await client.get(f"/jobs/{trained.id}?tab=system")).text
     assert '<dt>Decoding gradients</dt><dd class="wrap">20 % <small' in page
     assert '<dd class="wrap">500 kB <small class="soft">7.5 times fewer than in fp32</small>' in page
+    assert "rounds of" not in page
+
+
+@pytest.mark.anyio
+async def test_where_points_are_rounds_of_several_steps_pages_say_so(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    trained = await placed(services.store, fence)
+    await services.store.reconciler.fold(snapshot(trained, [record(1, **LONG)]), fence)
+    system = (await client.get(f"/jobs/{trained.id}?tab=system")).text
+    assert "points, rounds of up to 25 steps each, shared out over their steps: 10 ms a step." in system
+    metrics = (await client.get(f"/jobs/{trained.id}?tab=metrics")).text
+    assert "A point is a round of up to 25 steps" in metrics
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ def test_a_gain_is_the_ratio_of_medians_with_bounds_that_hold_the_true_one() -> 
     assert gain(section).startswith("1.")
 
 
+def test_where_points_are_of_several_steps_rounds_are_counted() -> None:
+    near = Near(steps(60, 10, 100, workers=1, round_steps=25), steps(101, 10, 180, workers=2, round_steps=25))
+    [section] = sections([entry()], {1: near})
+    assert "medians of 10 rounds before and 8 after" in section["evidence"]
+
+
 def test_steps_under_another_plan_than_the_two_of_a_change_are_left_out() -> None:
     slow_to_agree = steps(101, 5, 100, workers=1)
     near = Near(steps(90, 10, 100, workers=1), [*slow_to_agree, *steps(106, 10, 200, workers=2)])

@@ -93,9 +93,10 @@ def test_unequal_parts_come_out_as_in_one_process(parts: tuple[float, ...]) -> N
         workers = group.start(len(parts))
         group.train(members(workers, parts), exchange=local())
         group.await_done(workers)
-        losses, samples = group.losses(), [record.samples for _, record in sorted(group.records.items())]
+        losses, records = group.losses(), [record for _, record in sorted(group.records.items())]
     expected, expected_losses = plain(parts, [4] * 7 + [2])
-    assert samples == [48] * 7 + [24]
+    assert [record.samples for record in records] == [48] * 7 + [24]
+    assert [record.values["round_steps"] for record in records] == [4] * 7 + [2]
     assert_alike(job.models)
     assert reference.distance(job.models[0], expected) < 1e-12
     assert losses == pytest.approx(expected_losses, rel=1e-12)

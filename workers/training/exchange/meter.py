@@ -33,12 +33,15 @@ class Took:
     def values(self, num_values: int, num_ranks: int, num_steps: int = 1) -> dict[str, float]:
         """Telemetry by key for so many gradients, ranks and steps, without what nobody knows.
 
-        ``wire_ratio`` is what an all-reduce in fp32 in each step sends of the gradients alone, over what was sent.
+        ``wire_ratio`` is what an all-reduce in fp32 in each step sends of the gradients alone, over what was sent;
+        ``round_steps`` are the steps, where all else that is told of the round is of several.
         """
         told = {"wire_bytes": self.wire_bytes, "encode_s": self.encode_s, "decode_s": self.decode_s}
         values = {key: float(value) for key, value in told.items() if value is not None}
         if self.wire_bytes:
             values["wire_ratio"] = num_steps * fp32_bytes(num_values, num_ranks) / self.wire_bytes
+        if num_steps > 1:
+            values["round_steps"] = float(num_steps)
         return values
 
 
