@@ -43,6 +43,14 @@ def test_a_slow_worker_gets_less_in_the_same_group_and_the_gain_is_told_as_expec
     assert judged.reason == "parts 96 and 32 are 2.00 times as fast as 64 and 64 (expected: 2.00)"
 
 
+def test_a_round_of_several_steps_takes_no_longer_a_step() -> None:
+    job = UnevenJob(line(0.01), line(0.03))
+    job.num_steps = 25
+    job.run(30)
+    [row] = job.told(TimelineKind.BATCH)
+    assert (job.parts, row.after["expected_gain"]) == ((96, 32), 2.0)
+
+
 def test_fixed_times_are_learnt_by_the_first_change_and_made_good_by_a_second() -> None:
     job = UnevenJob(line(0.01), line(0.01, fixed_s=1.0)).run(80)
     assert job.parts == pytest.approx((114, 14), abs=4)

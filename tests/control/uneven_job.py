@@ -24,7 +24,8 @@ class UnevenJob:
 
     ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
     that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links,
-    ``buckets`` what their gradients may be cut into, and ``backward_s`` what can hide an exchange.
+    ``buckets`` what their gradients may be cut into, and ``backward_s`` what can hide an exchange. A round has
+    ``num_steps``.
     """
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
@@ -32,6 +33,7 @@ class UnevenJob:
     buckets: Mapping[int, tuple[float, ...]] = {}
     backward_s: float | None = None
     topology: Topology | None = None
+    num_steps = 1
 
     def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0, **spec: object) -> None:
         self.desk = Desk(high=8, **{"batch": {"global_size": BATCH}, "steps": 100_000, **spec})
@@ -50,6 +52,11 @@ class UnevenJob:
     def parts(self) -> tuple[int, ...]:
         """Of the plan in force, by rank."""
         return tuple(self._in_force.parts.values())
+
+    @property
+    def cursor(self) -> int:
+        """Samples drawn by now."""
+        return self.round * self.num_steps * BATCH
 
     def join(self, worker_id: str, cost: CostOf) -> None:
         """A newcomer that the latest plan names; the plan is in force from now on."""
@@ -71,7 +78,7 @@ class UnevenJob:
         plan, desk = self._in_force, self.desk
         parts = plan.parts
         own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
-        step_s = max(own.values()) + self.link(plan.exchange.name)[1]
+        round_s = self.num_steps * (max(own.values()) + self.link(plan.exchange.name)[1])
         self.round += 1
         for i in parts:
             self._say(i, plan, parts[i], own[i])
@@ -80,14 +87,15 @@ class UnevenJob:
             round=self.round,
             generation=plan.generation,
             plan_id=plan.id,
-            cursor=self.round * BATCH,
-            samples=BATCH,
+            cursor=self.cursor,
+            samples=self.num_steps * BATCH,
             time=1e9 + desk.now,
-            values={"step_s": step_s, "workers": float(len(parts))},
+            values={"step_s": round_s, "workers": float(len(parts))},
+            num_steps=self.num_steps,
         )
         teller = plan.members[0].worker_id
         desk.statuses[teller] = replace(desk.statuses[teller], records=(record,))
-        desk.turn(after_s=step_s)
+        desk.turn(after_s=round_s)
         self.rows += desk.notes()
         if desk.plan.id != self.plans[-1].id:
             self.plans.append(desk.plan)
@@ -132,7 +140,7 @@ class UnevenJob:
             generation=plan.generation,
             lineage=1,
             round=self.round,
-            cursor=self.round * BATCH,
+            cursor=self.cursor,
             build=self.built(worker_id),
             topology=self.topology,
             **more,

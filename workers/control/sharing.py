@@ -128,7 +128,7 @@ def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
         return replace(sharing, plan_id=record.plan_id, steps=())  # the first step of a plan pays for warming up
     if record.is_skipped or record.is_trial or step_s <= 0.0:
         return sharing
-    return replace(sharing, steps=(*sharing.steps, (record.samples / step_s, step_s))[-MAX_STEPS:])
+    return replace(sharing, steps=(*sharing.steps, (record.samples / step_s, step_s / record.num_steps))[-MAX_STEPS:])
 
 
 def wire_share(sharing: Sharing) -> float | None:
