@@ -57,7 +57,7 @@ class Part:
     ) -> None:
         self._setup, self._state, self._mailbox, self._exchange = setup, setup.state, mailbox, exchange
         self.plan = plan
-        self.offset, self.is_alone = offset, is_alone
+        self.offset, self._is_alone = offset, is_alone
         self._cursor = setup.state.cursor + offset
         self.size = batch_size(setup, plan, self._cursor)
         self._rank = rank
@@ -237,7 +237,7 @@ class Part:
             with setup.precision.computing():
                 loss, values = checked_loss(setup.task.loss(state.model, batch))
             self.sums.add(loss, weight, values)
-            if is_last and not self.is_alone:
+            if is_last and not self._is_alone:
                 self._exchange.arm(self.fill)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
             factor = weight / self.expected_weight * self.gradient_scale
@@ -266,7 +266,7 @@ class Part:
     def _back_off(self, error: Exception) -> None:
         has_launched, draw, tried = self._exchange.has_launched, self._draw, self._tried
         # What earlier steps of the round wrote to buffers would be taken back with what this one did.
-        is_bound = self.is_alone and self.offset > 0 and bool(self._state.buffers.names)
+        is_bound = self._is_alone and self.offset > 0 and bool(self._state.buffers.names)
         if draw is None:  # a sample was read for its length, one alone
             raise too_big(self._setup, error, 1) from error
         self.has_backed_off = True
