@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Sequence
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +25,8 @@ from workers.status import Phase
 from workers.storage_urls import join, open_storage
 from workers.training import owed, round
 from workers.training.exchange import buckets
+from workers.training.exchange.compressed import Compressed
+from workers.training.exchange.schemes import InFlight
 from workers.training.loading import load_checkpoint, load_weights
 from workers.training.owed import Owed
 from workers.training.trainer import Trainer
@@ -159,6 +164,31 @@ def test_where_nothing_is_kept_nothing_is_summed_or_written(
         assert "residual" not in text
         job.restore(last, 2, exchange)
         job.finish()
+
+
+def test_a_bucket_that_was_summed_holds_no_memory_for_it_when_the_next_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, held = defaultdict[int, list[weakref.ref[object]]](list), list[int]()
+
+    class Watched(Compressed):
+        def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
+            transfer = super().start(number, flat, num_gradients, world)
+            under_way[threading.get_ident()] += [weakref.ref(self), weakref.ref(transfer)]
+            return transfer
+
+    def in_turn(parameters: Sequence[nn.Parameter]) -> Iterator[list[int]]:
+        for indexes in buckets.grouped(parameters):
+            held.append(sum(one() is not None for one in under_way[threading.get_ident()]))
+            yield indexes
+
+    monkeypatch.setattr(owed, "Compressed", Watched)
+    monkeypatch.setattr(owed, "grouped", in_turn)
+    job = Job(6, checkpoint={"every_steps": 3})
+    with job.group:
+        job.begin(3, TOPK)
+        job.finish()
+        assert_nothing_lost(job)
+    assert set(map(len, under_way.values())) == {2 * 2 * len(SHAPES)}  # for the checkpoint, and at the end
+    assert held == [0] * 3 * 2 * len(SHAPES)
 
 
 class Breaking:

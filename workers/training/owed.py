@@ -7,7 +7,7 @@ lost with it.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 import torch
 
@@ -72,17 +72,21 @@ class Owed:
         self._mailbox.set_phase(Phase.EXCHANGE)
         named = [*state.trained.items()]
         for indexes in grouped([parameter for _, parameter in named]):
-            scheme = Compressed(Int8(), Residual())  # of this bucket alone, as it holds memory for what it sends
-            shapes = {named[i][0]: named[i][1].shape for i in indexes}
-            flat = torch.cat([self._part(name, shape, gives=gives).view(-1) for name, shape in shapes.items()])
-            if (under_way := scheme.start(0, flat, flat.numel(), world)) is not None:
-                under_way.wait()
-            if world.rank == taker:
-                split = torch.split(flat, [shape.numel() for shape in shapes.values()])
-                total |= {name: part.view(shapes[name]) for name, part in zip(shapes, split, strict=True)}
+            total |= self._bucket({named[i][0]: named[i][1].shape for i in indexes}, taker, gives=gives)
         if world.is_aborted:  # an accelerator's collective then ends without an error, and brings nothing
             raise world.broken(None)
         return total
+
+    def _bucket(self, shapes: Mapping[str, torch.Size], taker: int, *, gives: bool) -> dict[str, torch.Tensor]:
+        """The sum of some parameters' parts, on that rank; memory for what is sent goes with the call."""
+        flat = torch.cat([self._part(name, shape, gives=gives).view(-1) for name, shape in shapes.items()])
+        under_way = Compressed(Int8(), Residual()).start(0, flat, flat.numel(), self._world)
+        if under_way is not None:
+            under_way.wait()
+        if self._world.rank != taker:
+            return {}
+        split = torch.split(flat, [shape.numel() for shape in shapes.values()])
+        return {name: part.view(shapes[name]) for name, part in zip(shapes, split, strict=True)}
 
     def _part(self, name: str, shape: torch.Size, *, gives: bool) -> torch.Tensor:
         kept = self._state.residual.part(name) if gives else None
