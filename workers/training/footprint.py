@@ -46,7 +46,7 @@ def peak_bytes(device: torch.device) -> int:
     return held(device)
 
 
-def room(device: torch.device) -> Room:
+def room(device: torch.device, cgroup: Path = _CGROUP) -> Room:
     """What this worker may hold on the device by now: its limit, or what others leave it, whichever is less."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -56,7 +56,7 @@ def room(device: torch.device) -> Room:
     if device.type != "cpu":
         return Room()
     limited = _data_left()
-    shared = [left for left in (_machine_left(), _cgroup_left()) if left is not None]
+    shared = [left for left in (_machine_left(), cgroup_left(cgroup)) if left is not None]
     lefts = [*([limited] if limited is not None else []), *(round(SHARE * left) for left in shared)]
     if not lefts:
         return Room()
@@ -98,19 +98,30 @@ def _machine_left() -> int | None:
     return _kib("MemAvailable:", _MEMINFO)
 
 
-def _cgroup_left() -> int | None:
+def cgroup_left(root: Path = _CGROUP) -> int | None:
+    """Bytes until the limit of a container (of version 2, its files in ``root``); None where it has none.
+
+    Pages of files that nobody has read lately count as free, as the kernel drops them before it kills anybody.
+    """
     try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
+        limit = (root / "memory.max").read_text().strip()
+        used = int((root / "memory.current").read_text())
     except (OSError, ValueError):
         return None
-    return max(0, int(limit) - used) if limit.isdigit() else None
+    droppable = _told("inactive_file", root / "memory.stat") or 0
+    return max(0, int(limit) - used + droppable) if limit.isdigit() else None
 
 
 def _kib(name: str, path: Path) -> int | None:
     """A line such as ``VmHWM: 12 kB`` in bytes; None where there is no such line."""
+    told = _told(name, path)
+    return None if told is None else told * 1024
+
+
+def _told(name: str, path: Path) -> int | None:
+    """The number that follows a name at the beginning of a line."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
+    return next((int(line.split()[1]) for line in lines if line.startswith(name)), None)

@@ -1,0 +1,52 @@
+"""What a container's limit leaves a worker, told by files as the kernel writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from workers.training.footprint import cgroup_left, held, room
+
+MIB = 2**20
+CPU = torch.device("cpu")
+
+
+def cgroup(root: Path, limit: str, used: int, stat: str = "anon 7\nfile 9\ninactive_file 0\nactive_file 9\n") -> Path:
+    (root / "memory.max").write_text(f"{limit}\n")
+    (root / "memory.current").write_text(f"{used}\n")
+    (root / "memory.stat").write_text(stat)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "left"), [(8 * MIB, 5 * MIB, 3 * MIB), (8 * MIB, 9 * MIB, 0), ("max", 5 * MIB, None)]
+)
+def test_what_is_left_is_the_limit_less_what_all_of_the_container_use(
+    limit: int | str, used: int, left: int | None, tmp_path: Path
+) -> None:
+    assert cgroup_left(cgroup(tmp_path, str(limit), used)) == left
+
+
+def test_files_that_were_read_once_leave_as_much_as_before(tmp_path: Path) -> None:
+    stat = f"anon {MIB}\nfile {6 * MIB}\ninactive_file {4 * MIB}\nactive_file {2 * MIB}\n"
+    assert cgroup_left(cgroup(tmp_path, str(8 * MIB), 7 * MIB, stat)) == 5 * MIB
+
+
+def test_where_files_are_missing_or_cannot_be_read_nobody_knows(tmp_path: Path) -> None:
+    assert cgroup_left(tmp_path) is None
+    cgroup(tmp_path, str(8 * MIB), 5 * MIB)
+    (tmp_path / "memory.stat").unlink()
+    assert cgroup_left(tmp_path) == 3 * MIB
+    (tmp_path / "memory.current").write_text("not told\n")
+    assert cgroup_left(tmp_path) is None
+
+
+def test_a_worker_gets_half_of_what_its_container_has_left(tmp_path: Path) -> None:
+    alone, tight = room(CPU, tmp_path), room(CPU, cgroup(tmp_path, str(8 * MIB), 6 * MIB))
+    assert alone.limit_bytes is not None
+    assert tight.limit_bytes is not None
+    # What is held grows a little between two looks.
+    assert 0 <= tight.limit_bytes - held(CPU) + 32 * MIB < 64 * MIB < alone.limit_bytes - held(CPU)
+    assert (tight.is_enforced, tight.is_shared) == (False, True)
