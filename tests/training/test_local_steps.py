@@ -15,6 +15,7 @@ from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from tests.training.test_compression import assert_alike, members
 from workers.checkpoints import list_checkpoints
+from workers.errors import Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, Exchange, split_batch
 from workers.status import Phase, StopCause
@@ -236,6 +237,64 @@ def test_memory_that_runs_out_in_a_later_step_takes_no_buffer_back_for_good(fail
             group.train(workers, exchange=local())
         group.await_done(workers)
     assert models[0].get_buffer("seen").item() == STEPS * BATCH
+
+
+def run_out_once(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, call: int) -> None:
+    """Memory runs out in this call of a method, counted from 1."""
+    unbroken, num_calls = getattr(owner, method), [0]
+
+    def tight(*arguments: Any, **named: Any) -> Any:
+        num_calls[0] += 1
+        if num_calls[0] == call:
+            raise MemoryError
+        return unbroken(*arguments, **named)
+
+    monkeypatch.setattr(owner, method, tight)
+
+
+BETWEEN_PASSES = [
+    (Outer, "begin", 2, "a copy of the parameters and of what the optimizer holds"),
+    (torch.optim.AdamW, "step", 7, "the optimizer's step"),
+    (Outer, "differences", 2, "what the steps changed"),
+]
+
+
+@pytest.mark.parametrize(("owner", "method", "call", "what"), BETWEEN_PASSES)
+def test_memory_that_runs_out_between_passes_leaves_the_round_with_smaller_ones(
+    owner: type, method: str, call: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_out_once(monkeypatch, owner, method, call)
+    job = Job(batch={"global_size": BATCH, "micro_size": "auto"})
+    with job.group as group:
+        workers = group.start(1)
+        group.train(workers, exchange=local())
+        [status] = group.await_all(lambda s: s.phase is Phase.STOPPED, workers).values()
+        assert status.stop is not None
+        assert (status.stop.cause, status.round) == (StopCause.MEMORY, 1)
+        assert status.stop.failure is not None
+        assert status.stop.failure.message.endswith(f", for {what}; the round is tried again with 6")
+        group.train(workers, exchange=local())
+        group.await_done(workers)
+        losses = group.losses()
+    expected, expected_losses = plain((1.0,), [4] * 7 + [2])
+    assert reference.distance(job.models[0], expected) < 1e-12
+    assert losses == pytest.approx(expected_losses, rel=1e-12)
+
+
+@pytest.mark.parametrize(("owner", "method", "call", "what"), BETWEEN_PASSES)
+def test_where_there_are_no_smaller_passes_it_is_told_as_a_lack_of_memory(
+    owner: type, method: str, call: int, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_out_once(monkeypatch, owner, method, call)
+    job = Job()
+    with job.group as group:
+        workers = group.start(1)
+        group.train(workers, exchange=local())
+        [status] = group.await_all(lambda s: s.phase is Phase.FAILED, workers).values()
+    assert status.failure is not None
+    assert status.failure.reason is Reason.OUT_OF_MEMORY
+    assert f"none left for {what}: MemoryError" in status.failure.message
+    assert "give workers more memory" in status.failure.message
 
 
 def test_a_short_batch_by_length_is_dealt_to_a_rank_whose_part_is_none() -> None:

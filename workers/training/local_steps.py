@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 
 from workers.plan import Plan
@@ -64,19 +66,38 @@ class LocalSteps:
 
     def compute(self) -> None:
         """Take the steps, and put what they changed where gradients are. Raises as ``Part.compute``."""
-        self._state.outer.begin(self._exchange.parameters)
-        is_finite = True
-        while is_finite and (offset := sum(part.size for part in self._parts)) < self.size:
-            part = Part(self._setup, self._mailbox, self._exchange, self.plan, self._rank, offset=offset, is_alone=True)
-            self._parts.append(part)
+        part, is_finite = self._begin(0), True
+        with self._leaving("a copy of the parameters and of what the optimizer holds"):
+            self._state.outer.begin(self._exchange.parameters)
+        while True:
             part.compute()
             part.measure()
-            is_finite = self._step(part)
+            with self._leaving("the optimizer's step"):
+                is_finite = self._step(part)
             self._count(part)
+            offset = part.offset + part.size
+            if not is_finite or offset >= self.size:
+                break
+            part = self._begin(offset)
         drawn = self.sums.weight / (self.size * self._state.units_per_sample)
-        self._exchange.put([difference.mul_(drawn) for difference in self._state.outer.differences()])
+        with self._leaving("what the steps changed"):
+            self._exchange.put([difference.mul_(drawn) for difference in self._state.outer.differences()])
         if not is_finite:
             self.sums.loss = math.nan
+
+    def _begin(self, offset: int) -> Part:
+        part = Part(self._setup, self._mailbox, self._exchange, self.plan, self._rank, offset=offset, is_alone=True)
+        self._parts.append(part)
+        return part
+
+    @contextmanager
+    def _leaving(self, what: str) -> Iterator[None]:
+        """Leave the round where memory runs out for ``what``, which is undone with it."""
+        try:
+            yield
+        except (RuntimeError, MemoryError, OSError) as error:
+            self._parts[-1].lacked(error, what)
+            raise
 
     def own_cost(self) -> OwnCost | None:
         """What a step took this rank by itself in the mean, None where that was not the usual."""

@@ -72,7 +72,7 @@ class Part:
         self._is_on_trial = setup.micro.is_trying
         self.is_way_on_trial = False  # ways to read
         self._draw: Draw | None = None
-        self._tried = 1
+        self._tried = pass_size
         self.micro = self.num_passes = 1
         self.sums = LocalSums()
         self.times = RoundTimes()
@@ -255,27 +255,32 @@ class Part:
                 "the round is tried again without"
             ) from error
 
-    def lacked(self, error: Exception) -> None:
-        """Where memory ran out for gradients on their way, leave the round, and compute less at a time from then on.
+    def lacked(self, error: Exception, what: str = "what gradients travel in") -> None:
+        """Where memory ran out beside passes, for ``what``, leave the round, and compute less at a time from then on.
 
         Raises MemoryInExchangeError, OutOfMemoryError; returns where ``error`` tells of something else.
         """
         if memory.is_out_of_memory(error):
-            self._back_off(error)
+            lack = OutOfMemoryError(f"none left for {what}: {described(error)}")
+            lack.__cause__ = error
+            self._back_off(lack, f"for {what}")
 
-    def _back_off(self, error: Exception) -> None:
-        has_launched, draw, tried = self._exchange.has_launched, self._draw, self._tried
-        # What earlier steps of the round wrote to buffers would be taken back with what this one did.
-        is_bound = self._is_alone and self.offset > 0 and bool(self._state.buffers.names)
-        if draw is None:  # a sample was read for its length, one alone
+    def _back_off(self, error: Exception, where: str = "") -> None:
+        """Have smaller passes from now on; leave the round ``where`` that is told, and where this part has left it."""
+        draw, tried = self._draw, self._tried
+        if draw is None and not where:  # a sample was read for its length, one alone
             raise too_big(self._setup, error, 1) from error
         self.has_backed_off = True
-        back_off(self._setup, self._mailbox, error, tried, draw.unit)
-        if has_launched or is_bound:
-            since = "after gradients had left" if has_launched else "in a later step of the round"
+        unit = "samples" if draw is None else draw.unit
+        back_off(self._setup, self._mailbox, error, tried, unit)
+        if self._exchange.has_launched:
+            where = where or "after gradients had left"
+        elif self._is_alone and self.offset > 0 and self._state.buffers.names:
+            # What earlier steps of the round wrote to buffers would be taken back with what this one did.
+            where = where or "in a later step of the round"
+        if where:
             raise MemoryInExchangeError(
-                f"memory ran out at {tried} {draw.unit} a forward pass, {since}; "
-                f"the round is tried again with {tried // 2}"
+                f"memory ran out at {tried} {unit} a forward pass, {where}; the round is tried again with {tried // 2}"
             ) from error
 
 
