@@ -18,7 +18,7 @@ from workers.checkpoints import list_checkpoints
 from workers.errors import Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, Exchange, split_batch
-from workers.status import Phase, StopCause
+from workers.status import Phase, RoundRecord, StopCause
 from workers.task import TrainingTask
 from workers.training.outer import Outer
 
@@ -54,6 +54,18 @@ class Job:
         spec = {"batch": {"global_size": BATCH, "micro_size": 3}, "optimizer": {"lr": LR, "clip_norm": CLIP}, **spec}
         self.group = Group(script, **{"samples": STEPS * BATCH, **spec})
 
+    def run(self, parts: Sequence[float] = ALIKE, exchange: Exchange | None = None) -> list[RoundRecord]:
+        """All of it by workers of these weights; what they tell of their rounds."""
+        with self.group as group:
+            workers = group.start(len(parts))
+            group.train(members(workers, parts), exchange=exchange or local())
+            group.await_done(workers)
+            return self.records()
+
+    def records(self) -> list[RoundRecord]:
+        """By round."""
+        return [record for _, record in sorted(self.group.records.items())]
+
 
 def plain(
     parts: Sequence[float], round_sizes: Sequence[int], models: list[nn.Module] | None = None
@@ -87,29 +99,30 @@ def plain(
     return whole, losses
 
 
+def losses_of(records: Sequence[RoundRecord]) -> list[float]:
+    return [record.values["loss"] for record in records]
+
+
+def assert_as_in_one_process(job: Job, records: Sequence[RoundRecord], parts: Sequence[float]) -> None:
+    expected, expected_losses = plain(parts, [4] * 7 + [2])
+    assert reference.distance(job.models[0], expected) < 1e-12
+    assert losses_of(records) == pytest.approx(expected_losses, rel=1e-12)
+
+
 @pytest.mark.parametrize("parts", [PARTS, ALIKE, (1.0,)], ids=len)
 def test_unequal_parts_come_out_as_in_one_process(parts: tuple[float, ...]) -> None:
     job = Job()
-    with job.group as group:
-        workers = group.start(len(parts))
-        group.train(members(workers, parts), exchange=local())
-        group.await_done(workers)
-        losses, records = group.losses(), [record for _, record in sorted(group.records.items())]
-    expected, expected_losses = plain(parts, [4] * 7 + [2])
+    records = job.run(parts)
     assert [record.samples for record in records] == [48] * 7 + [24]
     assert [record.values["round_steps"] for record in records] == [4] * 7 + [2]
     assert_alike(job.models)
-    assert reference.distance(job.models[0], expected) < 1e-12
-    assert losses == pytest.approx(expected_losses, rel=1e-12)
+    assert_as_in_one_process(job, records, parts)
 
 
 def test_int4_keeps_ranks_alike_and_trains() -> None:
     job = Job()
-    with job.group as group:
-        workers = group.start(3)
-        group.train(members(workers), exchange=local(quantise="int4"))
-        group.await_done(workers)
-        losses, ratios = group.losses(), [record.values["wire_ratio"] for record in group.records.values()]
+    records = job.run(PARTS, local(quantise="int4"))
+    losses, ratios = losses_of(records), [record.values["wire_ratio"] for record in records]
     expected, expected_losses = plain(PARTS, [4] * 7 + [2])
     assert_alike(job.models)
     assert max(ratios) > H / 2  # of steps, as the tail is most of what so small a model sends
@@ -125,8 +138,8 @@ def test_a_round_ends_at_each_line_at_which_all_look_up() -> None:
         group.await_all(lambda s: s.phase is Phase.HELD, workers)
         group.agree(members(workers, ALIKE), generation=1, exchange=local())
         group.await_done(workers)
-        ends = [record.cursor // BATCH for _, record in sorted(group.records.items())]
-    assert ends == [4, 6, 10, 14, 18, 20, 24, 28, 30]
+        records = job.records()
+    assert [record.cursor // BATCH for record in records] == [4, 6, 10, 14, 18, 20, 24, 28, 30]
 
 
 class Flawed:
@@ -148,12 +161,7 @@ class Flawed:
 def test_a_round_with_a_gradient_that_is_not_finite_is_passed_over_by_all(length: Any) -> None:
     # Calls are the ranks' as they come: two of each batch by either, so that the 20th is in the second round.
     job = Job(Flawed(20, error=False), length)
-    with job.group as group:
-        workers = group.start(2)
-        group.train(members(workers, ALIKE), exchange=local())
-        group.await_done(workers)
-        skipped = [record.round for _, record in sorted(group.records.items()) if record.is_skipped]
-    assert skipped == [2]
+    assert [record.round for record in job.run() if record.is_skipped] == [2]
     assert_alike(job.models)
     assert all(torch.isfinite(p).all() for p in job.models[0].parameters())
 
@@ -168,12 +176,10 @@ def test_a_round_that_an_error_broke_is_taken_back_whole_and_redone() -> None:
         committed = {status.round for status in statuses.values()}
         group.train(members(workers, ALIKE), exchange=local())
         group.await_done(workers)
-        losses = group.losses()
-    expected, expected_losses = plain(ALIKE, [4] * 7 + [2])
+        records = job.records()
     assert StopCause.USER in causes
     assert committed == {1}
-    assert reference.distance(job.models[0], expected) < 1e-12
-    assert losses == pytest.approx(expected_losses, rel=1e-12)
+    assert_as_in_one_process(job, records, ALIKE)
 
 
 def test_a_newcomer_takes_over_the_outer_momentum() -> None:
@@ -275,10 +281,8 @@ def test_memory_that_runs_out_between_passes_leaves_the_round_with_smaller_ones(
         assert status.stop.failure.message.endswith(f", for {what}; the round is tried again with 6")
         group.train(workers, exchange=local())
         group.await_done(workers)
-        losses = group.losses()
-    expected, expected_losses = plain((1.0,), [4] * 7 + [2])
-    assert reference.distance(job.models[0], expected) < 1e-12
-    assert losses == pytest.approx(expected_losses, rel=1e-12)
+        records = job.records()
+    assert_as_in_one_process(job, records, (1.0,))
 
 
 @pytest.mark.parametrize(("owner", "method", "call", "what"), BETWEEN_PASSES)
@@ -299,10 +303,7 @@ def test_where_there_are_no_smaller_passes_it_is_told_as_a_lack_of_memory(
 
 def test_a_short_batch_by_length_is_dealt_to_a_rank_whose_part_is_none() -> None:
     job = Job(length=lambda sample: 1 + int(abs(float(sample[0][1])) * 60), samples=29 * BATCH + 2)
-    with job.group as group:
-        workers = group.start(2)
-        group.train(members(workers, (3.0, 1.0)), exchange=local())
-        group.await_done(workers)
+    job.run((3.0, 1.0))
     assert_alike(job.models)
 
 
@@ -317,11 +318,7 @@ def test_no_two_steps_of_a_round_draw_the_same_numbers() -> None:
         read.append(torch.rand(()).item())
         return [torch.stack(column) for column in zip(*samples, strict=True)]
 
-    job = Job(loss, collate=collate)
-    with job.group as group:
-        workers = group.start(1)
-        group.train(workers, exchange=local())
-        group.await_done(workers)
+    Job(loss, collate=collate).run((1.0,))
     assert len(computed) == len({*computed}) == 4 * STEPS
     assert len(read) == len({*read}) == 4 * STEPS
 
