@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,7 @@ from service.store.database import Write
 from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
 from service.store.stretches import LineageKey, roll_up
-from service.store.visible import num_skipped_before
+from service.store.visible import Counted, counted_before
 from workers.plan import TimelineKind
 from workers.status import (
     Acknowledged,
@@ -46,13 +46,26 @@ def store_records(write: Write, job_id: str, attempt: int, records: Sequence[Rou
         found.sort(key=lambda r: (r.round, r.generation))
         key = (job_id, attempt, lineage)
         last_before, last = _extend_lineage(write, key, found)
-        num_skipped = num_skipped_before(write.conn, job_id, (attempt, lineage, found[0].round))
-        rows = []
-        for record in found:
-            num_skipped += record.is_skipped
-            rows.append(_point(write, (job_id, attempt), record, record.round - num_skipped))
+        steps = _steps(write.conn, job_id, found)
+        rows = [_point(write, (job_id, attempt), *pair) for pair in zip(found, steps, strict=True)]
         _upsert_points(write.conn, rows)
         roll_up(write.conn, key, {last_before, *(record.round for record in found)}, last)
+
+
+def _steps(conn: Connection, job_id: str, found: Sequence[RoundRecord]) -> Iterator[int]:
+    """The optimizer steps up to the end of each record, which are sorted; skipped rounds have none.
+
+    Rounds that are stored nowhere, as they were thinned out, count as many as the record that follows them.
+    """
+    base = last = counted_before(conn, job_id, found[0].round)
+    for record in found:
+        if record.round > last.round:
+            base = last
+            if record.round > base.round + 1:
+                base = max(base, counted_before(conn, job_id, record.round), key=lambda c: c.round)
+        num_rounds = record.round - base.round - record.is_skipped
+        last = Counted(record.round, base.step + num_rounds * record.num_steps)
+        yield last.step
 
 
 def _extend_lineage(write: Write, key: LineageKey, found: Sequence[RoundRecord]) -> tuple[int, int]:

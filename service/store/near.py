@@ -39,9 +39,20 @@ def _following(conn: Connection, job_id: str, part: Part, moment: Moment) -> int
             rounds, moment.time, key=lambda at: _told(conn, job_id, part, at, points.c.time)
         )
     drawn_before = points.c.cursor - points.c.samples
-    return part.first + bisect_left(
-        rounds, float(moment.samples), key=lambda at: _told(conn, job_id, part, at, drawn_before)
-    )
+    return part.first + _num_below(conn, job_id, part, drawn_before, moment.samples)
+
+
+def first_with(conn: Connection, job_id: str, part: Part, what: ColumnElement[Any], least: float) -> int | None:
+    """The first round of a part that is stored and has so much of ``what``, which grows with the rounds."""
+    begin = part.first + _num_below(conn, job_id, part, what, least)
+    place = (points.c.job_id == job_id, points.c.attempt == part.attempt, points.c.lineage == part.lineage)
+    from_there = select(points.c.round).where(*place, points.c.round.between(begin, part.last))
+    return conn.execute(from_there.order_by(points.c.round).limit(1)).scalar_one_or_none()
+
+
+def _num_below(conn: Connection, job_id: str, part: Part, what: ColumnElement[Any], least: float) -> int:
+    rounds = range(part.first, part.last + 1)
+    return bisect_left(rounds, float(least), key=lambda at: _told(conn, job_id, part, at, what))
 
 
 def _of_part(job_id: str, part: Part) -> Any:

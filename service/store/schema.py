@@ -18,7 +18,6 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
-    text,
 )
 
 from service.store.configuration_tables import configuration_versions as configuration_versions
@@ -28,7 +27,7 @@ from service.store.configuration_tables import promotions as promotions
 from service.store.metadata import metadata as metadata
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0011"
+REVISION = "0012"
 """The migration that makes these tables."""
 
 
@@ -191,12 +190,6 @@ points = Table(
     Column("values", Text, nullable=False),
 )
 Index("ix_points_job_id_changed", points.c.job_id, points.c.changed)
-Index(
-    "ix_points_skipped",
-    points.c.job_id,
-    sqlite_where=text("is_skipped"),
-    postgresql_where=text("is_skipped"),
-)
 
 stretches = Table(
     "stretches",

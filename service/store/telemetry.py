@@ -16,7 +16,7 @@ from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntr
 from service.report import Moment, Near
 from service.store.database import Database
 from service.store.moves import fetch_job
-from service.store.near import points_near
+from service.store.near import first_with, points_near
 from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
@@ -302,18 +302,10 @@ def _of_rank(job_id: str, rank: int | None) -> list[Any]:
 
 
 def _extent(conn: Connection, job_id: str, since_step: int) -> list[Part]:
-    """Steps grow along the parts, and none is above its round."""
-    parts = [part for part in visible_parts(conn, job_id) if part.last >= since_step]
+    """Steps grow along the parts, and in each with its rounds."""
+    parts = visible_parts(conn, job_id)
     for n, part in enumerate(parts):
-        place = (points.c.attempt == part.attempt, points.c.lineage == part.lineage)
-        found = conn.execute(
-            select(points.c.round)
-            .where(points.c.job_id == job_id, *place, points.c.round.between(max(part.first, since_step), part.last))
-            .where(points.c.step >= since_step)
-            .order_by(points.c.round)
-            .limit(1)
-        )
-        first = found.scalar_one_or_none()
+        first = first_with(conn, job_id, part, points.c.step, since_step)
         if first is not None:
             is_begin = part.is_begin and first == part.first
             return [replace(part, first=first, is_begin=is_begin), *parts[n + 1 :]]

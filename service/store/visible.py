@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from service.store.schema import lineages, points
 from service.stretches import Part
@@ -40,13 +41,24 @@ def in_parts(parts: Sequence[Part]) -> ColumnElement[bool]:
     )
 
 
-def num_skipped_before(conn: Connection, job_id: str, place: tuple[int, int, int]) -> int:
-    """How many rounds that count before ``place`` (attempt, lineage, round) made no update."""
-    attempt, lineage, round_number = place
-    parts = [part for part in visible_parts(conn, job_id) if (part.attempt, part.lineage) <= (attempt, lineage)]
-    if not parts:
-        return 0
-    counted = select(func.count()).where(
-        points.c.job_id == job_id, points.c.is_skipped, points.c.round < round_number, in_parts(parts)
-    )
-    return int(conn.execute(counted).scalar_one())
+class Counted(NamedTuple):
+    """A round, and the optimizer steps up to its end."""
+
+    round: int
+    step: int
+
+
+def counted_before(conn: Connection, job_id: str, round_number: int) -> Counted:
+    """The last round before this one that is stored and counts; 0 where there is none."""
+    for part in reversed(visible_parts(conn, job_id)):
+        if part.first >= round_number:
+            continue
+        found = conn.execute(
+            select(points.c.round, points.c.step)
+            .where(points.c.job_id == job_id, in_parts([part]), points.c.round < round_number)
+            .order_by(points.c.round.desc())
+            .limit(1)
+        ).one_or_none()
+        if found is not None:
+            return Counted(*found)
+    return Counted(0, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,7 +26,7 @@ from tests.service.given import (
     view,
 )
 from workers.errors import Failure, Reason
-from workers.status import Outcome, RunPhase
+from workers.status import Outcome, RoundRecord, RunPhase
 
 pytestmark = pytest.mark.anyio
 
@@ -190,6 +192,39 @@ async def test_steps_do_not_count_skipped_rounds(store: Store) -> None:
     await store.reconciler.fold(snapshot(job, [record(1), record(2, skipped=True), record(3)]), fence)
     await store.reconciler.fold(snapshot(job, [record(4, skipped=True), record(5)]), fence)
     assert [p.step for p in await store.telemetry.points(job.id)] == [1, 1, 2, 2, 3]
+
+
+def several(round: int, num_steps: int, **more: Any) -> RoundRecord:
+    return replace(record(round, **more), num_steps=num_steps)
+
+
+async def test_steps_count_all_of_a_round_that_has_several(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, [several(1, 25), several(2, 25), several(3, 10)]), fence)
+    await store.reconciler.fold(snapshot(job, [several(4, 25, skipped=True), several(5, 25)]), fence)
+    assert [p.step for p in await store.telemetry.points(job.id)] == [25, 50, 60, 60, 85]
+    # One that is told again, a new one, and one after rounds that were thinned out.
+    told = [several(3, 10, generation=2), several(6, 25, generation=2), several(9, 25, generation=2)]
+    await store.reconciler.fold(snapshot(job, told), fence)
+    assert [p.step for p in await store.telemetry.points(job.id)] == [25, 50, 60, 60, 85, 110, 185]
+    restored = [several(r, 25, lineage=2) for r in (4, 5)]
+    await store.reconciler.fold(snapshot(job, restored), fence)
+    assert [p.step for p in await store.telemetry.points(job.id)] == [25, 50, 60, 85, 110]
+
+
+@pytest.mark.parametrize(("since_step", "first"), [(0, 1), (25, 1), (26, 2), (60, 3), (61, 4), (110, 5), (111, None)])
+async def test_what_is_told_since_a_step_begins_with_the_round_that_reaches_it(
+    store: Store, since_step: int, first: int | None
+) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, [several(r, 10 if r == 3 else 25) for r in range(1, 8)]), fence)
+    await store.reconciler.fold(snapshot(job, [several(r, 25, lineage=2) for r in (4, 5)]), fence)
+    found = [p.round for p in await store.telemetry.points(job.id, since_step)]
+    assert found == ([] if first is None else [*range(first, 6)])
+    parts = await store.telemetry.extent(job.id, since_step)
+    assert [r for part in parts for r in range(part.first, part.last + 1)] == found
 
 
 async def test_values_that_are_not_finite_are_gaps(store: Store) -> None:
