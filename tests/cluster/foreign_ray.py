@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +19,20 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's switch for real loopback; the service that attaches needs it as well."""
+
+
+def ray_home(prefix: str) -> Path:
+    """A new folder for the files of a Ray, with the token that it asks for where its user finds it."""
+    home = Path(tempfile.mkdtemp(prefix=prefix))
+    token = home / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text(secrets.token_hex(32))
+    return home
+
+
+def identity(home: Path) -> dict[str, str]:
+    """The environment in which Ray's commands show the token of ``ray_home``."""
+    return {"HOME": str(home), "RAY_AUTH_MODE": "token"}
 
 
 def start_head(
