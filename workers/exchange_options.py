@@ -36,6 +36,9 @@ BUCKET_MIB = 25
 SMALLER_BUCKETS_MIB = (4, 1)
 """What else may be chosen: they leave sooner, and a link that is quick to begin carries more of them unseen."""
 
+NAMED = ("across", "bucket_mib")
+"""The options that an exchange's name tells of."""
+
 _ACROSS, _IN_BUCKETS, _MIB = " across ", " in buckets of ", " MiB"
 
 

@@ -17,6 +17,7 @@ from service.logs import LogText
 from service.pages.job import address
 from service.pages.render import moment
 from service.racks import racks_in_words
+from workers.exchange_options import NAMED, name_of
 
 NUM_LOG_LINES = 500
 NUM_SEARCHED_LINES = 10_000
@@ -186,8 +187,9 @@ def _choices(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not plan:
         return []
     precision, travels, lr = plan.get("precision") or {}, plan.get("exchange") or {}, plan.get("lr") or {}
-    options = [f"{name} {value}" for name, value in travels.get("options", {}).items()]
-    scheme = ", ".join([travels.get("scheme", "–"), *options])
+    given = tuple((travels.get("options") or {}).items())
+    name = name_of(travels.get("scheme", "–"), given)
+    scheme = ", ".join([name, *(f"{key} {value}" for key, value in given if key not in NAMED)])
     return [
         ("Global batch", f"{words.count(plan.get('global_batch'))} samples"),
         ("Precision", f"{precision.get('format', '–')} ({precision.get('why', '')})"),

@@ -31,10 +31,17 @@ def job(**values: Any) -> dict[str, Any]:
     }
 
 
-def test_a_scheme_is_told_with_its_options() -> None:
-    exchange = {"scheme": "topk", "options": {"fraction": 0.1, "quantise": "int8"}, "why": "asked for in the spec"}
-    told = system_view(job(observed={"plan": {"exchange": exchange}}), {"points": []})["choices"]
-    assert dict(told)["Gradient exchange"] == "topk, fraction 0.1, quantise int8 (asked for in the spec)"
+@pytest.mark.parametrize(
+    ("scheme", "options", "told"),
+    [
+        ("topk", {"fraction": 0.1, "quantise": "int8"}, "topk, fraction 0.1, quantise int8"),
+        ("bf16", {"across": "int4", "bucket_mib": 4}, "bf16 across int4 in buckets of 4 MiB"),
+    ],
+)
+def test_a_scheme_is_told_with_its_options(scheme: str, options: dict[str, object], told: str) -> None:
+    exchange = {"scheme": scheme, "options": options, "why": "asked for in the spec"}
+    choices = system_view(job(observed={"plan": {"exchange": exchange}}), {"points": []})["choices"]
+    assert dict(choices)["Gradient exchange"] == f"{told} (asked for in the spec)"
 
 
 def test_filters_keep_their_address() -> None:
