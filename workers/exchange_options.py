@@ -43,7 +43,10 @@ _ACROSS, _IN_BUCKETS, _MIB = " across ", " in buckets of ", " MiB"
 
 
 class BucketOptions(SpecPart):
-    """``bucket_mib`` is how many mebibytes of gradients leave together, at least; parameters are not divided."""
+    """``bucket_mib`` is how many mebibytes of gradients leave together, more where a parameter is larger.
+
+    The first leave when there are 4 at most.
+    """
 
     bucket_mib: Annotated[int, Field(ge=1, le=1024), WHOLE] | None = None
 

@@ -14,7 +14,7 @@ from workers.control import compress, compressing
 from workers.control.compressing import REST_S, REVIEW_S, Compressing
 from workers.exchange_options import bucketed
 from workers.measures import RankLoad, SchemeCost
-from workers.plan import Exchange, Plan, Switch, TimelineKind
+from workers.plan import Exchange, Plan, PlanId, Switch, TimelineKind
 from workers.racks import Topology
 from workers.status import Phase, StopCause, WorkerStatus
 
@@ -167,6 +167,39 @@ def test_smaller_buckets_that_bring_nothing_are_taken_back() -> None:
     assert [plan.exchange.name for plan in found.plans] == ["none", "none in buckets of 4 MiB", "none"]
 
 
+def test_smaller_buckets_that_take_from_computing_what_they_take_off_waiting_are_taken_back() -> None:
+    """A worker that is slower as it sends while backward runs has not become slower by itself."""
+
+    def cost(part: int) -> float:
+        return 0.1 + (0.12 if "buckets" in found.plans[-1].exchange.name else 0.0)
+
+    found = late_job()
+    found.costs = dict.fromkeys(found.ids, cost)
+    found.run(400)
+    assert [plan.exchange.name for plan in found.plans] == ["none", "none in buckets of 4 MiB", "none"]
+    [judged] = found.told(TimelineKind.PROBATION)
+    assert judged.after["is_kept"] is False
+
+
+def test_larger_buckets_again_are_not_suspected_where_a_group_breaks() -> None:
+    desk = on_trial(job(slow(1.0))).desk
+    assert desk.state.compressing.trial is not None
+    trial = replace(desk.state.compressing.trial, before="none in buckets of 4 MiB", after="none", place=(0, 0))
+    cause = replace(desk.plan.cause, kind=TimelineKind.WORKER_LOST)
+    plan = replace(desk.plan, id=PlanId(2, 1), cause=cause)
+    known = Compressing(trial=trial, suspected=frozenset({"none"}))
+    assert compressing.followed(known, plan).barred == frozenset()
+    other = replace(known, trial=replace(trial, after="int4"), suspected=frozenset({"int4"}))
+    assert compressing.followed(other, plan).barred == {"int4"}
+
+
+def test_where_workers_would_cut_differently_buckets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = late_job()
+    cuts, built = {found.ids[0]: found.buckets, found.ids[1]: {25: (1.0,)}}, found.built
+    monkeypatch.setattr(found, "built", lambda worker_id: replace(built(worker_id), buckets=cuts[worker_id]))
+    assert len(found.run(60).plans) == 1
+
+
 def test_buckets_with_which_a_group_broke_twice_are_left_for_good() -> None:
     found = late_job()
     found.desk.state = replace(
@@ -283,7 +316,7 @@ def test_what_codecs_are_known_to_take_is_judged_with_the_scheme() -> None:
     known, plan = found.desk.state.compressing, found.desk.plan
     assert known.trial is not None
     rate = Rate(samples_per_s=plan.global_batch / 1.0, error=0.0, num_steps=20)
-    trial = replace(known.trial, rate=rate, own_s=0.10, codec_s=0.05)
+    trial = replace(known.trial, rate=rate, own_s=0.10, added_s=0.05)
     verdict = Verdict(gain=1.0, is_kept=False)
     assert not compressing.is_spoilt(trial, plan, rate, verdict, own_s=0.15)
     assert compressing.is_spoilt(trial, plan, rate, verdict, own_s=0.20)

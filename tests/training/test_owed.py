@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.training import reference
 from tests.training.linear_job import LR, SHAPES, Job, mean
 from tests.training.rank import await_true
 from workers.checkpoints import read_manifest
@@ -316,6 +317,44 @@ def test_where_parameters_are_frozen_and_buckets_are_others_the_rest_is_kept() -
         lacks = job.lacks(final)
     assert lacks["square"].abs().max() > CLOSE  # what is frozen is not to change
     assert max(lacks[name].abs().max() for name in ("wide", "flat")) < CLOSE
+
+
+def test_what_is_frozen_where_buckets_change_goes_on_being_exchanged() -> None:
+    """Code may freeze by turns, as of two nets that train against each other."""
+    num_calls = dict[int, int]()
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        num_calls[id(model)] = num_calls.get(id(model), 0) + 1
+        model.get_parameter("square").requires_grad_(num_calls[id(model)] % 2 == 1)
+        return mean(model, batch)
+
+    job = Job(14, loss, precision="fp32")
+    with job.group:
+        job.begin(2, EXCHANGES[2])
+        job.go_on(5)
+        job.within(exchange=replace(EXCHANGES[2], options=SMALLER))
+        job.finish()
+    assert reference.distance(job.models[0], job.models[1]) == 0.0
+
+
+def test_a_newcomer_travels_in_the_buckets_of_those_that_have_frozen_some() -> None:
+    num_calls = dict[int, int]()
+
+    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        num_calls[id(model)] = num_calls.get(id(model), 0) + 1
+        if num_calls[id(model)] == 3:
+            model.get_parameter("square").requires_grad_(False)
+        return mean(model, batch)
+
+    job, smaller = Job(14, loss), replace(EXCHANGES[2], options=SMALLER)
+    with job.group as group:
+        job.begin(2, EXCHANGES[2])
+        job.go_on(5)
+        job.within(exchange=smaller)
+        job.go_on(3)
+        job.resize([*job.workers, *group.start(1)], smaller)
+        job.finish()
+    assert reference.distance(job.models[0], job.models[1]) == 0.0
 
 
 @pytest.mark.parametrize(

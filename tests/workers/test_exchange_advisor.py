@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workers.advisors import exchange
@@ -171,6 +171,16 @@ def test_what_did_not_pay_where_the_link_took_nothing_is_not_tried_again() -> No
     assert isinstance(exchange.advise(told), Keep)
 
 
+@example(
+    scheme="none",
+    took_s=1e-4,
+    share=1.0,
+    rest_s=1e-4,
+    codec_s={},
+    allowed=set(),
+    bucket_mib=4,
+    backward_s=1e-4,
+)
 @given(
     scheme=st.sampled_from(sorted(BYTES)),
     took_s=seconds,
@@ -214,11 +224,13 @@ def test_the_choice_is_as_good_as_that_of_trying_all(
         assert all(all_s[other] > ALIKE * min(all_s.values()) for other in tried[: tried.index(advice.scheme)])
         assert advice.expected_gain == pytest.approx(told.step_s / all_s[advice.scheme])
         is_gentler = names.index(bucketed(advice.scheme)[0]) < names.index(scheme)
-        assert advice.expected_gain >= (GENTLER_GAIN if is_gentler else LEAST_GAIN)
-        assert advice.least_kept == (GENTLER_KEPT if is_gentler else LEAST_KEPT)
+        is_due = is_gentler or advice.scheme == scheme != "none"  # back to the usual buckets, of four ranks
+        assert advice.expected_gain >= (GENTLER_GAIN if is_due else LEAST_GAIN)
+        assert advice.least_kept == (GENTLER_KEPT if is_due else LEAST_KEPT)
     else:
         best = next(name for name in tried if all_s[name] <= ALIKE * min(all_s.values()))
-        least = GENTLER_GAIN if names.index(bucketed(best)[0]) < names.index(scheme) else LEAST_GAIN
+        is_gentler = names.index(bucketed(best)[0]) < names.index(scheme)
+        least = GENTLER_GAIN if is_gentler or best == scheme != "none" else LEAST_GAIN
         assert best == now or told.step_s < least * all_s[best]
 
 
@@ -269,8 +281,24 @@ def test_only_one_hop_is_hidden_so_that_buckets_of_more_stay_large() -> None:
         "int8 in buckets of 4 MiB",
         "int8 in buckets of 1 MiB",
     ]
-    grown = replace(behind(0.6), scheme="int8 in buckets of 4 MiB")
-    assert "int8 in buckets of 4 MiB" in exchange.candidates(grown)
+    unseen = replace(behind(0.6).link, backward_s=None)
+    now = replace(behind(0.6), scheme="none in buckets of 4 MiB", link=unseen)
+    assert [name for name in exchange.candidates(now) if name.startswith("int8")] == ["int8"]
+
+
+def test_a_group_that_grew_beyond_one_hop_gives_its_small_buckets_up() -> None:
+    grown = replace(behind(2.0, "int8"), scheme="int8 in buckets of 4 MiB", allowed=("int8",))
+    advice = exchange.advise(grown)
+    assert isinstance(advice, Change)
+    assert (advice.scheme, advice.least_kept, advice.expected_gain) == ("int8", GENTLER_KEPT, pytest.approx(1.0))
+    assert isinstance(exchange.advise(replace(grown, num_ranks=2)), Keep)
+
+
+def test_larger_buckets_that_did_not_pay_are_tried_again_over_a_faster_link() -> None:
+    now = replace(behind(0.6), scheme="none in buckets of 4 MiB")
+    took_s = exchange.link_s(now)
+    for refused_s, is_tried in ((took_s, False), (10 * took_s, True), (took_s / 10, False)):
+        assert ("none" in exchange.candidates(replace(now, refused={"none": refused_s}))) is is_tried
 
 
 def test_what_was_refused_or_barred_is_so_with_its_buckets() -> None:

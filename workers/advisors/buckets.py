@@ -26,7 +26,8 @@ def exposed_s(
 ) -> float:
     """What is waited for in buckets ``after``, where it is ``known_s`` in buckets ``before``.
 
-    What the model does not know of the one it does not know of the other either. The last bucket hides behind nothing.
+    What the model does not know of the one it does not know of the other either. The last bucket hides behind nothing,
+    and what fewer buckets give back is not counted on.
     """
     gained_s = left_s(before, carried_s, backward_s) - left_s(after, carried_s, backward_s)
-    return max(known_s - gained_s, after[-1] * carried_s) + (len(after) - len(before)) * BUCKET_S
+    return max(known_s - gained_s, after[-1] * carried_s) + max(0, len(after) - len(before)) * BUCKET_S

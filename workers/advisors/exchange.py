@@ -51,7 +51,8 @@ class Link:
     """One exchange on the rank that waits least, so for no other: from its first bucket on, and what it waited of it.
 
     Seconds, with the scheme in force. ``wire_s`` is what the link was at work of it: behind a long backward pass
-    buckets leave late, not slowly. ``backward_s`` is what that pass took. None where nobody sees that.
+    buckets leave late, not slowly. ``backward_s`` is what that pass took, with what was encoded meanwhile. None where
+    nobody sees that.
     """
 
     exchange_s: float
@@ -143,16 +144,23 @@ def candidates(situation: Situation) -> list[str]:
 
 
 def _cuts(situation: Situation, formats: str) -> list[int]:
-    """The buckets that such formats may travel in, in mebibytes.
-
-    Smaller ones are for what goes in one hop, which backward hides: more hops wait until it is over.
-    """
+    """The buckets that such formats may travel in, in mebibytes; those in force are among them."""
     now, bucket_mib = bucketed(situation.scheme)
-    if situation.link.backward_s is None or bucket_mib not in situation.buckets:
-        return [bucket_mib]
-    if formats == DENSE or situation.num_ranks == 2:
-        return [*situation.buckets]
-    return [*dict.fromkeys((BUCKET_MIB, bucket_mib))] if formats == now else [BUCKET_MIB]
+    if not _is_one_hop(situation, formats):
+        return [*dict.fromkeys((BUCKET_MIB, bucket_mib))] if formats == now else [BUCKET_MIB]
+    return [*situation.buckets] if _knows_buckets(situation) else [bucket_mib]
+
+
+def _is_one_hop(situation: Situation, formats: str) -> bool:
+    """Whether backward can hide all of a bucket: what goes in more hops waits with all but the first until it is over.
+
+    Smaller buckets are for nothing else.
+    """
+    return formats == DENSE or situation.num_ranks == 2
+
+
+def _knows_buckets(situation: Situation) -> bool:
+    return situation.link.backward_s is not None and bucketed(situation.scheme)[1] in situation.buckets
 
 
 def advise(situation: Situation) -> Advice:
@@ -163,13 +171,14 @@ def advise(situation: Situation) -> Advice:
     exposed = f"a step of {_told(situation.step_s)} waits {_told(situation.link.exposed_s)} for gradients"
     names = [bucketed(scheme)[0] for scheme in took_s]
     is_gentler = names.index(bucketed(best)[0]) < names.index(situation.formats)
-    if best != situation.scheme and gain >= (GENTLER_GAIN if is_gentler else LEAST_GAIN):
+    is_due = is_gentler or (best == situation.formats and not _is_one_hop(situation, best))
+    if best != situation.scheme and gain >= (GENTLER_GAIN if is_due else LEAST_GAIN):
         instead = f", which loses less than {situation.scheme}," if is_gentler else f" instead of {situation.scheme}"
         return Change(
             scheme=best,
             reason=f"{exposed}; {best}{instead} is expected to make it {gain:.2f} times as fast",
             expected_gain=gain,
-            least_kept=GENTLER_KEPT if is_gentler else LEAST_KEPT,
+            least_kept=GENTLER_KEPT if is_due else LEAST_KEPT,
         )
     told = f"Gradients travel {in_words(situation.scheme)}: {exposed}"
     others = {scheme: seconds for scheme, seconds in took_s.items() if scheme != situation.scheme}
@@ -184,7 +193,7 @@ def advise(situation: Situation) -> Advice:
 
 def _lack(situation: Situation) -> str:
     """Why there is no other scheme to be tried."""
-    if set(situation.allowed) <= {situation.formats}:
+    if set(situation.allowed) <= {situation.formats} and not situation.refused:
         return "the job allows no other scheme"
     if situation.formats == DENSE and _is_small(situation):
         return "so few bytes are not worth another scheme"
@@ -208,11 +217,13 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
 
 
 def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> bool:
-    """Whether the link has changed in favour of a scheme that did not pay: slower for fewer bytes, faster for more."""
+    """Whether the link has changed in favour of a scheme that did not pay: slower for fewer bytes, faster for more.
+
+    Of as many bytes smaller buckets are for slower links.
+    """
     now_s = link_s(situation)
-    if _share(situation, scheme) > _share(situation, situation.scheme):
-        return SLOWER * now_s < refused_s
-    return now_s > SLOWER * refused_s
+    sizes = [(_share(situation, one), bucketed(one)[1]) for one in (situation.scheme, scheme)]
+    return SLOWER * now_s < refused_s if sizes[1] > sizes[0] else now_s > SLOWER * refused_s
 
 
 def _carried_s(situation: Situation) -> float:
@@ -231,7 +242,8 @@ def _exposed_s(situation: Situation, scheme: str) -> float:
     on_link_s = min(_own_s(situation), LATENCY_S) + link_s(situation) * _share(situation, scheme)
     exposed_s = max(on_link_s - room_s, _last_share(situation) * on_link_s)
     now_mib, bucket_mib, backward_s = bucketed(situation.scheme)[1], bucketed(scheme)[1], situation.link.backward_s
-    if bucket_mib != now_mib and backward_s is not None:
+    is_hidden = any(_is_one_hop(situation, formats) for formats in (situation.formats, bucketed(scheme)[0]))
+    if bucket_mib != now_mib and is_hidden and _knows_buckets(situation) and backward_s is not None:
         before, after = situation.buckets[now_mib], situation.buckets[bucket_mib]
         exposed_s = buckets.exposed_s(exposed_s, before, after, on_link_s, backward_s)
     return exposed_s + codec_s(situation, scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -116,7 +117,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         plan_id=state.plan.id,
         place=compressing.place_of(plan),
         own_s=sharing.own_s(state.sharing, plan),
-        codec_s=exchange.codec_s(situation, advice.scheme) - exchange.codec_s(situation, plan.exchange.name),
+        added_s=_added_s(situation, advice.scheme),
         before=plan.exchange.name,
         after=advice.scheme,
         rate=rate,
@@ -126,6 +127,17 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         link_s=exchange.link_s(situation),
     )
     return replace(state, compressing=replace(state.compressing, trial=trial)), (note,)
+
+
+def _added_s(situation: Situation, scheme: str) -> float:
+    """What it may add to a step's seconds of a worker by itself: codecs, and without a bound what then runs beside it.
+
+    How much of the cores is taken by what leaves during backward, and no longer after it, is what the trial is to find.
+    """
+    before_mib, after_mib = bucketed(situation.scheme)[1], bucketed(scheme)[1]
+    if before_mib != after_mib:
+        return math.inf if after_mib < before_mib else -math.inf
+    return exchange.codec_s(situation, scheme) - exchange.codec_s(situation, situation.scheme)
 
 
 def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Link, step_s: float) -> Situation | None:

@@ -8,6 +8,7 @@ from statistics import median
 
 from workers.advisors.exchange import LEAST_KEPT, Link
 from workers.advisors.judging import Rate, Verdict
+from workers.exchange_options import bucketed
 from workers.plan import Exchange, Plan, PlanId, TimelineKind
 from workers.status import WorkerStatus
 
@@ -49,13 +50,13 @@ class Trial:
 
     ``link`` is what an exchange took by that, ``link_s`` what the link would have taken of a dense one. It is of a
     group's ``place``, its generation and its batch. ``own_s`` is what a step took the slowest member by itself, and
-    ``codec_s`` what the scheme is known to add to that.
+    ``added_s`` what the scheme may add to that.
     """
 
     plan_id: PlanId
     place: tuple[int, int]
     own_s: float
-    codec_s: float
+    added_s: float
     before: str
     after: str
     rate: Rate
@@ -68,6 +69,12 @@ class Trial:
     def is_gentler(self) -> bool:
         """Whether the scheme loses less than the one before."""
         return self.least_kept < LEAST_KEPT
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it is the one before in larger buckets, so that it needs nothing which that did not."""
+        (before, before_mib), (after, after_mib) = map(bucketed, (self.before, self.after))
+        return before == after and after_mib > before_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +168,7 @@ def followed(known: Compressing, plan: Plan) -> Compressing:
     if (place_of(plan), plan.exchange.name) == (trial.place, trial.after):
         return replace(known, trial=replace(trial, plan_id=plan.id))
     known = unjudged(known)
-    if plan.generation == trial.place[0] or plan.cause.kind in PEACEFUL or trial.is_gentler:
+    if plan.generation == trial.place[0] or plan.cause.kind in PEACEFUL or trial.is_gentler or trial.is_back:
         return known
     if trial.after in known.suspected:
         return replace(known, barred=known.barred | {trial.after})
@@ -220,6 +227,6 @@ def is_spoilt(trial: Trial, plan: Plan, now: Rate, verdict: Verdict, own_s: floa
     Encoding while backward runs is part of what a step takes a member by itself, and of what is judged.
     """
     drift_s = own_s - trial.own_s
-    drift_s -= min(max(drift_s, min(0.0, trial.codec_s)), max(0.0, trial.codec_s))
+    drift_s -= min(max(drift_s, min(0.0, trial.added_s)), max(0.0, trial.added_s))
     before_s, now_s = plan.global_batch / trial.rate.samples_per_s, plan.global_batch / now.samples_per_s
     return verdict.is_kept != (before_s >= trial.least_kept * (now_s - drift_s))

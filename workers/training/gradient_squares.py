@@ -160,7 +160,7 @@ class PieceSquares:
         started_s = time.perf_counter()
         self._forget()
         self._total, self._num_pieces = 0.0, 0
-        self._hooks = [] if self.is_given_up else [self._hooked(index) for index in self._measure.indexes]
+        self._hooks = [] if self.is_given_up else [*map(self._hooked, self._unfrozen())]
         self.seconds += time.perf_counter() - started_s
         return self
 
@@ -184,6 +184,9 @@ class PieceSquares:
         if self.is_given_up:
             return NoiseSums(squares=math.inf, num_pieces=self._num_pieces, cost=self._cost)
         return NoiseSums(squares=self._total, num_pieces=self._num_pieces, cost=self._cost)
+
+    def _unfrozen(self) -> list[int]:
+        return [index for index in self._measure.indexes if self._parameters[index].requires_grad]
 
     def _hooked(self, index: int) -> RemovableHandle:
         def on_gradient(gradient: torch.Tensor) -> None:

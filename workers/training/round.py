@@ -97,7 +97,7 @@ class Rounds:
 
     def _may_use_racks(self, world: World) -> bool:
         """Whether ``auto`` may come to send these gradients over racks; the same on all ranks."""
-        num_values = sum(p.numel() for p in self._state.model.parameters() if p.requires_grad)
+        num_values = sum(p.numel() for p in self._state.trained.values())
         is_open = self._setup.spec.exchange.scheme == "auto" and self._setup.device.type == "cpu"
         return is_open and world.size >= LEAST_RANKS and num_values >= SMALL_GRADIENT
 
@@ -165,8 +165,9 @@ class Rounds:
         if self._exchange is None or self._form != form:
             if self._exchange is not None:
                 self._exchange.remove()
-            named = [(n, p) for n, p in self._state.model.named_parameters() if p.requires_grad]
-            self._exchange, self._form = GradientExchange(named, *form), form
+                self._exchange = None  # before its memory is taken again
+            # Those that code has frozen meanwhile too: on other ranks they may not be, and not for good.
+            self._exchange, self._form = GradientExchange([*self._state.trained.items()], *form), form
         self._state.residual.lay_out(self._exchange.places)
         self._exchange.join(self._world, self._scheme)
         return self._exchange

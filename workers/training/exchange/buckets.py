@@ -49,8 +49,8 @@ class Layout:
 def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int, bucket_mib: int = BUCKET_MIB) -> Layout:
     """Buckets in the order in which backward is likely to fill them: reversed registration.
 
-    Each has ``bucket_mib`` of gradients or a little more, the last what is left; the first is small so that it leaves
-    early. Each holds one format on one device.
+    Each is closed when it has ``bucket_mib`` of gradients, the last when there are no more, and the first sooner so
+    that it leaves early; a large parameter makes a large bucket. Each holds one format on one device.
     """
     groups = grouped(parameters, bucket_mib)
     first = parameters[0]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from workers.errors import UserCodeError
 from workers.exchange_options import BUCKET_MIB
@@ -51,10 +52,7 @@ class GradientExchange:
         self._meter: Meter | None = None
         self._backward_since_s: float | None = None
         self.took: Took | None = None
-        self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(i, self._layout.views[i]))  # type: ignore[no-untyped-call]  # torch's
-            for i, p in enumerate(self._parameters)
-        ]
+        self._hooks = [_hooked(p, self._hook(i, self._layout.views[i])) for i, p in enumerate(self._parameters)]
         self._attach()
 
     def remove(self) -> None:
@@ -231,3 +229,13 @@ class GradientExchange:
             self._meter = Meter(self._world, self._scheme)
         bucket.is_launched = True
         self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))
+
+
+def _hooked(parameter: nn.Parameter, hook: Callable[[torch.Tensor], None]) -> RemovableHandle:
+    """Also where the parameter is frozen at present, which torch would refuse."""
+    is_frozen = not parameter.requires_grad
+    parameter.requires_grad_(True)
+    try:
+        return parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call,no-any-return]  # torch's
+    finally:
+        parameter.requires_grad_(not is_frozen)

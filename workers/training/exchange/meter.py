@@ -17,9 +17,8 @@ class Took:
 
     Seconds: ``exchange_s`` since the first bucket left, ``exposed_s`` of waiting at its end, ``wire_s`` in which the
     link was at work (None where the host does not see that), ``encode_s`` and ``decode_s`` of the rank's own thread
-    (None on an accelerator), ``backward_s`` of the pass that its buckets left in (None on an accelerator, and without
-    such a pass). ``wire_bytes`` is what the rank sent, None where nobody
-    counts that.
+    (None on an accelerator), ``backward_s`` of the pass that its buckets left in, with what was encoded meanwhile (None
+    on an accelerator, and without such a pass). ``wire_bytes`` is what the rank sent, None where nobody counts that.
     """
 
     exchange_s: float
