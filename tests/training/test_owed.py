@@ -183,6 +183,7 @@ def test_a_bucket_that_was_summed_holds_no_memory_for_it_when_the_next_begins(mo
 
     monkeypatch.setattr(owed, "Compressed", Watched)
     monkeypatch.setattr(owed, "grouped", in_turn)
+    monkeypatch.setattr(buckets, "MIB", 0)
     job = Job(6, checkpoint={"every_steps": 3})
     with job.group:
         job.begin(3, TOPK)
