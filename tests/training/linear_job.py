@@ -16,7 +16,7 @@ from tests.training.group import Group
 from tests.training.tasks import Gate, Script, reset
 from workers.checkpoints import list_checkpoints
 from workers.plan import CheckpointSource, Exchange, Goal, Member
-from workers.status import CheckpointInfo, Phase
+from workers.status import CheckpointInfo, Phase, WorkerStatus
 from workers.storage_urls import join, open_storage
 from workers.task import TrainingTask
 from workers.training.loading import load_checkpoint
@@ -95,7 +95,15 @@ class Job:
     def go_on(self, num_rounds: int) -> None:
         self.rounds += num_rounds
         self.gate.close_at(self.rounds * BATCH)
-        self.group.await_all(lambda s: s.round == self.rounds, self.workers)
+        plan = self.group.plan
+        assert plan is not None
+
+        def has_come(status: WorkerStatus) -> bool:
+            at = (self.rounds, plan.generation, plan.id)
+            return status.plan is not None and at == (status.round, status.generation, status.plan.id)
+
+        # Only then is it in force on those that it leaves out, too: before that nobody may offer another.
+        self.group.await_all(has_come, self.workers)
 
     def resize(self, workers: list[str], exchange: Exchange, **changes: Any) -> None:
         """From the next boundary on."""
