@@ -248,6 +248,7 @@ class TrainWorker:
         """Until this process is to leave for good: one worker after another, then its end."""
         while self._is_told_to_leave() and self._return():
             pass
+        gc.freeze()  # at its end the interpreter would look through all that was loaded, for more than a second
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
