@@ -25,6 +25,15 @@ def test_importing_the_session_loads_neither_torch_nor_ray() -> None:
     assert seen.stdout.strip() == "[]"
 
 
+def test_what_is_loaded_ahead_is_none_of_the_garbage_collectors_and_what_comes_after_is() -> None:
+    code = (
+        "import gc; from workers.training.session import load; load(); "
+        "print(gc.isenabled(), gc.get_freeze_count() > 20 * len(gc.get_objects()))"
+    )
+    seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert seen.stdout.strip() == "True True"
+
+
 def gated(**more: Any) -> Script:
     script = Script(gate=Gate())
     script.task = lambda: TrainingTask(model=mlp(), train_data=Regression(20, torch.float32, script), loss=mse, **more)
