@@ -1,17 +1,17 @@
-"""What a real Ray still holds of one installation, asked of its head: ``python -m tests.faults.ray_remains``.
+"""What a real Ray still holds of one installation, asked of its head.
 
-A process of its own, so that any test can ask: what Ray needs of the environment is set before Ray is imported. It
-becomes no driver, so it leaves nothing there itself.
+By a process of its own, so that any test can ask: what Ray needs of the environment is set before Ray is imported. It
+becomes no driver, so it leaves nothing there itself. It stays for the next question, as importing Ray is most of one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping
-from dataclasses import asdict
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,72 @@ KV_S = 5.0
 TITLES = ("ray::TrainWorker", "ray::JobController")
 
 
+class _Asker:
+    """One process that asks, and has imported Ray in ``variables``; it ends with this one."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self.variables = dict(variables)
+        self._ours, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.ray_remains", str(theirs.fileno())],
+                cwd=ROOT,
+                env=self.variables,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def remains(self, address: str, namespace: str, folder: Path) -> Remains:
+        """Raises AssertionError with what went wrong there."""
+        try:
+            self._ours.send((address, namespace, folder))
+            assert self._ours.poll(ASK_S), f"nothing was told of Ray at {address} within {ASK_S:.0f} s"
+            told = self._ours.recv()
+        except (EOFError, OSError) as error:
+            raise AssertionError(f"whoever asked Ray at {address} has died: {error!r}") from None
+        assert isinstance(told, Remains), told
+        return told
+
+    def end(self) -> None:
+        self._ours.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_kept: list[_Asker] = []
+"""At most one: tests that share a Ray follow one another."""
+
+
 def ray_remains(address: str, namespace: str, folder: Path, variables: Mapping[str, str]) -> Remains:
     """What is there now. All nodes' files lie in ``folder`` on this machine; ``variables`` are what drivers set."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.ray_remains", address, namespace, str(folder)],
-        cwd=ROOT,
-        env={**environment(), **variables},
-        capture_output=True,
-        text=True,
-        timeout=ASK_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return Remains(**json.loads(done.stdout.splitlines()[-1]))
+    wanted = {**environment(), **variables}
+    # Pytest writes there which test runs.
+    wanted.pop("PYTEST_CURRENT_TEST", None)
+    if not _kept or _kept[0].variables != wanted:
+        _forget()
+        _kept.append(_Asker(wanted))
+    try:
+        return _kept[0].remains(address, namespace, folder)
+    except AssertionError:
+        _forget()
+        raise
+
+
+def _forget() -> None:
+    """End the process that asks, where there is one."""
+    while _kept:
+        _kept.pop().end()
+
+
+def _answer(asking: Connection) -> None:
+    """Until the other end is closed."""
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            question = asking.recv()
+            try:
+                asking.send(asked(*question))
+            except Exception:
+                asking.send(traceback.format_exc())
 
 
 def asked(address: str, namespace: str, folder: Path) -> Remains:
@@ -112,4 +165,4 @@ def _title(process: psutil.Process) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(asked(sys.argv[1], sys.argv[2], Path(sys.argv[3])))))
+    _answer(Connection(int(sys.argv[1])))
