@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -283,6 +284,22 @@ def test_loaders_are_counted_in_the_memory_of_their_worker(monkeypatch: pytest.M
         assert loader_ids() == []
         (change,) = feed.changes()
     assert "would take 256 MiB, and this worker's memory has no room for it" in change.reason
+
+
+class Collected(Numbers):
+    """Tells of the garbage collector of whoever reads it."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([os.getpid(), gc.isenabled(), gc.get_freeze_count()])
+
+
+def test_loaders_collect_garbage_but_not_in_what_they_share() -> None:
+    with feeding(Collected(), PROCESSES) as feed:
+        feed.begin(iter([wanted(1)]))
+        ((pid, is_on, num_frozen),) = feed.take(wanted(1), nothing).tolist()
+    assert pid != os.getpid()
+    assert is_on
+    assert num_frozen > 100_000
 
 
 def test_what_is_asked_for_again_while_it_is_read_takes_no_loader_away(tmp_path: Path) -> None:

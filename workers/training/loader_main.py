@@ -9,6 +9,7 @@ anything of the user's code.
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import resource
@@ -78,7 +79,10 @@ def serve_all(ends: Sequence[tuple[int, int]], limit_bytes: int | None) -> None:
     """Be so many loaders as there are ``ends``: of each a socket and a file for its place, inherited from the worker.
 
     ``limit_bytes`` bounds the writable memory of each, None does not. It ends when the first of them does.
+    The garbage collector, which was off while torch was loaded, is on in each.
     """
+    gc.freeze()  # to look through all of torch writes to it, which is 45 MiB of a loader's own for what it shares
+    gc.enable()
     for own in ends:
         if os.fork() == 0:
             for fd in (fd for pair in ends if pair != own for fd in pair):

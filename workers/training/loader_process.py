@@ -21,7 +21,7 @@ from workers.training.place import NOWHERE
 from workers.training.reading import Wanted
 
 _PROGRAM = (
-    "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given['path']; "
+    "import gc, json, sys; gc.disable(); given = json.loads(sys.argv[1]); sys.path[:] = given['path']; "
     "from workers.training.loader_main import serve_all; serve_all(given['ends'], given['limit_bytes'])"
 )
 _WAIT_S = 5.0
