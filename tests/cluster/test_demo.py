@@ -45,7 +45,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def test_the_demonstration_resizes_loses_a_worker_counts_every_sample_and_leaves_its_page_up(home: Path) -> None:
     told = home.with_name("told.txt")
     with told.open("wb") as stream:
-        first = subprocess.Popen(demo(home, 50), cwd=ROOT, env=environment(), stdout=stream, stderr=subprocess.STDOUT)
+        first = subprocess.Popen(demo(home, 30), cwd=ROOT, env=environment(), stdout=stream, stderr=subprocess.STDOUT)
     try:
         wait_for("the end of the scenario", lambda: STAYS in told.read_text() or first.poll() is not None, LIMIT_S)
         assert first.poll() is None, told.read_text()
