@@ -32,6 +32,8 @@ def in_words(spec: Mapping[str, Any], observed: Mapping[str, Any]) -> str | None
     sizes = {w["micro_size"] for w in workers if w.get("micro_size")}
     if sizes and spec["batch"].get("max_tokens") is None:
         told += f", in forward passes of {' and '.join(str(size) for size in sorted(sizes))}"
+    if spec["batch"].get("lr_rule") == "adascale":
+        told += f", and counts as {count(round(batch * observed.get('counted', 1.0)))} by adascale"
     return f"{told}."
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from ray.exceptions import ActorUnavailableError, AuthenticationError, RayError,
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from service.head_calls import HeadCalls
 from service.ports import (
     ClusterAwayError,
     ClusterLostError,
@@ -92,8 +92,7 @@ class Cluster:
 
     def __init__(self, address: str, namespace: str) -> None:
         self._address, self._namespace = address, namespace
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
-        self._calls: set[Future[Any]] = set()
+        self._calls = HeadCalls()
         self._roster = Roster(namespace)
         self._spares = Spares(self._roster)
         self._controllers: dict[str, Any] = {}
@@ -149,10 +148,10 @@ class Cluster:
     async def close(self) -> None:
         """Leave, where Ray answers; after a call that hangs it is left behind with this process."""
         self._controllers.clear()
-        if not self._calls:
+        if self._calls.is_idle:
             with contextlib.suppress(ClusterLostError):
                 await self._blocking(ray.shutdown, CALL_S)
-        self._thread.shutdown(wait=False)
+        self._calls.close()
 
     async def is_reachable(self) -> bool:
         host, _, port = self._address.rpartition(":")
@@ -323,13 +322,8 @@ class Cluster:
             raise ControllerLostError(f"{name} is gone: {cause_of_death(error)}") from None
 
     async def _blocking(self, call: Callable[[], T], bound_s: float = CALL_S) -> T:
-        """Run a call that may block in the one thread for such calls; a stuck one makes those after it fail too."""
-        running = self._thread.submit(call)
-        self._calls.add(running)
-        running.add_done_callback(self._calls.discard)
         try:
-            async with asyncio.timeout(bound_s):
-                return await asyncio.wrap_future(running)
+            return await self._calls.run(call, bound_s)
         except (TimeoutError, RayError) as error:
             raise ClusterLostError(f"Ray at {self._address} did not answer within {bound_s:g} s") from error
 

@@ -67,18 +67,15 @@ def _progress(job: JobRow, spec: JobSpec) -> Document:
     batch = spec.batch.global_size
     steps = None if total is None else math.ceil(total / batch)
     is_complete = total is not None and job.samples >= total
-    rate = job.samples_per_s
-    eta_s = None
-    if total is not None and rate and job.state is JobState.RUNNING:
-        eta_s = round(max(0, total - job.samples) / rate, 3)
+    eta_s = job.left_s if job.state is JobState.RUNNING else None
     return {
         "step": steps if is_complete else job.samples // batch,
         "steps": steps,
         "samples": job.samples,
         "loss": job.loss,
         "eval": dict(job.eval_values),
-        "samples_per_s": rate,
-        "eta_s": eta_s,
+        "samples_per_s": job.samples_per_s,
+        "eta_s": None if eta_s is None else round(eta_s, 3),
     }
 
 

@@ -12,6 +12,7 @@ from service import rounds, words
 PARTS: Mapping[str, str] = {
     "exchange": "exchange_s",
     "exposed": "exposed_s",
+    "hidden": "hidden_s",
     "encode": "encode_s",
     "decode": "decode_s",
 }
@@ -26,12 +27,23 @@ Figures: TypeAlias = Mapping[str, float]
 
 
 def figures(told: Iterable[rounds.Told]) -> dict[str, float]:
-    """Of what rounds tell, by telemetry key: means over optimizer steps, of ``wire_ratio`` over rounds."""
-    known = list(told)
+    """Of what rounds tell, by telemetry key: means over optimizer steps, of ``wire_ratio`` over rounds.
+
+    Bytes are those of the rounds that counted: what took to begin them anew is in no step's seconds.
+    """
+    known = [_once(each) for each in told]
     found = {key: rounds.a_step(known, key) for key in _OF_A_STEP}
     ratios = [v for each in known if (v := each.get("wire_ratio")) is not None and math.isfinite(v)]
     found["wire_ratio"] = sum(ratios) / len(ratios) if ratios else None
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _once(told: rounds.Told) -> rounds.Told:
+    """Without what was sent for rounds that were done again."""
+    sent_bytes, redone_bytes = told.get("wire_bytes"), told.get("redone_bytes")
+    if sent_bytes is None or redone_bytes is None:
+        return told
+    return {**told, "wire_bytes": sent_bytes - redone_bytes}
 
 
 def is_exchanging(told: Figures) -> bool:

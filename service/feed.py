@@ -23,7 +23,7 @@ from service.schedule_documents import schedule_document
 from service.shared_answers import SharedAnswers
 from service.store.schedules import ScheduleStore
 from service.store.sweeps import SweepStore
-from service.store.telemetry import TelemetryStore
+from service.store.telemetry import Following, TelemetryStore
 from service.sweep_documents import sweep_document
 from service.sweep_records import SweepRow
 
@@ -160,12 +160,11 @@ class Feed:
                 yield HEARTBEAT
 
     async def _batch_end(self, topics: tuple[Topic, ...], after: int, upto: int) -> int:
-        job_ids = tuple(sorted({topic.of for topic in topics if topic.kind in ("metrics", "logs")}))
-        has_all_jobs = Topic("jobs") in topics
-        return await self._ends.get(
-            (job_ids, has_all_jobs, after, upto),
-            lambda: self._store.batch_end(job_ids, after, upto, has_all_jobs=has_all_jobs),
+        of = {kind: tuple(sorted(topic.of for topic in topics if topic.kind == kind)) for kind in OF_ONE}
+        wanted = Following(
+            metrics=of["metrics"], logs=of["logs"], timelines=of["job"], has_all_jobs=Topic("jobs") in topics
         )
+        return await self._ends.get((wanted, after, upto), lambda: self._store.batch_end(wanted, after, upto))
 
     async def _batch(self, topics: tuple[Topic, ...], after: int, upto: int) -> list[Encoded]:
         found: list[Encoded] = []

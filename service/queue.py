@@ -84,14 +84,8 @@ def running(job: JobRow, places: Sequence[str] = (), num_asked: int | None = Non
         is_pinned=job.scale.pinned is not None,
         is_leaving=job.goal is not RunGoal.RUN,
         places=places,
-        left_s=_left_s(job),
+        left_s=math.inf if job.left_s is None else job.left_s,
     )
-
-
-def _left_s(job: JobRow) -> float:
-    if job.total_samples is None or not job.samples_per_s:
-        return math.inf
-    return max(0, job.total_samples - job.samples) / job.samples_per_s
 
 
 def wanted_workers(job: JobRow) -> int:

@@ -57,7 +57,8 @@ class JobRow:
     that trains, ``total_samples`` None until a worker has built the task. ``worker_s`` is worker
     seconds used up to ``observed_at``. ``observed`` is a small JSON view of the attempt for pages:
     ``{"detail", "num_pending", "size_reason", "batch_reasons", "exchange_reason", "racks": {...} | None,
-    "plan": {...} | None, "workers": [...], "exchange": {...}}``.
+    "plan": {...} | None, "workers": [...], "exchange": {...}, "counted": share of the
+    samples drawn that count}``.
     """
 
     id: str
@@ -107,6 +108,14 @@ class JobRow:
     def most_workers(self) -> int:
         """What the job can make use of: each worker takes a part of the batch, which is at least one sample."""
         return min(self.scale.max, self.settings.global_batch if self.settings else self.spec.batch.global_size)
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the last sample at the speed of the latest steps; None while one of both is not known."""
+        if self.total_samples is None or not self.samples_per_s:
+            return None
+        counted_per_s = self.samples_per_s * float(self.observed.get("counted", 1.0))
+        return max(0, self.total_samples - self.samples) / counted_per_s
 
     @property
     def is_ended(self) -> bool:

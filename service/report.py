@@ -13,6 +13,7 @@ from service import exchange, rounds
 from service.documents import Document
 from service.records import Point, TimelineEntry
 from service.words import number
+from workers.exchange_options import loss_class_of
 
 KINDS = frozenset({"resize", "batch", "precision", "exchange"})
 """Rows of a timeline that tell of a change to what a step costs."""
@@ -101,12 +102,26 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
     before, after = map(_speeds, sides)
     name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
     worth = _worth(row)
-    evidence = _evidence(row, sides, worth, _travel(sides) if key == "scheme" else "")
+    more = [] if key != "scheme" else [_travel(sides), _loss(row.after[key], sides)]
+    evidence = _evidence(row, sides, worth, [told for told in more if told])
     return {**about, "name": name, **_compared(before, after, worth), "evidence": evidence}
 
 
 def _travel(sides: Sequence[Sequence[Point]]) -> str:
     return exchange.compared(*(exchange.figures(p.values for p in side) for side in sides))
+
+
+def _loss(scheme: str, sides: Sequence[Sequence[Point]]) -> str:
+    """What class of loss a scheme is of, and the losses beside the change; empty where none are told.
+
+    That a curve falls is no merit of a scheme: whether it costs anything paired runs show, and this that it did not
+    break the job.
+    """
+    before, after = ([v for p in side if (v := p.values.get("loss")) is not None] for side in sides)
+    if not before or not after:
+        return ""
+    told = f"median losses {number(median(before))} and {number(median(after))}"
+    return f"{scheme} counts as {loss_class_of(scheme)}, by paired runs (the table in README); {told}"
 
 
 def _of_one_size(points: Sequence[Point], key: str) -> Sequence[Point]:
@@ -189,7 +204,7 @@ def _speeds(points: Sequence[Point]) -> _Numbers:
     return [p.values[_MEASURE] for p in points]
 
 
-def _evidence(row: TimelineEntry, sides: Sequence[Sequence[Point]], worth: float, more: str) -> str:
+def _evidence(row: TimelineEntry, sides: Sequence[Sequence[Point]], worth: float, more: Sequence[str]) -> str:
     before, after = map(_speeds, sides)
     what = "steps" if rounds.most_steps(p.values for side in sides for p in side) == 1 else "rounds"
     counted = f"{len(before)} {what} before and {len(after)} after"
@@ -197,8 +212,7 @@ def _evidence(row: TimelineEntry, sides: Sequence[Sequence[Point]], worth: float
         return f"{counted}, which is too few to tell; {row.reason}"
     told = f"medians of {counted}: {number(median(before))} and {number(median(after))} samples a second"
     told += "" if worth == 1.0 else f", each worth {worth:.2f} times as much"
-    told += f"; {more}" if more else ""
-    return f"{told}; {row.reason}"
+    return "; ".join((told, *more, row.reason))
 
 
 def _told(value: Any) -> str:

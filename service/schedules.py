@@ -25,10 +25,12 @@ from service.schedule_spec import ScheduleSpec, parse_schedule_spec
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError
 from service.store.schedules import Created, NameTakenError, ScheduleFilter, ScheduleStore
+from service.sweep_limits import cost_problem
 from service.sweeps import UNKNOWN, missing_reference
 from service.targets import Target, configuration_of
 from service.times import rfc3339
 from service.zone_changes import notices
+from tuning.spec import SweepSpec
 from workers.errors import FieldProblem, SpecError
 from workers.storage_urls import open_storage
 
@@ -241,7 +243,11 @@ class Schedules:
         name = configuration_of(document.get("target")) if isinstance(document, Mapping) else None
         found = None if name is None else await self._configurations.find(name)
         try:
-            return parse_schedule_spec(document, self._clock(), has_prices=self._prices.are_set, configuration=found)
+            has_prices = self._prices.are_set
+            spec, target = parse_schedule_spec(document, self._clock(), has_prices=has_prices, configuration=found)
+            if isinstance(target.spec, SweepSpec) and (problem := cost_problem(target.spec, self._prices)):
+                raise SpecError([FieldProblem(f"/target/{target.kind}{problem.pointer}", problem.detail)])
+            return spec, target
         except SpecError as error:
             raise InvalidError("the spec is refused", error.problems, code=error.code) from None
 

@@ -105,7 +105,7 @@ class Settings(BaseSettings):
     ] = 16
     spares_per_node: Annotated[
         int, Field(ge=0, le=64, description="Processes that wait with torch loaded, on each node with room.")
-    ] = 1
+    ] = 2
     worker_env: Annotated[
         tuple[str, ...],
         Field(description="Variables that workers of a Ray started here inherit besides the usual ones."),

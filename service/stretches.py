@@ -12,6 +12,8 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple, TypeAlias
 
+from service.picking import Read
+
 FACTOR = 4
 WIDTHS: tuple[int, ...] = tuple(accumulate([16, *[FACTOR] * 12], mul))
 """Rounds in a stretch, finest first; the coarsest holds more than any job has."""
@@ -96,12 +98,11 @@ def encode(stretch: Stretch, begin: int) -> str:
     return json.dumps(texts, separators=(",", ":"), allow_nan=False)
 
 
-def decode(text: str, begin: int, keys: frozenset[str] | None = None) -> Stretch:
-    """What was encoded; only ``keys``, where given."""
+def decode(text: str, begin: int, read: Read = json.loads) -> Stretch:
+    """What was encoded, of the keys that ``read`` gives."""
     return {
         key: Extremes(first + begin, least_at + begin, least, most_at + begin, most, last + begin)
-        for key, (first, least_at, least, most_at, most, last) in json.loads(text).items()
-        if keys is None or key in keys
+        for key, (first, least_at, least, most_at, most, last) in read(text).items()
     }
 
 

@@ -15,6 +15,7 @@ from tuning.lengths import total_range
 from tuning.promotion_plan import LOOKS, NUM_FINALISTS
 from tuning.space import space_of
 from tuning.spec import SweepSpec
+from tuning.trial import last_value
 from workers.spec_parts import Resources
 
 
@@ -60,13 +61,13 @@ def best_document(trial: TrialRow) -> Document:
 
 
 def trial_document(trial: TrialRow) -> Document:
-    """One trial; ``last_value`` is what it reported last, ``value`` its result."""
+    """One trial; ``last_value`` is what it reported last, None where that is no number, ``value`` its result."""
     return {
         "number": trial.number,
         "state": trial.state,
         "params": dict(trial.params),
         "value": trial.value,
-        "last_value": trial.reports[-1].value if trial.reports else None,
+        "last_value": last_value(trial.reports),
         "samples": trial.samples,
         "worker_s": round(trial.seconds, 3),
         "job_id": trial.job_id,

@@ -169,11 +169,12 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialJob:
-    """What the job of a trial has come to."""
+    """What the job of a trial has come to; ``samples`` are those that its state has drawn."""
 
     state: JobState
     reason: Reason | None
     why: str
+    samples: int
     total_samples: int | None
     worker_s: float
     started_at: float | None

@@ -129,7 +129,7 @@ def _rungs(view: SweepView, spec: SweepSpec) -> list[Document]:
                 "reached": len(values),
                 "waiting": sum(not trial.is_ended and trial.wish is Wish.HOLD for trial in here),
                 "pruned": sum(trial.state is TrialState.PRUNED for trial in here),
-                "best": max(values, key=lambda value: score(value, spec.mode), default=None),
+                "best": max(filter(math.isfinite, values), key=lambda value: score(value, spec.mode), default=None),
             }
         )
     return told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,9 +29,14 @@ def observed(trial: TrialRow, job: TrialJob | None, reports: Sequence[Report], m
         case JobState.SUCCEEDED if not trial.reports:
             why = f"its job never reported {metric}"
             return _ended(trial, TrialState.FAILED, why, job.finished_at)
+        case JobState.SUCCEEDED if not math.isfinite(trial.reports[-1].value):
+            return _ended(trial, TrialState.PRUNED, f"its last {metric} is no number", job.finished_at)
         case JobState.SUCCEEDED:
             complete = _ended(trial, TrialState.COMPLETE, None, job.finished_at)
             return replace(complete, value=trial.reports[-1].value)
+        case JobState.FAILED if job.reason is Reason.DIVERGED:
+            bad = _ended(trial, TrialState.PRUNED, job.why or str(job.reason), job.finished_at)
+            return replace(bad, reports=_diverged(trial.reports, job.samples))
         case JobState.FAILED:
             return _ended(trial, TrialState.FAILED, job.why or str(job.reason), job.finished_at)
         case JobState.CANCELLED if job.reason is Reason.CANCELLED_BY_SWEEP:
@@ -66,6 +72,14 @@ def _open_state(trial: TrialRow, job: TrialJob) -> TrialState:
     is_waiting = trial.wish is Wish.HOLD or job.state is JobState.PAUSED
     is_new = job.state in (JobState.QUEUED, JobState.STARTING) and job.started_at is None
     return TrialState.WAITING if is_waiting or is_new else TrialState.RUNNING
+
+
+def _diverged(known: tuple[Report, ...], samples: int) -> tuple[Report, ...]:
+    """Whatever it reported before, by now it is worth nothing: no failure, but a result that samplers learn from."""
+    if known and not math.isfinite(known[-1].value):
+        return known
+    at = max(samples, known[-1].samples + 1 if known else 0)
+    return (*known, Report(samples=at, value=math.nan))
 
 
 def _thinned(known: tuple[Report, ...], new: Sequence[Report], job: TrialJob) -> tuple[Report, ...]:

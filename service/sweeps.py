@@ -32,6 +32,7 @@ from service.store.sweeps import (
     UnknownSweepError,
 )
 from service.sweep_documents import estimate_document, sweep_document
+from service.sweep_limits import cost_problem, limit_of_ended
 from service.sweep_records import ENDED_SWEEPS, SweepRow, SweepState, SweepView, TrialRow
 from service.sweep_report import report_document
 from service.sweep_specs import read_sweep_spec, sample_job
@@ -199,7 +200,8 @@ class Sweeps:
     async def extend(self, sweep_id: str, document: object, *, if_match: str | None = None) -> SweepRow:
         """Allow more trials in all; one that had ended goes on.
 
-        Raises NotFoundError, PreconditionError, InvalidError for a number that allows none.
+        Raises NotFoundError, PreconditionError, InvalidError for a number that allows none, ConflictError where a
+        limit is reached.
         """
         wanted = _wanted_trials(document)
 
@@ -211,6 +213,10 @@ class Sweeps:
             if wanted <= row.num_trials:
                 told = f"{wanted} is not above the {row.num_trials:,} trials that it may have"
                 raise _refused_number(f"{told}; give how many it shall have in all")
+            if (kind := row.spec.population) is not None and wanted > (most := min(row.spec.parallel, count or wanted)):
+                told = f"{kind} trains all its trials at once, each from another point, and of {wanted} not more than"
+                raise _refused_number(f"{told} {most:,} could; make a sweep with more parallel trials or a wider space")
+            await self._check_limits(row)
             return await self._store.extend(row, wanted)
 
         return await self._change(sweep_id, if_match, decide)
@@ -218,13 +224,15 @@ class Sweeps:
     async def retry_failed(self, sweep_id: str, *, if_match: str | None = None) -> SweepRow:
         """Let trials that failed go on from their last checkpoints; a sweep that had ended goes on with them.
 
-        Raises NotFoundError, PreconditionError, ConflictError where none can.
+        Raises NotFoundError, PreconditionError, ConflictError where none can, or a limit is reached.
         """
 
         async def decide(row: SweepRow) -> SweepRow:
             standing = (await self._store.standings([row]))[row.id]
             if row.state in ENDED_SWEEPS and standing.counts.waiting + standing.counts.running:
                 raise ConflictError("its last trials are just being ended; try again in a moment")
+            if standing.counts.failed:
+                await self._check_limits(row)
             retried, number = await self._store.retry_failed(row)
             if not number:
                 seen = standing.counts.failed
@@ -257,6 +265,16 @@ class Sweeps:
 
         return await self._change(sweep_id, if_match, decide)
 
+    async def _check_limits(self, row: SweepRow) -> None:
+        """Raises ConflictError where one that has ended would do so again before it did anything."""
+        if row.state not in ENDED_SWEEPS:
+            return
+        view = await self.view(row.id)
+        reached = await asyncio.to_thread(limit_of_ended, view, self._prices)
+        if reached is not None:
+            told = f"it would end again at once: {reached}; limits stay as they are, so make a sweep with wider ones"
+            raise ConflictError(f"{told}, and warm_start: [{row.id}] lets it begin from what this one found")
+
     async def _promotion(self, row: SweepRow) -> PromotionState | None:
         """How the one that comes, goes on or was the last stands; None where there was none."""
         standing = (await self._store.standings([row]))[row.id].promotion
@@ -269,6 +287,8 @@ class Sweeps:
 
         def read() -> tuple[SweepSpec, JobSpec]:
             spec = read_sweep_spec(document, has_prices=self._prices.are_set, configuration=found)
+            if problem := cost_problem(spec, self._prices):
+                raise SpecError([problem])
             return spec, sample_job(spec)
 
         try:

@@ -102,12 +102,12 @@ class Telemetry:
         parts = await self._store.extent(job_id, query.since_step)
         num_rounds = sum(part.last - part.first + 1 for part in parts)
         if num_rounds <= max(query.limit, MAX_WHOLE_ROUNDS):
-            points = await self._store.points(job_id, query.since_step)
+            points = await self._store.points(job_id, query.since_step, query.wanted)
             return await asyncio.to_thread(_of_points, points, query)
         width = width_for(num_rounds, query.num_stretches)
         stretches = await self._store.stretches(job_id, parts, width, query.wanted)
         rounds = await asyncio.to_thread(chosen_rounds, stretches, query.limit)
-        points = await self._store.points_at(job_id, parts, rounds)
+        points = await self._store.points_at(job_id, parts, rounds, query.wanted)
         there = {key for stretch in stretches for key in stretch}
         return await asyncio.to_thread(_document, points, there, query.keys)
 
@@ -193,9 +193,8 @@ class Telemetry:
 
 def _of_points(points: Sequence[Point], query: MetricsQuery) -> Document:
     there = {key for point in points for key in point.values}
-    if (wanted := query.wanted) is not None:
-        there &= wanted
-        points = [point for point in points if not wanted.isdisjoint(point.values)]
+    if query.keys is not None:
+        points = [point for point in points if point.values]
     return _document(downsample(points, there, query.limit), there, query.keys)
 
 

@@ -33,7 +33,9 @@ def _consequences(row: Mapping[str, Any]) -> list[str]:
             parts.append(f"went on with {after}{span}{pace}")
         elif after == 0:
             parts.append("nobody trains")
-    elif cost_s and cost_s >= 0.005 and row.get("kind") not in ("checkpoint", "end"):
+    elif cost_s and row.get("kind") == "checkpoint":
+        parts.append(f"training held for {duration(cost_s)}")
+    elif cost_s and cost_s >= 0.005 and row.get("kind") != "end":
         parts.append(f"took {duration(cost_s)}")
     if steps_lost is not None and (steps_lost or row.get("kind") in _MAY_LOSE_STEPS):
         parts.append(f"{plural(int(steps_lost), 'step')} lost")

@@ -16,4 +16,4 @@ def rfc3339(time_s: float | None) -> str | None:
     """Unix seconds as RFC 3339 in UTC with milliseconds, such as ``2026-11-20T09:30:00.250Z``."""
     if time_s is None:
         return None
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"  # without its +00:00

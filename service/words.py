@@ -21,7 +21,7 @@ STATE_WORDS: Mapping[str, str] = {
 
 REASON_WORDS: Mapping[str, str] = {
     "USER_ERROR": "the job's own code raised an error",
-    "OUT_OF_MEMORY": "one sample at a time did not fit into a worker's memory",
+    "OUT_OF_MEMORY": "what training needs did not fit into a worker's memory",
     "DIVERGED": "the loss stayed not finite",
     "BUNDLE_INVALID": "the code bundle cannot be used",
     "DEPENDENCY_FAILED": "its dependencies could not be installed",
@@ -50,12 +50,14 @@ METRIC_WORDS: Mapping[str, str] = {
     "compute_s": "Compute",
     "exchange_s": "Gradient exchange",
     "exposed_s": "Exchange not overlapped",
+    "hidden_s": "Exchange behind computing",
     "encode_s": "Encoding gradients",
     "decode_s": "Decoding gradients",
     "optimizer_s": "Optimizer",
     "step_s": "Step time",
     "wire_bytes": "Bytes sent",
     "wire_ratio": "Bytes in fp32 over bytes sent",
+    "redone_bytes": "Bytes sent for rounds done again",
     "round_steps": "Steps of a round",
     "memory_bytes": "Memory",
     "gpu_utilisation": "GPU utilisation",

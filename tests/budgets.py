@@ -14,7 +14,7 @@ BUDGETS_S = {
     "postgres": 210.0,
     "network": 300.0,
     "faults": 780.0,
-    "mount": 60.0,
+    "mount": 120.0,
 }
 """Of a whole run, in seconds of tests on two shared cores: 35 minutes, beside network and mount, whose tests have
 other markers, too. A test counts for each of its markers.

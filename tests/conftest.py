@@ -70,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="MARKERS",
         help="markers, with commas, whose tests must all run: one that is skipped, or none at all, fails the run",
     )
+    parser.addoption(
+        "--faults-on",
+        default="sqlite",
+        choices=("sqlite", "postgres"),
+        help="the database under tests/faults, but for those that name theirs",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

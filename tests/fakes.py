@@ -18,7 +18,7 @@ from service.ports import (
     ControllerSilentError,
 )
 from service.records import Autoscaling, ClusterView, NodeView
-from tests.control.fake_fleet import FakeFleet, FakeWorker, Measured, falling
+from tests.control.fake_fleet import DIVERGED, FakeFleet, FakeWorker, Measured, falling
 from tuning.orders import Answer, Question
 from tuning.search import Search, begun
 from workers.assignment import JobKey
@@ -34,7 +34,7 @@ class FakeCluster:
     """A cluster in memory: the real controllers over workers that take no time.
 
     ``workers`` are those alive, by attempt: they outlive their controllers. Tests kill, silence and
-    lose what they like, or let all diverge at the round ``fails_at``. Every round of a job reports its
+    lose what they like, or let all fail at the round ``fails_at``, by ``failure``. Every round of a job reports its
     ``values`` besides. Unless ``is_admitting`` whoever is ``joining`` waits for ever. Nobody trains beyond the
     round ``upto``. While ``refusal`` is set no controller gets as far as being prepared; while ``keeps_outcomes`` no
     outcome is told.
@@ -43,6 +43,7 @@ class FakeCluster:
     def __init__(self, num_cpus: float = 4.0, total: int = 20) -> None:
         self.num_cpus, self.total = num_cpus, total
         self.fails_at: int | None = None
+        self.failure = DIVERGED
         self.values: Callable[[JobSpec], Mapping[str, float]] = lambda _: {}
         self.measured: Measured = falling
         self.upto = sys.maxsize
@@ -205,6 +206,7 @@ class FakeCluster:
             workers=alive,
             machines=lambda: self.machines,
             fails_at=self.fails_at,
+            failure=self.failure,
             values=self.values(launch.spec),
             measured=self.measured,
             may_reach=lambda: self.upto,

@@ -7,11 +7,46 @@ from types import TracebackType
 from typing import Any
 
 import fsspec
+import s3fs
 from fsspec.config import conf
 
 from workers.storage_urls import provide
 
 _numbers = itertools.count()
+_CHANGING = frozenset({"put_object", "upload_part", "complete_multipart_upload", "delete_object", "delete_objects"})
+
+
+class CutRequests:
+    """Counts requests of this process that change objects, and fails the ``at``-th (None: none).
+
+    ``is_done``: the store has carried it out, and only its answer is lost. ``is_last``: so do all later ones fail, as
+    if the process were gone.
+    """
+
+    def __init__(self, at: int | None = None, *, is_done: bool = False, is_last: bool = True) -> None:
+        self.at, self.is_done, self.is_last = at, is_done, is_last
+        self.num_asked = 0
+        self._send: Any = s3fs.core._error_wrapper
+
+    def __enter__(self) -> CutRequests:
+        s3fs.core._error_wrapper = self._ask
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        s3fs.core._error_wrapper = self._send
+
+    async def _ask(self, method: Any, **more: Any) -> Any:
+        if method.__name__ not in _CHANGING:
+            return await self._send(method, **more)
+        self.num_asked += 1
+        at = self.at or self.num_asked + 1
+        if self.num_asked == at and self.is_done:
+            await self._send(method, **more)
+        if self.num_asked == at or (self.num_asked > at and self.is_last):
+            raise TimeoutError(f"request {self.num_asked} got no answer")
+        return await self._send(method, **more)
 
 
 class ObjectStore:

@@ -115,6 +115,11 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
+def to_port(port: int) -> Connect:
+    """Leads to a port of loopback."""
+    return lambda: asyncio.open_connection("127.0.0.1", port)
+
+
 @asynccontextmanager
 async def proxied(connect: Connect, listener: socket.socket | None = None) -> AsyncIterator[TcpProxy]:
     """A proxy while the block runs, on a free port of loopback unless told; its connections end with it."""
@@ -129,12 +134,14 @@ async def proxied(connect: Connect, listener: socket.socket | None = None) -> As
 
 
 @contextmanager
-def proxied_in_thread(port: int) -> Iterator[tuple[TcpProxy, asyncio.AbstractEventLoop]]:
-    """As ``proxied``, before a port of loopback; call its methods by the loop's ``call_soon_threadsafe``."""
+def proxied_in_thread(
+    connect: Connect, listener: socket.socket | None = None
+) -> Iterator[tuple[TcpProxy, asyncio.AbstractEventLoop]]:
+    """As ``proxied``, beside a test without an event loop; call its methods by the loop's ``call_soon_threadsafe``."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="proxy", daemon=True)
     thread.start()
-    context = proxied(lambda: asyncio.open_connection("127.0.0.1", port))
+    context = proxied(connect, listener)
     try:
         yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(END_S), loop
     finally:

@@ -46,10 +46,13 @@ class Asha:
         is_idle = not can_start and all(trial.state is not TrialState.RUNNING for trial in known)
         for rung in reversed(self.rungs):
             ranked = self._ranked(rung, known)
-            quota = max(self._quota(len(ranked)), int(is_idle))
-            for place, trial in enumerate(ranked[:quota], start=1):
+            passing = ranked[: self._quota(len(ranked))]
+            if is_idle:
+                # Who was pruned completes nothing: the next one goes on in its stead.
+                passing += [trial for trial in ranked if trial.state is not TrialState.PRUNED][:1]
+            for trial in passing:
                 if self._is_held(trial, rung):
-                    told = f"{place} of {len(ranked)} at {rung:,} samples"
+                    told = f"{ranked.index(trial) + 1} of {len(ranked)} at {rung:,} samples"
                     return Promote(number=trial.number, rung=rung, reason=told)
         return None
 
@@ -61,8 +64,12 @@ class Asha:
         return passing if self.promotes else max(1, passing)
 
     def _ranked(self, rung: int, trials: Iterable[Trial]) -> list[Trial]:
-        """Who was at the rung, best first; the earlier trial goes before its equal."""
-        here = [(self._score(trial, rung), trial) for trial in trials if trial.samples >= rung]
+        """Who was at the rung, best first; the earlier trial goes before its equal.
+
+        One that failed takes nobody's place: what it reported says nothing of what it would have become.
+        """
+        there = (trial for trial in trials if trial.samples >= rung and trial.state is not TrialState.FAILED)
+        here = [(self._score(trial, rung), trial) for trial in there]
         return [trial for _, trial in sorted(here, key=lambda pair: (-pair[0], pair[1].number))]
 
     def _score(self, trial: Trial, rung: int) -> float:

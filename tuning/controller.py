@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import ray
 
 from tuning.orders import Answer, Question
-from tuning.trial import TrialState
 from workers.assignment import JobKey
 from workers.control.hosting import Hosting
 from workers.control.launch import Launch
@@ -36,7 +34,6 @@ class SweepController:
         self._search: Any = None
         # One thread, as questions are answered in their order; the controllers of trials go on meanwhile.
         self._thinking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
-        self._loading: threading.Thread | None = None
         self._hosting = Hosting(namespace, name)
 
     async def ask(self, question: Question) -> Answer | None:
@@ -63,9 +60,6 @@ class SweepController:
             self._search = self._begun(question.beginning)
         if self._search is None:
             return None
-        if self._loading is None and any(trial.state is TrialState.COMPLETE for trial in question.trials):
-            self._loading = threading.Thread(target=self._search.load_ahead, name="importance", daemon=True)
-            self._loading.start()
         answer: Answer = self._search.answer(question.trials, question.standing)
         return answer
 

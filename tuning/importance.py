@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import optuna
 
@@ -14,11 +16,6 @@ from tuning.spec_parts import Mode
 from tuning.trial import Trial, TrialState
 
 _LEAST_FOR_IMPORTANCE = 4
-
-
-def load() -> None:
-    """Load ahead what the first call of ``importance`` would take a second for."""
-    import optuna.importance  # noqa: F401  # loading it is what this is for
 
 
 def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, float]:
@@ -31,12 +28,27 @@ def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, f
     if len(complete) < _LEAST_FOR_IMPORTANCE or len({t.value for t in complete}) == 1:
         return {}
     shared = [p.path for p in space.parameters if not p.when and p.distribution.count() != 1]
-    # Here and not above: it loads scikit-learn, for which a sweep's first trials would wait.
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
+    with _without_forests():
+        from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
     with warnings.catch_warnings():
         # That the evaluator may change is pinned by Optuna's version range.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study = study_with([optuna_trial(trial, space) for trial in complete], mode)
         shares = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(), params=shared)
     return {path: float(share) for path, share in shares.items() if math.isfinite(share)}
+
+
+@contextmanager
+def _without_forests() -> Iterator[None]:
+    """Let Optuna's importances load without scikit-learn, where that is not loaded.
+
+    It takes a second of a processor, for which trials would wait, and only random forests need it.
+    """
+    if "sklearn" in sys.modules:
+        yield
+        return
+    sys.modules["sklearn"] = None  # type: ignore[assignment]  # what Python has for "not there"
+    try:
+        yield
+    finally:
+        del sys.modules["sklearn"]

@@ -40,13 +40,14 @@ def optuna_trial(
     """A row as Optuna's trial. ``attributes`` are what a sampler noted on it; ``source`` the sweep it came from.
 
     A trial that waits at a rung is told as pruned: what it reported so far is all that is known of it, and if
-    it is promoted its row will say more. A result that is no number is told as a pruned trial without reports,
-    which samplers take for the worst there is, unlike a failed one, which they leave out.
+    it is promoted its row will say more. One whose result or last report is no number is told as pruned and without
+    reports, which samplers take for the worst there is, unlike a failed one, which they leave out.
     """
-    reports = {r.samples: r.value for r in trial.reports if math.isfinite(r.value)}
+    is_bad = bool(trial.reports) and not math.isfinite(trial.reports[-1].value)
+    reports = {} if is_bad else {r.samples: r.value for r in trial.reports if math.isfinite(r.value)}
     state = _STATES.get(trial.state)
     if state is None:
-        is_held = trial.state is TrialState.WAITING and bool(reports)
+        is_held = trial.state is TrialState.WAITING and bool(trial.reports)
         state = optuna.trial.TrialState.PRUNED if is_held else optuna.trial.TrialState.RUNNING
     value = trial.value if state is optuna.trial.TrialState.COMPLETE else None
     if state is optuna.trial.TrialState.COMPLETE and (value is None or not math.isfinite(value)):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tuning.paths import applied, found
-from tuning.spec import SweepSpec
+from tuning.spec import SweepSpec, trial_spec
 from tuning.spec_parts import Mode
-from tuning.trial import ENDED, Trial, TrialState
+from tuning.trial import ENDED, Trial, TrialState, last_value
 from tuning.values import Params
 from tuning.verdicts import score
 
@@ -94,16 +94,30 @@ class LrBatchPoint:
 
 
 def lr_batch_map(spec: SweepSpec, trials: Iterable[Trial]) -> list[LrBatchPoint]:
-    """All trials that have ended, also where only one of the two was searched; value: the last that is known."""
+    """All trials that have ended, also where only one of the two was searched; value: its last, if a number."""
     points = []
     for trial in trials:
         if trial.state not in ENDED:
             continue
-        job = applied(spec.job, trial.params)
-        lr, batch = (found(job, path)[1] for path in ("optimizer.lr", "batch.global_size"))
-        last = trial.reports[-1].value if trial.reports else None
-        value = trial.value if trial.value is not None else last
+        lr, batch = _lr_and_batch(spec, trial)
+        value = trial.value if trial.value is not None else last_value(trial.reports)
         points.append(
-            LrBatchPoint(number=trial.number, lr=float(lr), global_batch=int(batch), value=value, state=trial.state)
+            LrBatchPoint(
+                number=trial.number,
+                lr=lr,
+                global_batch=batch,
+                value=value,
+                state=trial.state,
+            )
         )
     return points
+
+
+def _lr_and_batch(spec: SweepSpec, trial: Trial) -> tuple[float, int]:
+    told = applied(spec.job, trial.params)
+    lr, batch = (found(told, path)[1] for path in ("optimizer.lr", "batch.global_size"))
+    if lr is None or batch is None:
+        # What a condition leaves out has no value in the sweep's job either: the parsed one has its default.
+        job = trial_spec(spec, trial.number, trial.params)
+        return job.optimizer.lr, job.batch.global_size
+    return float(lr), int(batch)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tuning.importance import importance, load
+from tuning.importance import importance
 from tuning.inheritance import Inherited, inherited, point_of
 from tuning.limits import limit_reached
 from tuning.orders import Advance, Answer, Beginning, Finish, Hold, Order, Prune, Resume, Standing, Start
@@ -70,10 +70,6 @@ class Search:
         self._total_samples = math.inf
         self._num_weighed = 0
         self._weights: dict[str, float] = {}
-
-    def load_ahead(self) -> None:
-        """Load what weighing parameters takes a second for, so that no question has to wait; from any thread."""
-        load()
 
     def answer(self, changed: Iterable[Trial], standing: Standing) -> Answer:
         """Take the rows that changed since the last call, and decide what follows; see ``Question``."""

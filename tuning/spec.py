@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue, field_validator
 from tuning.paths import applied
 from tuning.spec_parts import (
     MAX_TRIALS,
+    MAX_WARM_STARTS,
     DistributionSpec,
     Mode,
     PopulationName,
@@ -38,7 +39,8 @@ class SweepSpec(SpecPart):
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     limits: SweepLimits = SweepLimits()
     warm_start: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=100)]], Field(max_length=20, default_factory=list)
+        list[Annotated[str, Field(min_length=1, max_length=100)]],
+        Field(max_length=MAX_WARM_STARTS, default_factory=list),
     ]
     promote: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
 

@@ -11,6 +11,7 @@ from workers.spec_parts import MAX_SAMPLES, WHOLE, Positive, SpecPart
 
 MAX_TRIALS = 10_000
 MAX_CHOICES = 1_000
+MAX_WARM_STARTS = 20
 
 _Number: TypeAlias = Annotated[float, Field()]
 _Bounds: TypeAlias = Annotated[list[_Number], Field(min_length=2, max_length=2)]

@@ -129,6 +129,9 @@ def _population_problems(spec: SweepSpec, space: Space) -> Iterator[FieldProblem
                 f"{name} changes running trials, so it can search optimizer.lr and batch.global_size only; take it out"
             )
             yield FieldProblem(place(p.path), told)
+        elif p.when:
+            told = f"{name} gives its trials other values while they run, whatever the conditions; take out when"
+            yield FieldProblem(place(p.path), told)
         elif name == "pb2" and isinstance(p.distribution, Choice):
             yield FieldProblem(place(p.path), "pb2 searches ranges; write int or uniform bounds, or use pbt")
     if spec.trials > spec.parallel:
@@ -139,3 +142,9 @@ def _population_problems(spec: SweepSpec, space: Space) -> Iterator[FieldProblem
         yield FieldProblem(
             "/trials", f"{name} needs at least {least} trials (seen: {spec.trials}); raise it to {least}"
         )
+    if (count := space.count()) is not None and spec.trials > count:
+        told = (
+            f"{name} begins each trial at another point, and the space has {count:,} (seen: {spec.trials}); "
+            "lower it, or widen the space"
+        )
+        yield FieldProblem("/trials", told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,6 +29,11 @@ class Report:
 
     samples: int
     value: float
+
+
+def last_value(reports: Sequence[Report]) -> float | None:
+    """What was reported last; None before the first report, and where that is no number."""
+    return reports[-1].value if reports and math.isfinite(reports[-1].value) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,13 @@ PointKey: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def key_of(params: Params) -> PointKey:
-    """Equal for equal points, whatever the order in which they were written."""
-    return tuple(sorted((path, repr(value)) for path, value in params.items()))
+    """Equal for equal points, whatever the order in which they were written, and ``same`` values for one another."""
+    return tuple(sorted((path, _spelled(value)) for path, value in params.items()))
+
+
+def _spelled(value: Scalar) -> str:
+    """1.0 as 1, and not the other way round: a whole number may be greater than any float, or lie between two."""
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def same(one: Scalar, other: Scalar) -> bool:

@@ -5,8 +5,8 @@
     drafts/<name>.<id>.json         the manifest of a save that is under way
     damaged/<name>.json             what was found to be damaged, and how
 
-A checkpoint is complete once its manifest is there, which is written last. Tensors that did not change since the
-checkpoint before are not written again: the manifest names the piece of an earlier save, which therefore
+A checkpoint is complete once its manifest is there, which is written last. Tensors that did not change since an
+earlier checkpoint are not written again: the manifest names the piece of an earlier save, which therefore
 lives as long as a manifest names it (``workers.retention``). Every manifest and every tensor has a checksum.
 """
 

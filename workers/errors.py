@@ -63,7 +63,7 @@ class BatchSplitError(UserCodeError):
 
 
 class OutOfMemoryError(JobError):
-    """One sample at a time does not fit into a worker's memory."""
+    """What training needs does not fit into a worker's memory, be it with one sample at a time."""
 
     reason = Reason.OUT_OF_MEMORY
 
@@ -94,6 +94,10 @@ class DependencyError(JobError):
 
 class CheckpointError(JobError):
     """A checkpoint is missing, incomplete or does not fit the model."""
+
+
+class UnreadableError(CheckpointError):
+    """The checkpoint that a plan begins from is missing or damaged, or its storage fails."""
 
 
 class DonorError(JobError):
@@ -144,7 +148,8 @@ class Failure:
 
     ``round`` is the round that was being trained, None before training. ``traceback`` is the whole
     text, bounded by ``MAX_TRACEBACK_CHARS`` as the message is by ``MAX_MESSAGE_CHARS``; ``num_cut`` characters of
-    both are left out. ``worker_id`` is empty where no worker is at fault.
+    both are left out. ``worker_id`` is empty where no worker is at fault. ``is_in_commit`` where that worker broke in
+    mid-commit, which others may have brought to its end.
     """
 
     reason: Reason
@@ -155,6 +160,7 @@ class Failure:
     rank: int | None = None
     round: int | None = None
     num_cut: int = 0
+    is_in_commit: bool = False
 
 
 MAX_TRACEBACK_CHARS = 64_000

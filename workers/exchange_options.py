@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from workers.errors import FieldProblem
 from workers.problems import pointer_part, problems_of
-from workers.spec_parts import WHOLE, SpecPart
+from workers.spec_parts import WHOLE, SchemeName, SpecPart
 
 Options: TypeAlias = tuple[tuple[str, int | float | str], ...]
 
@@ -36,10 +36,13 @@ BUCKET_MIB = 25
 SMALLER_BUCKETS_MIB = (4, 1)
 """What else may be chosen: they leave sooner, and a link that is quick to begin carries more of them unseen."""
 
-NAMED = ("across", "bucket_mib")
+_NOT_DENSE = {"across": "racks exchange sums, in one format", "momentum": "the first buckets would have none"}
+"""Options that go together with no ``dense_first``, and why."""
+
+NAMED = ("across", "bucket_mib", "dense_first")
 """The options that an exchange's name tells of."""
 
-_ACROSS, _IN_BUCKETS, _MIB = " across ", " in buckets of ", " MiB"
+_ACROSS, _AFTER, _DENSE, _IN_BUCKETS, _MIB = " across ", " after ", " dense", " in buckets of ", " MiB"
 
 
 class BucketOptions(SpecPart):
@@ -51,14 +54,26 @@ class BucketOptions(SpecPart):
     bucket_mib: Annotated[int, Field(ge=1, le=1024), WHOLE] | None = None
 
 
-class TopkOptions(BucketOptions):
-    """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values."""
+class DenseFirstOptions(BucketOptions):
+    """``dense_first`` buckets, those that leave first, travel as they are: backward may hide whatever they carry."""
+
+    dense_first: Annotated[int, Field(ge=1, le=10_000), WHOLE] | None = None
+
+
+class TopkOptions(DenseFirstOptions):
+    """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values.
+
+    ``momentum`` is had by each rank before it chooses, instead of by SGD (momentum correction); in the job's first
+    ``warm_up`` steps what is sent goes from a quarter down to ``fraction``, in parts (arXiv 1712.01887).
+    """
 
     fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     quantise: Literal["none", "int8"] = "int8"
+    momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
+    warm_up: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
 
-class PowerSgdOptions(BucketOptions):
+class PowerSgdOptions(DenseFirstOptions):
     """``rank`` is that of the two factors which stand for a matrix."""
 
     rank: Annotated[int, Field(ge=1, le=64), WHOLE] = 4
@@ -86,13 +101,42 @@ class RackOptions(BucketOptions):
     across: Literal["none", "bf16", "fp16", "int8", "int4"] | None = None
 
 
+class CodecOptions(RackOptions, DenseFirstOptions):
+    """Either ``across`` or ``dense_first``: between racks no link carries gradients as they are for nothing."""
+
+
+class ExchangeSpec(SpecPart):
+    """How gradients travel, spelled out.
+
+    The scheme's options may also be written beside it, as in ``{scheme: topk, fraction: 0.05, loss_class: lossy}``.
+    """
+
+    scheme: SchemeName
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    loss_class: Literal["lossless", "near_lossless", "lossy"] = "near_lossless"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_may_stand_beside(cls, value: object) -> object:
+        options = value.get("options", {}) if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping) or not isinstance(options, Mapping):
+            return value
+        beside = {key: value[key] for key in value if key in _NAMES}
+        for name in sorted(beside.keys() & options.keys()):
+            raise ValueError(f"has {name} beside the scheme and among its options; leave one of both out")
+        rest = {key: value[key] for key in value if key not in beside}
+        return {**rest, "options": {**options, **beside}} if beside else value
+
+
 _MODELS: Mapping[str, type[SpecPart]] = {
     "topk": TopkOptions,
     "powersgd": PowerSgdOptions,
     "local_steps": LocalStepsOptions,
-    "two_four": BucketOptions,
-    **dict.fromkeys(("none", "bf16", "fp16", "int8", "int4"), RackOptions),
+    "two_four": DenseFirstOptions,
+    "none": RackOptions,
+    **dict.fromkeys(("bf16", "fp16", "int8", "int4"), CodecOptions),
 }
+_NAMES = frozenset(name for model in _MODELS.values() for name in model.model_fields)
 
 
 def filled(scheme: str, given: Mapping[str, object]) -> Options:
@@ -114,21 +158,31 @@ def bucket_mib_of(options: Options) -> int:
     return int(dict(options).get("bucket_mib", BUCKET_MIB))
 
 
+def dense_first_of(options: Options) -> int:
+    """How many buckets travel as they are before the others travel by the scheme."""
+    return int(dict(options).get("dense_first", 0))
+
+
 def name_of(scheme: str, options: Options) -> str:
-    """What an exchange is called: ``SCHEME[ across FORMAT][ in buckets of N MiB]``, without what is usual."""
+    """What an exchange is called, without what is usual.
+
+    ``SCHEME[ across FORMAT][ after N dense][ in buckets of N MiB]``.
+    """
     across, bucket_mib = across_of(options), bucket_mib_of(options)
-    return in_buckets(scheme if across is None else f"{scheme}{_ACROSS}{across}", bucket_mib)
+    return in_buckets(scheme if across is None else f"{scheme}{_ACROSS}{across}", bucket_mib, dense_first_of(options))
 
 
-def in_buckets(formats: str, bucket_mib: int) -> str:
-    """The name of an exchange in such formats, by such buckets."""
-    return formats if bucket_mib == BUCKET_MIB else f"{formats}{_IN_BUCKETS}{bucket_mib}{_MIB}"
+def in_buckets(formats: str, bucket_mib: int, dense_first: int = 0) -> str:
+    """The name of an exchange in such formats, by such buckets, of which the first go as they are."""
+    mixed = f"{formats}{_AFTER}{dense_first}{_DENSE}" if dense_first else formats
+    return mixed if bucket_mib == BUCKET_MIB else f"{mixed}{_IN_BUCKETS}{bucket_mib}{_MIB}"
 
 
-def bucketed(name: str) -> tuple[str, int]:
-    """What such a name has of formats, and the mebibytes of its buckets."""
-    formats, _, bucket_mib = name.removesuffix(_MIB).partition(_IN_BUCKETS)
-    return formats, int(bucket_mib or BUCKET_MIB)
+def bucketed(name: str) -> tuple[str, int, int]:
+    """What such a name has of formats, the mebibytes of its buckets, and how many of those go as they are first."""
+    mixed, _, bucket_mib = name.removesuffix(_MIB).partition(_IN_BUCKETS)
+    formats, _, dense_first = mixed.removesuffix(_DENSE).partition(_AFTER)
+    return formats, int(bucket_mib or BUCKET_MIB), int(dense_first or 0)
 
 
 def formats_of(name: str) -> tuple[str, str | None]:
@@ -137,10 +191,22 @@ def formats_of(name: str) -> tuple[str, str | None]:
     return scheme, across or None
 
 
+def loss_class_of(name: str) -> str:
+    """How much such an exchange may cost in loss: lossless, near_lossless or lossy."""
+    formats = {*formats_of(name)} - {None}
+    if formats & LOSSY:
+        return "lossy"
+    return "lossless" if formats == {"none"} else "near_lossless"
+
+
 def options_of(name: str) -> Options:
     """The options that such a name tells of."""
-    across, bucket_mib = formats_of(name)[1], bucketed(name)[1]
-    told = {"across": across, "bucket_mib": None if bucket_mib == BUCKET_MIB else bucket_mib}
+    across, (_, bucket_mib, dense_first) = formats_of(name)[1], bucketed(name)
+    told = {
+        "across": across,
+        "bucket_mib": None if bucket_mib == BUCKET_MIB else bucket_mib,
+        "dense_first": dense_first or None,
+    }
     return tuple((key, value) for key, value in told.items() if value is not None)
 
 
@@ -155,4 +221,8 @@ def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> l
     except ValidationError as error:
         found = problems_of(error, given, model, {}, hidden="")
         return [FieldProblem(pointer + problem.pointer, problem.detail) for problem in found]
-    return []
+    if given.get("dense_first") is None:
+        return []
+    beside = {name: why for name, why in _NOT_DENSE.items() if given.get(name) is not None}
+    told = "cannot be had with {}: {}; leave one of both out"
+    return [FieldProblem(f"{pointer}/dense_first", told.format(*item)) for item in beside.items()]

@@ -13,6 +13,7 @@ class LrRule(StrEnum):
     NONE = "none"
     LINEAR = "linear"
     SQRT = "sqrt"
+    ADASCALE = "adascale"
 
 
 class Decay(StrEnum):
@@ -21,6 +22,18 @@ class Decay(StrEnum):
     COSINE = "cosine"
     LINEAR = "linear"
     CONSTANT = "constant"
+
+
+def gain(noise_scale: float | None, base_batch: int, batch: int) -> float:
+    """How many SGD steps of ``base_batch`` samples one of ``batch`` is worth, all in samples: from 1 to their ratio.
+
+    Johnson et al. 2020, arXiv 2007.05105, definition 1, (s2 + m2) / (s2 / S + m2) with the variance s2 = tr(Sigma) /
+    base_batch of a small step's gradient, m2 = |G|^2 and S = batch / base_batch, in terms of the noise scale
+    tr(Sigma) / |G|^2. The least where that is not known (None): then a larger batch is worth no more than a small one.
+    """
+    if noise_scale is None:
+        return min(1.0, batch / base_batch)
+    return (noise_scale / base_batch + 1.0) / (noise_scale / batch + 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,35 +64,56 @@ class LrPlan:
     decay: Decay = Decay.COSINE
     ramp: Ramp | None = None
 
-    def at(self, cursor: int, total_samples: int, global_batch: int) -> float:
-        """The learning rate of the step that draws samples [cursor, cursor + global_batch).
+    def at(self, cursor: int, total_samples: int, global_batch: int, noise_scale: float | None = None) -> float:
+        """The learning rate of the step that begins where ``cursor`` samples count, and draws ``global_batch``.
 
         Progress is taken at the end of the batch, so that the first step of a warm-up already
         moves and a decay to zero is reached only by the last. Linear scaling: Goyal et al. 2017,
-        arXiv 1706.02677; square root: Krizhevsky 2014, arXiv 1404.5997, eq. in section 5.
+        arXiv 1706.02677; square root: Krizhevsky 2014, arXiv 1404.5997, eq. in section 5; ``adascale`` by ``gain``,
+        of the noise scale in samples.
         """
-        progress = min(1.0, (cursor + global_batch) / total_samples)
+        counted = self.counted(global_batch, noise_scale)
+        progress = min(1.0, (cursor + counted) / total_samples)
         ramp = 1.0 if self.ramp is None else self.ramp.at(cursor + global_batch)
-        return self.lr * self._scale(global_batch) * self._shape(progress, global_batch / total_samples) * ramp
+        scale = self._scale(global_batch, noise_scale)
+        return self.lr * scale * self._shape(progress, counted / total_samples) * ramp
+
+    def counted(self, global_batch: int, noise_scale: float | None = None) -> float:
+        """How many samples' progress a step of ``global_batch`` makes: all of them, but for ``adascale``.
+
+        There it is what as many steps of ``base_batch`` samples make as the gain says: never more than are drawn, and
+        all of those where they are no more than ``base_batch``.
+        """
+        if self.rule is not LrRule.ADASCALE:
+            return float(global_batch)
+        return min(float(global_batch), self.base_batch * gain(noise_scale, self.base_batch, global_batch))
 
     def eased(
-        self, last: float, cursor: int, total_samples: int, global_batch: int, most_samples: int | None = None
+        self,
+        last: float,
+        cursor: int,
+        total_samples: int,
+        global_batch: int,
+        noise_scale: float | None = None,
+        most_samples: int | None = None,
     ) -> LrPlan:
         """With a warm-up from ``cursor`` on where the rate would rise above ``last`` at once.
 
-        It is as long as the first, but of ``most_samples`` at most.
+        It is as long as the first, but of ``most_samples`` at most. ``last`` is of the same ``noise_scale``.
         """
         plain, samples = replace(self, ramp=None), round(self.warmup_fraction * total_samples)
         if most_samples is not None:
             samples = min(samples, most_samples)
-        rate = plain.at(cursor, total_samples, global_batch)
+        rate = plain.at(cursor, total_samples, global_batch, noise_scale)
         if samples == 0 or rate <= last:
             return plain
         return replace(plain, ramp=Ramp(begin=cursor, samples=samples, share=last / rate))
 
-    def _scale(self, global_batch: int) -> float:
+    def _scale(self, global_batch: int, noise_scale: float | None) -> float:
         scale = global_batch / self.base_batch
         match self.rule:
+            case LrRule.ADASCALE:
+                return gain(noise_scale, self.base_batch, global_batch)
             case LrRule.LINEAR:
                 return scale
             case LrRule.SQRT:

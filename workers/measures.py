@@ -72,7 +72,7 @@ class BuildInfo:
     ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
     worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
     by name, and ``buckets`` what they may be cut into, as shares of all by mebibytes of a bucket, where
-    ``communication`` is to be chosen by that; ``num_trained`` are the parameters whose gradients travel.
+    ``communication`` is to be chosen by that; ``num_trained`` are the numbers whose gradients travel.
     ``rack`` is what its node's label says, empty without one.
     """
 

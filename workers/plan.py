@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from workers.errors import BatchSplitError
-from workers.exchange_options import Options, formats_of, name_of, options_of
+from workers.exchange_options import Options, filled, formats_of, name_of, options_of
 from workers.lr import LrPlan
 from workers.run_settings import Donor
 
@@ -135,8 +135,9 @@ class Exchange:
 
     @classmethod
     def named(cls, name: str, why: str) -> Exchange:
-        """The exchange of this name, without other options."""
-        return cls(scheme=formats_of(name)[0], options=options_of(name), why=why)
+        """The exchange of this name, with the defaults of what it does not tell."""
+        scheme = formats_of(name)[0]
+        return cls(scheme=scheme, options=filled(scheme, dict(options_of(name))), why=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,3 +243,17 @@ def split_batch(global_batch: int, weights: Sequence[float]) -> list[int]:
     for r in by_remainder[: global_batch - sum(sizes)]:
         sizes[r] += 1
     return sizes
+
+
+def none_at_zero(global_batch: int, weights: Sequence[float]) -> Sequence[float]:
+    """Weights that leave no rank without a sample, where the batch has one for each: its speed is never seen again.
+
+    The same ones where they leave none. Raises as ``split_batch``.
+    """
+    sizes = split_batch(global_batch, weights)
+    if min(sizes) > 0 or global_batch < len(sizes):
+        return weights
+    for rank in [rank for rank, size in enumerate(sizes) if size == 0]:
+        sizes[sizes.index(max(sizes))] -= 1
+        sizes[rank] = 1
+    return [float(size) for size in sizes]

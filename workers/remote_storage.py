@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -10,14 +11,14 @@ from typing import Any, BinaryIO, cast
 import fsspec
 
 from workers.errors import described
-from workers.storage import Data, Found
+from workers.storage import PART_SUFFIX, Data, Found
 
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"})
 """Kinds of storage without folders, where to make one would be to make a bucket of a mistyped name."""
 
 
 class RemoteStorage:
-    """See ``Storage``. There is no rename here: what an object is worth, a manifest written last says."""
+    """See ``Storage``. Buckets take an object whole or not at all; elsewhere it is written beside its place first."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -32,10 +33,26 @@ class RemoteStorage:
         return self._url
 
     def write(self, key: str, parts: Iterable[Data]) -> int:
-        path, size_bytes = self._path(key), 0
+        path = self._path(key)
+        if self._has_buckets:
+            return self._stored(path, parts)
         with _as_os_error(path):
-            if not self._has_buckets:
-                self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        part = f"{path}.{secrets.token_hex(4)}{PART_SUFFIX}"
+        try:
+            size_bytes = self._stored(part, parts)
+            with _as_os_error(path):
+                self._put_in_place(part, path)
+        except BaseException:
+            with suppress(Exception):
+                self._files.rm_file(part)
+            raise
+        return size_bytes
+
+    def _stored(self, path: str, parts: Iterable[Data]) -> int:
+        """Write an object; where that breaks off, buckets have what was there before."""
+        size_bytes = 0
+        with _as_os_error(path):
             file = self._files.open(path, "wb")
         try:
             for data in parts:
@@ -46,12 +63,28 @@ class RemoteStorage:
             with _as_os_error(path):
                 file.close()
         except BaseException:
-            with suppress(Exception):  # closing it stores what there was of it
-                file.close()
-            with suppress(Exception):
-                self._files.rm_file(path)
+            self._let_go(file)
             raise
         return size_bytes
+
+    def _let_go(self, file: Any) -> None:
+        """To close a file of a bucket would store what there was of it, in place of what is there."""
+        with suppress(Exception):
+            if self._has_buckets:
+                file.discard()
+                file.closed = True
+            else:
+                file.close()
+
+    def _put_in_place(self, part: str, path: str) -> None:
+        try:
+            self._files.mv(part, path)
+        except Exception:
+            if not self._files.exists(part) or not self._files.exists(path):
+                raise
+            # Some protocols rename to a free name only; the whole new object is there by now.
+            self._files.rm_file(path)
+            self._files.mv(part, path)
 
     def open(self, key: str) -> BinaryIO:
         path = self._path(key)

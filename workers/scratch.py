@@ -60,11 +60,39 @@ def keep_in_use(
                 os.truncate(descriptor, 0)  # it has another size now
 
 
+_entered: dict[Path, int] = {}
+_occupied: list[int] = []
+"""Descriptors of locks that this process holds: the end of the process is what ends their use, however it comes."""
+
+
+def enter(
+    folder: Path, make: Callable[[int], None], what: str, timeout_s: float, report: Callable[[str], None]
+) -> None:
+    """As ``keep_in_use``, until this process ends; it may enter a folder again. Raises TimeoutError."""
+    if (held := _entered.pop(folder, None)) is not None:
+        if not folder.is_dir():
+            os.close(held)  # who makes it again must have the lock alone
+        else:
+            os.utime(held)
+            _entered[folder] = held
+            return
+    _entered[folder] = keep_in_use(folder, make, what, timeout_s, report)
+
+
 def occupy(scratch: Path, job_id: str) -> None:
-    """Keep the logs and outputs of a job on this node until this process ends. Raises TimeoutError."""
-    for kind in (LOGS, OUTPUT):
-        # Never closed: the end of the process is what ends its use, however it comes.
-        os.utime(share_lock(scratch / kind / f"{job_id}{LOCK}", "tidying up", OCCUPY_S, lambda _: None))
+    """Keep the logs and outputs of a job on this node until this process ends, or occupies another job's.
+
+    Raises TimeoutError.
+    """
+    held = [
+        share_lock(scratch / kind / f"{job_id}{LOCK}", "tidying up", OCCUPY_S, lambda _: None)
+        for kind in (LOGS, OUTPUT)
+    ]
+    for descriptor in held:
+        os.utime(descriptor)
+    for descriptor in _occupied:
+        os.close(descriptor)
+    _occupied[:] = held
 
 
 def sweep(scratch: Path, bounds: Bounds, now_s: float, every_s: float = SWEEP_EVERY_S) -> list[str]:

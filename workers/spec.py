@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from workers.errors import FieldProblem, SpecError
-from workers.exchange_options import BLURRING, LOSSY, option_problems
+from workers.exchange_options import BLURRING, LOSSY, ExchangeSpec, option_problems
 from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
     ENTRYPOINT_PATTERN,
@@ -22,7 +22,6 @@ from workers.spec_parts import (
     WHOLE,
     BatchSpec,
     CheckpointSpec,
-    ExchangeSpec,
     InitFrom,
     LrScheduleSpec,
     OptimizerSpec,
@@ -139,8 +138,13 @@ class JobSpec(BaseModel):
         asked = self.communication
         return ExchangeSpec(scheme=asked) if isinstance(asked, str) else asked
 
+    @property
+    def follows_noise(self) -> bool:
+        """Whether batch or learning rate follow the gradient noise scale, so that it must be measured."""
+        return self.batch.noise_follower is not None
+
     def total_samples(self, num_train: int) -> int:
-        """How many samples the job draws in all, over a dataset of ``num_train`` samples."""
+        """How many samples the job counts in all, over a dataset of ``num_train`` samples."""
         if self.samples is not None:
             return self.samples
         if self.epochs is not None:
@@ -198,7 +202,7 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
             "name eval.NAME for what `evaluate` returns, or loss",
         ),
     ]
-    rows += _batch_rows(spec.batch, spec.workers.min)
+    rows += _batch_rows(spec.batch, spec.workers)
     rows += [
         (
             "=" in key,
@@ -211,7 +215,7 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
     return told + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
 
 
-def _batch_rows(batch: BatchSpec, least: int) -> list[tuple[bool, str, str]]:
+def _batch_rows(batch: BatchSpec, workers: WorkerRange) -> list[tuple[bool, str, str]]:
     return [
         (
             batch.max_global_size is not None and batch.adapt == "fixed",
@@ -220,15 +224,21 @@ def _batch_rows(batch: BatchSpec, least: int) -> list[tuple[bool, str, str]]:
             "batch.adapt to goodput",
         ),
         (
-            batch.global_size < least,
+            batch.global_size < workers.min,
             "/batch/global_size",
-            f"{batch.global_size} samples cannot be shared by workers.min={least}; "
-            f"use at least {least}, or lower workers.min",
+            f"{batch.global_size} samples cannot be shared by workers.min={workers.min}; "
+            f"use at least {workers.min}, or lower workers.min",
         ),
         (
             isinstance(batch.micro_size, int) and batch.micro_size > batch.global_size,
             "/batch/micro_size",
             f"{batch.micro_size} is above batch.global_size={batch.global_size}; lower it, or use auto",
+        ),
+        (
+            batch.noise_follower is not None and workers.max == 1 and batch.micro_size == batch.global_size,
+            "/batch/micro_size",
+            f"{batch.micro_size} lets the one worker compute a step in one pass, which shows no gradient noise, and "
+            f"{batch.noise_follower} follows that; use auto, or half of it",
         ),
         (
             isinstance(batch.micro_size, int) and batch.max_tokens is not None,
@@ -278,24 +288,27 @@ def _exchange_problems(spec: JobSpec) -> list[FieldProblem]:
         found.append(FieldProblem("/communication/options/across", told))
     named = [name for name in (scheme, across) if isinstance(name, str)]
     rough = next((name for name in named if name in BLURRING), None)
-    if rough is not None and spec.batch.adapt == "goodput":
-        told = f"goodput needs the gradient noise scale, which {rough} does not let be measured; use int8 there"
+    if rough is not None and spec.follows_noise:
+        who = spec.batch.noise_follower
+        told = f"{who} needs the gradient noise scale, which {rough} does not let be measured; use int8 there"
         found.append(FieldProblem("/communication", told))
+    fraction = asked.options.get("fraction")
+    if asked.options.get("warm_up") is not None and isinstance(fraction, float) and fraction >= 0.25:
+        told = (
+            f"begins with a quarter of the gradients, and fraction is {fraction:g}; leave it out or use less than 0.25"
+        )
+        found.append(FieldProblem("/communication/options/warm_up", told))
+    if asked.options.get("momentum") is not None and spec.optimizer.clip_norm is not None:
+        told = "clips what all ranks sent, which by communication.options.momentum is momentum; leave one of both out"
+        found.append(FieldProblem("/optimizer/clip_norm", f"{spec.optimizer.clip_norm:g} {told}"))
     return found + option_problems(scheme, asked.options, "/communication/options")
 
 
 def _not_built(spec: JobSpec) -> list[FieldProblem]:
     """Everything that the contract names and this version refuses, with what to use instead."""
-    batch, spread = spec.batch, spec.parallelism
+    spread = spec.parallelism
     rows: list[tuple[bool, str, object, str]] = [
-        (batch.lr_rule == "adascale", "/batch/lr_rule", batch.lr_rule, "sqrt, linear or none"),
         (not isinstance(spec.precision, str), "/precision", "a policy", "auto, fp32, bf16 or fp16"),
-        (
-            spec.exchange.scheme == "auto" and spec.exchange.loss_class == "lossy",
-            "/communication/loss_class",
-            "lossy with auto",
-            "near_lossless, or name the scheme",
-        ),
         (spread.data != "auto", "/parallelism/data", spread.data, "auto, and `workers` for the number of replicas"),
         (spread.tensor != 1, "/parallelism/tensor", spread.tensor, "1"),
         (spread.pipeline != 1, "/parallelism/pipeline", spread.pipeline, "1"),

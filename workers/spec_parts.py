@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias
 
 from packaging.requirements import InvalidRequirement, Requirement
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from workers.lr import Decay, LrRule
 
@@ -112,7 +112,14 @@ class BatchSpec(SpecPart):
     max_tokens: Positive | None = None
     adapt: Literal["fixed", "goodput"] = "fixed"
     max_global_size: Positive | None = None
-    lr_rule: Annotated[LrRule, Field(strict=False)] | Literal["adascale"] = LrRule.SQRT
+    lr_rule: Annotated[LrRule, Field(strict=False)] = LrRule.SQRT
+
+    @property
+    def noise_follower(self) -> str | None:
+        """What goes by the gradient noise scale, in a word; None where nothing does."""
+        if self.adapt == "goodput":
+            return self.adapt
+        return self.lr_rule.value if self.lr_rule is LrRule.ADASCALE else None
 
 
 class OptimizerSpec(SpecPart):
@@ -128,14 +135,6 @@ class LrScheduleSpec(SpecPart):
 
     warmup_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.05
     decay: Annotated[Decay, Field(strict=False)] = Decay.COSINE
-
-
-class ExchangeSpec(SpecPart):
-    """How gradients travel, spelled out."""
-
-    scheme: SchemeName
-    options: dict[str, JsonValue] = {}
-    loss_class: Literal["lossless", "near_lossless", "lossy"] = "near_lossless"
 
 
 class ParallelismSpec(SpecPart):

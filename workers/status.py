@@ -55,6 +55,7 @@ class StopCause(StrEnum):
     MEMORY = "memory"  # out of memory after the first bucket was launched
     REMOVED = "removed"  # the plan in force leaves this worker out
     DONOR = "donor"  # the state of another job, which the plan names, cannot be taken; its own is whole
+    CHECKPOINT = "checkpoint"  # the checkpoint that the plan begins from cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,8 +42,8 @@ class Storage(Protocol):
     def write(self, key: str, parts: Iterable[Data]) -> int:
         """Store an object, whatever was there before; the answer is its size in bytes.
 
-        It is on the disk when this returns. A crash meanwhile leaves the earlier object or none of a
-        local folder; of other storage a torn new one may stay, so a reader must be able to tell.
+        It is on the disk when this returns. Where it fails, or a crash cuts it off, the earlier object stays (where
+        a protocol renames to free names only, none may be there for a moment).
         """
 
     def open(self, key: str) -> BinaryIO:

@@ -101,6 +101,15 @@ SCALE_BODY = body_of(
 ZIP_BODY = body_of({"type": "string", "format": "binary"}, "application/zip")
 
 
+_MADE_BY = {
+    "job_id": ("jobs_create", "$response.body#/id"),
+    "sweep_id": ("sweeps_create", "$response.body#/id"),
+    "schedule_id": ("schedules_create", "$response.body#/id"),
+    "name": ("configurations_put", "$request.path.name"),
+}
+"""The call that makes what a path's parameter names, and where the name is found then."""
+
+
 def install_schema(app: FastAPI) -> None:
     """Build the schema once, on the first call for it."""
 
@@ -131,9 +140,21 @@ def _schema(app: FastAPI) -> dict[str, Any]:
             # FastAPI declares its own form of a 422, which this service never answers with.
             if "HTTPValidationError" in str(call["responses"].get("422", "")):
                 call["responses"]["422"] = failures()[422]
+    _link(schema["paths"])
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"token": []}]
     return schema
+
+
+def _link(paths: dict[str, Any]) -> None:
+    """Let the good answers of each call that makes something tell what can be done with it."""
+    calls = {call["operationId"]: (path, call) for path, of_path in paths.items() for call in of_path.values()}
+    for parameter, (maker, place) in _MADE_BY.items():
+        names = sorted(name for name, (path, _) in calls.items() if f"{{{parameter}}}" in path)
+        links = {name: {"operationId": name, "parameters": {parameter: place}} for name in names}
+        for status, answer in calls[maker][1]["responses"].items():
+            if status.startswith("2"):
+                answer["links"] = links
 
 
 def _without_name(job: dict[str, Any]) -> dict[str, Any]:

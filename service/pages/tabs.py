@@ -42,6 +42,7 @@ _COMMON_KEYS = (
     "decode_s",
     "wire_bytes",
     "wire_ratio",
+    "redone_bytes",
     "optimizer_s",
     "round_steps",
     "memory_bytes",

@@ -280,7 +280,8 @@ class Process:
             joining.cancel()
 
     async def _ticks(self, reconciler: Reconciler, cluster: ClusterPort, record: RayRecord) -> None:
-        reached_s = time.monotonic() - REACH_S
+        # Silence counts from the first question that got no answer: in a long tick nobody asks.
+        reached_s, silent_since_s = time.monotonic() - REACH_S, None
         while not self._stop.is_set():
             began_s = time.monotonic()
             self._check_fence()
@@ -289,10 +290,12 @@ class Process:
             if began_s - reached_s >= REACH_S:
                 is_current = self._is_current(record)
                 if is_current and await cluster.is_reachable():
-                    reached_s = began_s
-                elif began_s - reached_s >= (self._settings.liveness_s if is_current else 0.0):
-                    raise ClusterLostError(f"Ray at {record.address} is gone")
-            if began_s - reached_s < REACH_S:
+                    reached_s, silent_since_s = began_s, None
+                else:
+                    silent_since_s = began_s if silent_since_s is None else silent_since_s
+                    if not is_current or began_s - silent_since_s >= self._settings.liveness_s:
+                        raise ClusterLostError(f"Ray at {record.address} is gone")
+            if silent_since_s is None:
                 await self._tick(reconciler)
             await self._pause(BRISK_S if reconciler.is_brisk else self._settings.poll_s)
             # After quiet a nudge is answered at once; a burst of them is one look. What goes on is not held up.
@@ -323,7 +326,7 @@ class Process:
         """The cluster does not answer: nobody trains that we know of."""
         await self._store.put_cluster(ClusterView(is_up=False, error=why), self._fence)
         for _ in range(MAX_PASSES):
-            running = [job for job in await self._store.live_jobs() if job.state is JobState.RUNNING]
+            running = [job for job in await self._store.live_jobs(max_queued=0) if job.state is JobState.RUNNING]
             for job in running:
                 with contextlib.suppress(StaleRowError, TransitionError):
                     change = Transition(reason=Reason.CLUSTER_LOST)

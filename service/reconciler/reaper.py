@@ -76,8 +76,8 @@ class Reaper:
         return mark == await self._at.store.installation_id()
 
     async def _reap(self, names: list[str], places: list[tuple[str, str]], now_s: float) -> None:
-        """Names first, rows second; removed is only what was seen so twice."""
-        rows = {job.id: job for job in await self._at.store.live_jobs()}
+        """Names first, rows second; removed is only what was seen so twice. Of a job that waits nothing is there."""
+        rows = {job.id: job for job in await self._at.store.live_jobs(max_queued=0)}
         known = await self._at.store.job_ids()
         sweeps = {sweep.id: sweep for sweep in await self._at.store.live_sweeps()}
         stray = {place for job_id, place in places if job_id not in known}

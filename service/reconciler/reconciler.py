@@ -113,7 +113,7 @@ class Reconciler:
         await self._searching.settle(timeout_s)
 
     async def _placed(self) -> list[JobRow]:
-        return [job for job in await self._office.store.live_jobs() if job.state in PLACED_STATES]
+        return [job for job in await self._office.store.live_jobs(max_queued=0) if job.state in PLACED_STATES]
 
     def _forget_all_but(self, placed: list[JobRow]) -> None:
         attempts = {job.id: job.attempt for job in placed}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from service.cost import Prices, amount
 from service.ports import (
     ClusterLostError,
     ControllerFaultError,
@@ -20,9 +19,9 @@ from service.ports import (
 from service.reconciler.pursuit import Office
 from service.reconciler.starting import MAX_STARTS, Backoff
 from service.store.port import FencedOutError, StaleRowError, TransitionError
-from service.sweep_records import SweepRow, SweepState, SweepView, TrialRow
+from service.sweep_limits import cost_of
+from service.sweep_records import SweepRow, SweepState, SweepView
 from tuning.orders import Answer, Finish, Question, Standing
-from tuning.spec import SweepSpec, trial_spec
 from workers.control.names import sweep_name
 
 log = structlog.get_logger("concertina.reconciler")
@@ -205,11 +204,3 @@ class _Follow:
             return None
         view = await self._office.store.sweep_view(sweep.id, -1)
         return None if view is None else cost_of(spec, view.trials, self._office.prices)
-
-
-def cost_of(spec: SweepSpec, trials: Sequence[TrialRow], prices: Prices) -> float | None:
-    """What trials have cost so far, None without prices."""
-    amounts = [
-        amount(trial.seconds, trial_spec(spec, trial.number, trial.params).resources, prices) for trial in trials
-    ]
-    return None if None in amounts else sum(cost for cost in amounts if cost is not None)

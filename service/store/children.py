@@ -23,6 +23,7 @@ from service.store.sweeps import check_sweep, insert_sweep
 from service.sweep_records import ENDED_SWEEPS, SweepState
 from service.targets import Kind, Target
 from tuning.spec import SweepSpec
+from tuning.spec_parts import MAX_WARM_STARTS
 from tuning.trial import TrialState
 from workers.errors import Reason
 
@@ -50,7 +51,7 @@ class Children:
 
 
 def _start_job(write: Write, ids: IdSource, target: Target, schedule: ScheduleRow) -> str:
-    labels = {SCHEDULE_LABEL: schedule.name, **target.job.labels}
+    labels = {**target.job.labels, SCHEDULE_LABEL: schedule.name}
     return insert_job(write, ids.job_id(write.now_s), target.job.model_copy(update={"labels": labels})).id
 
 
@@ -67,12 +68,17 @@ def _job_states(conn: Connection, ids: list[str]) -> dict[str, str]:
 
 
 def _start_sweep(write: Write, ids: IdSource, target: Target, schedule: ScheduleRow) -> str:
-    """It learns from the schedule's last one: night by night the search goes on where it was."""
+    """It learns from the schedule's last one: night by night the search goes on where it was.
+
+    Where the target names as many as there may be, its last one gives way.
+    """
     spec = _sweep_spec(target)
-    labels = {SCHEDULE_LABEL: schedule.name, **target.job.labels}
-    last = _last_sweeps(write.conn, schedule.id, spec.metric)
-    told = {"job": {**spec.job, "labels": labels}, "warm_start": list(dict.fromkeys((*last, *spec.warm_start)))}
-    return insert_sweep(write, ids.sweep_id(write.now_s), spec.model_copy(update=told), target.job, target.origin).id
+    labels = {**target.job.labels, SCHEDULE_LABEL: schedule.name}
+    earlier = dict.fromkeys((*_last_sweeps(write.conn, schedule.id, spec.metric), *spec.warm_start))
+    told = {"job": {**spec.job, "labels": labels}, "warm_start": list(earlier)[:MAX_WARM_STARTS]}
+    # Checked as one that is submitted: a row that cannot be read back would break every list that it is in.
+    spec = SweepSpec.model_validate({**spec.model_dump(mode="json"), **told})
+    return insert_sweep(write, ids.sweep_id(write.now_s), spec, target.job, target.origin).id
 
 
 def _last_sweeps(conn: Connection, schedule_id: str, metric: str) -> Sequence[str]:

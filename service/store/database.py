@@ -33,8 +33,10 @@ class Database:
     """Runs plain functions on a synchronous connection, each as one transaction, awaited as one step.
 
     The functions see the database only through their argument and must not await, so the same ones serve
-    every kind of database. All three kinds of transaction raise DatabaseAwayError when the database cannot
-    be used now; a caller who is cancelled does not learn whether its write was committed.
+    every kind of database. Nothing is claimed by FOR UPDATE SKIP LOCKED: one leader decides, fenced by its number,
+    and writers wait at the row of the change number, which none may pass over. All three kinds of transaction
+    raise DatabaseAwayError when the database cannot be used now; a caller who is cancelled does not learn whether
+    its write was committed.
     """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from service.store.database import Write
+from service.store.progress import EVAL_PREFIX
 from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
+from service.store.statements import having
 from service.store.stretches import LineageKey, roll_up
 from service.store.visible import Counted, counted_before
 from workers.plan import TimelineKind
@@ -36,6 +39,41 @@ MAX_LOG_BYTES = 256 * 2**20
 MAX_ACKNOWLEDGED_KEYS = 5000
 MAX_UNPRICED = 64
 
+_OF_ATTEMPT = ("job_id", "attempt")
+
+_LINEAGE = select(lineages).where(*having(lineages, *_OF_ATTEMPT, "lineage"))
+_EXTEND_LINEAGE = update(lineages).where(*having(lineages, *_OF_ATTEMPT, "lineage"))
+_LAST_LINEAGE = (
+    select(lineages.c.lineage, lineages.c.last_round)
+    .where(*having(lineages, *_OF_ATTEMPT))
+    .order_by(lineages.c.lineage.desc())
+    .limit(1)
+)
+_TIME_OF_ROUND = select(points.c.time).where(*having(points, *_OF_ATTEMPT, "lineage", "round"))
+_LOG_SIZES = select(log_workers.c.worker_id, log_workers.c.size_bytes).where(*having(log_workers, *_OF_ATTEMPT))
+_UNRANKED = select(log_workers.c.worker_id).where(*having(log_workers, *_OF_ATTEMPT), log_workers.c.rank.is_(None))
+_RANK = update(log_workers).where(*having(log_workers, *_OF_ATTEMPT, "worker_id"))
+_LOG_END = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(*having(log_chunks, "job_id"))
+_DROP_LOG = delete(log_chunks).where(*having(log_chunks, "job_id"), log_chunks.c.position < bindparam("before"))
+_COSTS = select(timeline.c.key, timeline.c.cost_s).where(
+    *having(timeline, *_OF_ATTEMPT), timeline.c.key.in_(bindparam("keys", expanding=True))
+)
+_LAST_SEQ = select(func.coalesce(func.max(timeline.c.seq), 0)).where(*having(timeline, "job_id"))
+_COMPLETE_ROW = update(timeline).where(*having(timeline, *_OF_ATTEMPT, "key"))
+_NEWEST_KEYS = (
+    select(timeline.c.key)
+    .where(*having(timeline, *_OF_ATTEMPT))
+    .order_by(timeline.c.seq.desc())
+    .limit(bindparam("at_most"))
+)
+_UNPRICED = (
+    select(timeline)
+    .where(*having(timeline, *_OF_ATTEMPT), timeline.c.cost_s.is_(None))
+    .order_by(timeline.c.seq.desc())
+    .limit(bindparam("at_most"))
+)
+_PATHS = select(checkpoints.c.path).where(*having(checkpoints, "job_id"))
+
 
 def store_records(write: Write, job_id: str, attempt: int, records: Sequence[RoundRecord]) -> None:
     """Insert records; where one is stored under the same key already, the higher generation stays."""
@@ -48,7 +86,7 @@ def store_records(write: Write, job_id: str, attempt: int, records: Sequence[Rou
         last_before, last = _extend_lineage(write, key, found)
         steps = _steps(write.conn, job_id, found)
         rows = [_point(write, (job_id, attempt), *pair) for pair in zip(found, steps, strict=True)]
-        _upsert_points(write.conn, rows)
+        write.conn.execute(_upsert_points(write.conn.dialect.name), rows)
         roll_up(write.conn, key, {last_before, *(record.round for record in found)}, last)
 
 
@@ -71,17 +109,17 @@ def _steps(conn: Connection, job_id: str, found: Sequence[RoundRecord]) -> Itera
 def _extend_lineage(write: Write, key: LineageKey, found: Sequence[RoundRecord]) -> tuple[int, int]:
     """The last round that was stored before (the first one where there was none), and that which is now."""
     job_id, attempt, lineage = key
-    place = (lineages.c.job_id == job_id, lineages.c.attempt == attempt, lineages.c.lineage == lineage)
-    row = write.conn.execute(select(lineages).where(*place)).one_or_none()
+    place = {"of_job_id": job_id, "of_attempt": attempt, "of_lineage": lineage}
+    row = write.conn.execute(_LINEAGE, place).one_or_none()
     first, last = found[0].round, found[-1].round
     if row is None:
         values = {"job_id": job_id, "attempt": attempt, "lineage": lineage, "first_round": first, "last_round": last}
-        write.conn.execute(insert(lineages).values(values))
+        write.conn.execute(insert(lineages), values)
         return first, last
     last_before = row.last_round
     first, last = min(first, row.first_round), max(last, row.last_round)
     if (first, last) != (row.first_round, row.last_round):
-        write.conn.execute(update(lineages).where(*place).values(first_round=first, last_round=last))
+        write.conn.execute(_EXTEND_LINEAGE, {"first_round": first, "last_round": last, **place})
     return last_before, last
 
 
@@ -98,30 +136,34 @@ def _point(write: Write, key: tuple[str, int], record: RoundRecord, step: int) -
         "time": record.time,
         "is_skipped": record.is_skipped,
         "changed": write.change,
-        "values": dumps(finite(record.values)),
+        "values": dumps(_measured(record.values)),
     }
 
 
-def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Without NaN and infinities: JSON has none, and on a chart they are gaps."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+def _measured(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Without NaN and infinities: JSON has none, and on a chart they are gaps.
+
+    Of an evaluation they are None: there it is a result that the state was worth no number.
+    """
+    numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {name: value for name, value in numbers.items() if value is not None or name.startswith(EVAL_PREFIX)}
 
 
-def _upsert_points(conn: Connection, rows: list[dict[str, Any]]) -> None:
-    statement = _insert_into(conn, points)
+@functools.cache
+def _upsert_points(dialect: str) -> Any:
+    statement = _insert_into(dialect, points)
     new = statement.excluded
-    kept = ("job_id", "attempt", "lineage", "round")
-    statement = statement.on_conflict_do_update(
+    kept = (*_OF_ATTEMPT, "lineage", "round")
+    return statement.on_conflict_do_update(
         index_elements=[points.c[name] for name in kept],
         set_={column.name: new[column.name] for column in points.c if column.name not in kept},
         where=new.generation > points.c.generation,
     )
-    conn.execute(statement, rows)
 
 
-def _insert_into(conn: Connection, table: Table) -> Any:
+def _insert_into(dialect: str, table: Table) -> Any:
     """An INSERT that knows ``ON CONFLICT``; the two databases spell it alike, SQLAlchemy has it per dialect."""
-    return (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(table)
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 def store_logs(write: Write, snapshot: JobSnapshot) -> bool:
@@ -156,20 +198,17 @@ def log_limit(snapshot: JobSnapshot, global_size: int, now_s: float) -> Timeline
 def _rank_logs(write: Write, snapshot: JobSnapshot) -> None:
     """What a worker wrote before it had a rank counts for the rank that it got, if it writes no more after, too."""
     ranks = {view.worker_id: view.rank for view in snapshot.workers if view.rank is not None}
-    place = (log_workers.c.job_id == snapshot.job_id, log_workers.c.attempt == snapshot.attempt)
-    unranked = select(log_workers.c.worker_id).where(*place, log_workers.c.rank.is_(None))
-    for worker_id in write.conn.execute(unranked).scalars().all():
+    place = {"of_job_id": snapshot.job_id, "of_attempt": snapshot.attempt}
+    for worker_id in write.conn.execute(_UNRANKED, place).scalars().all():
         if worker_id in ranks:
-            ranked = update(log_workers).where(*place, log_workers.c.worker_id == worker_id)
-            write.conn.execute(ranked.values(rank=ranks[worker_id]))
+            write.conn.execute(_RANK, {"rank": ranks[worker_id], "of_worker_id": worker_id, **place})
 
 
 def _append_logs(write: Write, snapshot: JobSnapshot) -> int:
     """The number of pieces that went, being the oldest."""
     job_id, attempt = snapshot.job_id, snapshot.attempt
     sizes = _log_sizes(write.conn, job_id, attempt)
-    last = select(func.max(log_chunks.c.position + log_chunks.c.size_bytes)).where(log_chunks.c.job_id == job_id)
-    position = int(write.conn.execute(last).scalar_one() or 0)
+    position = int(write.conn.execute(_LOG_END, {"of_job_id": job_id}).scalar_one() or 0)
     living = set() if snapshot.phase is RunPhase.ENDED else {view.worker_id for view in snapshot.workers}
     ranks: dict[str, int | None] = {}
     rows = []
@@ -190,8 +229,7 @@ def _append_logs(write: Write, snapshot: JobSnapshot) -> int:
         return 0
     write.conn.execute(insert(log_chunks), rows)
     _note_log_workers(write, (job_id, attempt), sizes, ranks)
-    too_old = (log_chunks.c.job_id == job_id, log_chunks.c.position < position - MAX_LOG_BYTES)
-    return write.conn.execute(delete(log_chunks).where(*too_old)).rowcount
+    return write.conn.execute(_DROP_LOG, {"of_job_id": job_id, "before": position - MAX_LOG_BYTES}).rowcount
 
 
 def _new_part(chunk: LogChunk, stored_bytes: int, is_living: bool) -> tuple[int, bytes]:
@@ -221,11 +259,7 @@ def _log_row(write: Write, key: tuple[str, int], chunk: LogChunk, part: tuple[in
 
 
 def _log_sizes(conn: Connection, job_id: str, attempt: int) -> dict[str, int]:
-    found = conn.execute(
-        select(log_workers.c.worker_id, log_workers.c.size_bytes).where(
-            log_workers.c.job_id == job_id, log_workers.c.attempt == attempt
-        )
-    )
+    found = conn.execute(_LOG_SIZES, {"of_job_id": job_id, "of_attempt": attempt})
     return {row.worker_id: row.size_bytes for row in found}
 
 
@@ -236,37 +270,35 @@ def _note_log_workers(
         {"job_id": key[0], "attempt": key[1], "worker_id": worker, "rank": rank, "size_bytes": sizes[worker]}
         for worker, rank in ranks.items()
     ]
-    statement = _insert_into(write.conn, log_workers)
+    write.conn.execute(_upsert_log_workers(write.conn.dialect.name), rows)
+
+
+@functools.cache
+def _upsert_log_workers(dialect: str) -> Any:
+    statement = _insert_into(dialect, log_workers)
     new = statement.excluded
-    statement = statement.on_conflict_do_update(
+    return statement.on_conflict_do_update(
         index_elements=[log_workers.c.job_id, log_workers.c.attempt, log_workers.c.worker_id],
         set_={"size_bytes": new.size_bytes, "rank": func.coalesce(new.rank, log_workers.c.rank)},
     )
-    write.conn.execute(statement, rows)
 
 
 def store_timeline(write: Write, job_id: str, attempt: int, rows: Sequence[TimelineRow]) -> None:
     """Insert rows by key; one stored without ``cost_s`` is completed by a later one that has it."""
     if not rows:
         return
-    found = write.conn.execute(
-        select(timeline.c.key, timeline.c.cost_s).where(
-            timeline.c.job_id == job_id,
-            timeline.c.attempt == attempt,
-            timeline.c.key.in_([row.key for row in rows]),
-        )
-    )
+    place = {"of_job_id": job_id, "of_attempt": attempt}
+    found = write.conn.execute(_COSTS, {**place, "keys": [row.key for row in rows]})
     stored = {row.key: row.cost_s for row in found}
-    last = select(func.coalesce(func.max(timeline.c.seq), 0)).where(timeline.c.job_id == job_id)
-    seq = int(write.conn.execute(last).scalar_one())
+    seq = int(write.conn.execute(_LAST_SEQ, {"of_job_id": job_id}).scalar_one())
     for row in rows:
         if row.key not in stored:
             seq += 1
             values = {"job_id": job_id, "attempt": attempt, "seq": seq, "changed": write.change}
-            write.conn.execute(insert(timeline).values(**values, **_timeline_values(row)))
+            write.conn.execute(insert(timeline), {**values, **_timeline_values(row)})
         elif stored[row.key] is None and row.cost_s is not None:
-            place = (timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.key == row.key)
-            write.conn.execute(update(timeline).where(*place).values(changed=write.change, **_timeline_values(row)))
+            completed = {"changed": write.change, **_timeline_values(row)}
+            write.conn.execute(_COMPLETE_ROW, {**completed, **place, "of_key": row.key})
         stored[row.key] = row.cost_s
 
 
@@ -289,12 +321,16 @@ def store_checkpoints(write: Write, job_id: str, found: Sequence[CheckpointInfo]
     """Register checkpoints by path; the latest description stays."""
     if not found:
         return
-    statement = _insert_into(write.conn, checkpoints)
-    statement = statement.on_conflict_do_update(
+    rows = [{"job_id": job_id, "path": info.path, "info": described(info)} for info in found]
+    write.conn.execute(_upsert_checkpoints(write.conn.dialect.name), rows)
+
+
+@functools.cache
+def _upsert_checkpoints(dialect: str) -> Any:
+    statement = _insert_into(dialect, checkpoints)
+    return statement.on_conflict_do_update(
         index_elements=[checkpoints.c.job_id, checkpoints.c.path], set_={"info": statement.excluded.info}
     )
-    rows = [{"job_id": job_id, "path": info.path, "info": described(info)} for info in found]
-    write.conn.execute(statement, rows)
 
 
 def described(info: CheckpointInfo) -> str:
@@ -310,42 +346,20 @@ def checkpoint_values(info: CheckpointInfo) -> dict[str, Any]:
 
 def acknowledged(conn: Connection, job_id: str, attempt: int) -> Acknowledged:
     """What of an attempt this transaction sees as stored."""
-    last = conn.execute(
-        select(lineages.c.lineage, lineages.c.last_round)
-        .where(lineages.c.job_id == job_id, lineages.c.attempt == attempt)
-        .order_by(lineages.c.lineage.desc())
-        .limit(1)
-    )
-    row = last.one_or_none()
-    rounds = (0, 0) if row is None else (row.lineage, row.last_round)
-    paths = conn.execute(select(checkpoints.c.path).where(checkpoints.c.job_id == job_id))
-    keys = conn.execute(
-        select(timeline.c.key)
-        .where(timeline.c.job_id == job_id, timeline.c.attempt == attempt)
-        .order_by(timeline.c.seq.desc())
-        .limit(MAX_ACKNOWLEDGED_KEYS)
-    )
+    place = {"of_job_id": job_id, "of_attempt": attempt}
+    row = conn.execute(_LAST_LINEAGE, place).one_or_none()
+    lineage, last_round = rounds = (0, 0) if row is None else (row.lineage, row.last_round)
+    committed_at = conn.execute(_TIME_OF_ROUND, {**place, "of_lineage": lineage, "of_round": last_round})
     return Acknowledged(
         rounds=rounds,
-        committed_at=_committed_at(conn, (job_id, attempt, *rounds)),
+        committed_at=committed_at.scalar_one_or_none(),
         log_offsets=_log_sizes(conn, job_id, attempt),
-        checkpoints=frozenset(paths.scalars()),
-        timeline=frozenset(keys.scalars()),
+        checkpoints=frozenset(conn.execute(_PATHS, {"of_job_id": job_id}).scalars()),
+        timeline=frozenset(conn.execute(_NEWEST_KEYS, {**place, "at_most": MAX_ACKNOWLEDGED_KEYS}).scalars()),
     )
-
-
-def _committed_at(conn: Connection, key: tuple[str, int, int, int]) -> float | None:
-    columns = (points.c.job_id, points.c.attempt, points.c.lineage, points.c.round)
-    found = conn.execute(select(points.c.time).where(*(c == v for c, v in zip(columns, key, strict=True))))
-    return found.scalar_one_or_none()
 
 
 def unpriced(conn: Connection, job_id: str, attempt: int) -> tuple[TimelineRow, ...]:
     """The newest rows of an attempt that are stored without their cost, oldest first."""
-    found = conn.execute(
-        select(timeline)
-        .where(timeline.c.job_id == job_id, timeline.c.attempt == attempt, timeline.c.cost_s.is_(None))
-        .order_by(timeline.c.seq.desc())
-        .limit(MAX_UNPRICED)
-    )
+    found = conn.execute(_UNPRICED, {"of_job_id": job_id, "of_attempt": attempt, "at_most": MAX_UNPRICED})
     return tuple(reversed([timeline_row_of(row) for row in found]))

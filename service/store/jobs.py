@@ -14,6 +14,7 @@ from service.states import JobState, Move
 from service.store.bundles import unnamed
 from service.store.configuration_tables import promotion_runs
 from service.store.database import Database, Write
+from service.store.deleting import shorten
 from service.store.job_lists import page_of
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.moves import add_event, fetch_job, move, update_guarded
@@ -168,9 +169,10 @@ class JobStore:
     async def delete(self, job: JobRow) -> Deleted:
         """Remove an ended job and all its rows, guarded by the row; its files are the caller's to remove.
 
-        Raises StaleRowError.
+        Where it has very many they go first, in transactions of their own. Raises StaleRowError.
         """
         assert job.is_ended
+        await shorten(self._database, job)
 
         def work(write: Write) -> Deleted:
             gone = write.conn.execute(

@@ -12,10 +12,11 @@ from service.store.database import Write
 from service.store.port import StaleRowError, TransitionError
 from service.store.rows import job_of
 from service.store.schema import events, jobs
+from service.store.statements import having
 from workers.errors import Reason
 
-# Built once: putting a statement together and finding its compiled form takes longer than SQLite does to run it.
-_FETCH_JOB = select(jobs).where(jobs.c.id == bindparam("wanted"))
+_FETCH_JOB = select(jobs).where(*having(jobs, "id"))
+_UPDATE_GUARDED = update(jobs).where(*having(jobs, "id", "state", "version")).returning(jobs)
 _NEXT_SEQ = select(func.coalesce(func.max(events.c.seq), 0) + 1).where(events.c.job_id == bindparam("of_job"))
 _APPEND_EVENT = insert(events).values(
     seq=_NEXT_SEQ.scalar_subquery(),
@@ -43,13 +44,9 @@ def update_guarded(write: Write, job: JobRow, columns: dict[str, Any]) -> JobRow
 
     Raises StaleRowError.
     """
-    statement = (
-        update(jobs)
-        .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.version == job.version)
-        .values(**columns, version=job.version + 1, changed=write.change)
-        .returning(jobs)
-    )
-    row = write.conn.execute(statement).one_or_none()
+    seen = {"of_id": job.id, "of_state": job.state, "of_version": job.version}
+    written = {**columns, "version": job.version + 1, "changed": write.change}
+    row = write.conn.execute(_UPDATE_GUARDED, {**written, **seen}).one_or_none()
     if row is None:
         raise StaleRowError(f"{job.id} is no longer {job.state} at version {job.version}; read it again")
     return job_of(row)
@@ -71,7 +68,7 @@ def add_event(write: Write, job: JobRow, source: JobState | None) -> None:
 
 def fetch_job(conn: Connection, job_id: str) -> JobRow | None:
     """The row as this transaction sees it."""
-    row = conn.execute(_FETCH_JOB, {"wanted": job_id}).one_or_none()
+    row = conn.execute(_FETCH_JOB, {"of_id": job_id}).one_or_none()
     return None if row is None else job_of(row)
 
 

@@ -12,6 +12,7 @@ from service.store.database import Database, Write
 from service.store.schema import IS_LOSS, cluster_events, installation, node_marks, timeline
 
 MAX_EVENTS = 500
+_MARKS = select(node_marks)
 
 
 class NodeStore:
@@ -100,7 +101,7 @@ def fetch_marks(conn: Connection) -> dict[str, NodeMark]:
         row.node_id: NodeMark(
             node_id=row.node_id, duty=Duty(row.duty), actor=row.actor, reason=row.reason, since=row.since
         )
-        for row in conn.execute(select(node_marks))
+        for row in conn.execute(_MARKS)
     }
 
 

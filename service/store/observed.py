@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, PLACED_STATES, JobState
@@ -29,7 +29,14 @@ from service.store.progress import observed_columns
 from service.store.ranks import store_spans
 from service.store.rows import bundle_of, checkpoint_of, dumps, explanation_text, failure_text, job_of
 from service.store.schema import bundles, checkpoints, installation, jobs
+from service.store.statements import having
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
+
+_FOLD = update(jobs).where(*having(jobs, "id"))
+_CHECKPOINTS = select(checkpoints.c.path, checkpoints.c.info).where(*having(checkpoints, "job_id"))
+_WAITING = select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.queued_at, jobs.c.id)
+_FIRST_WAITING = _WAITING.limit(bindparam("at_most"))
+_PLACED = select(jobs).where(jobs.c.state.in_(sorted(LIVE_STATES - {JobState.QUEUED})))
 
 
 class ObservedStore:
@@ -144,7 +151,7 @@ class ObservedStore:
             store_spans(write.conn, job_id, attempt, snapshot.spans)
             look = self._looks.look(write.now_s)
             columns = observed_columns(job, snapshot, write.now_s, self._looks.passed_s(job, look))
-            write.conn.execute(update(jobs).where(jobs.c.id == job_id).values(**columns, changed=write.change))
+            write.conn.execute(_FOLD, {**columns, "changed": write.change, "of_id": job_id})
             return acknowledged(write.conn, job_id, attempt), look if job.state in PLACED_STATES else None
 
         stored, look = await self._database.write(work, fence)
@@ -157,7 +164,7 @@ class ObservedStore:
         paths = [info.path for info in found]
 
         def is_known(conn: Connection) -> bool:
-            known = conn.execute(select(checkpoints.c.path, checkpoints.c.info).where(checkpoints.c.job_id == job_id))
+            known = conn.execute(_CHECKPOINTS, {"of_job_id": job_id})
             return {row.path: row.info for row in known} == {info.path: described(info) for info in found}
 
         def work(write: Write) -> None:
@@ -204,14 +211,9 @@ class ObservedStore:
 
 def fetch_live_jobs(conn: Connection, max_queued: int | None) -> list[JobRow]:
     """See ``ReconcilerStore.live_jobs``."""
-    queued = _in_line(JobState.QUEUED).limit(max_queued)
-    others = _in_line(*LIVE_STATES - {JobState.QUEUED})
-    found = [job_of(row) for statement in (queued, others) for row in conn.execute(statement)]
+    waiting = conn.execute(_WAITING) if max_queued is None else conn.execute(_FIRST_WAITING, {"at_most": max_queued})
+    found = [job_of(row) for row in (*waiting, *conn.execute(_PLACED))]
     return sorted(found, key=lambda job: (job.queued_at, job.id))
-
-
-def _in_line(*states: JobState) -> Select[tuple[object, ...]]:
-    return select(jobs).where(jobs.c.state.in_(sorted(states))).order_by(jobs.c.queued_at, jobs.c.id)
 
 
 def _update_attempt(write: Write, job: JobRow, columns: Mapping[str, Any], *guards: Any) -> JobRow:

@@ -34,7 +34,7 @@ def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float, passed_s:
         # A last snapshot may come after the move that took the job off the cluster.
         "num_current": snapshot.num_current if job.state in PLACED_STATES else 0,
         "observed_at": now_s,
-        "observed": dumps(_view(snapshot) | {"exchange": _exchange(job, records)}),
+        "observed": dumps(_view(snapshot) | {"exchange": _exchange(job, records), "counted": _counted(job, records)}),
         "worker_s": job.worker_s + _held_s(job, now_s, passed_s, _most_s(job, snapshot.cursor, records)),
         "eval_values": dumps(_latest_eval(job, records)),
     }
@@ -86,6 +86,16 @@ def _speed(records: Sequence[RoundRecord]) -> float | None:
         return sum(told) / len(told)
     passed_s = last[-1].time - last[0].time
     return sum(record.samples for record in last[1:]) / passed_s if passed_s > 0 else None
+
+
+def _counted(job: JobRow, records: Sequence[RoundRecord]) -> float:
+    """The share of the samples drawn of late that count: less than all where a batch is worth less (``adascale``)."""
+    last = [r for r in records[-NUM_RECORDS_OF_SPEED:] if r.lineage == records[-1].lineage]
+    drawn = sum(record.samples for record in last[1:])
+    known: float = job.observed.get("counted", 1.0)
+    if not drawn or last[-1].cursor <= last[0].cursor:
+        return known
+    return min(1.0, (last[-1].cursor - last[0].cursor) / drawn)  # above it where records between are missing
 
 
 def _exchange(job: JobRow, records: Sequence[RoundRecord]) -> Mapping[str, float]:

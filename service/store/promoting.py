@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, union, update
+from sqlalchemy import Connection, func, insert, select, union, update
 
 from service.configuration_records import named_job
 from service.ids import IdSource
@@ -45,8 +45,10 @@ from workers.spec import JobSpec
 PROMOTION_LABEL = "promotion"
 CONTENDER_LABEL = "contender"
 
+# Neither IS NOT NULL nor a plain state: so SQLite looks among those to be promoted, not among all that have ended.
+_STATE = func.coalesce(sweeps.c.state, "")
 _PROMOTING = union(
-    select(sweeps.c.id).where(sweeps.c.promote_to.is_not(None), sweeps.c.state.in_(sorted(ENDED_SWEEPS))),
+    select(sweeps.c.id).where(sweeps.c.promote_to >= "", _STATE.in_(sorted(ENDED_SWEEPS))),
     select(promotions.c.sweep_id).where(promotions.c.state == PromotionState.RUNNING),
     select(runs.c.sweep_id).where(runs.c.is_open),
 )
@@ -194,5 +196,5 @@ def _run_spec(sweep: SweepRow, promotion: PromotionRow, contender: Contender, pa
     who = "incumbent" if contender.number == INCUMBENT else f"trial-{contender.number}"
     ending = f"-{who}-run-{pair}"
     job = named_job(contender.job, sweep.name[: 63 - len(ending)].rstrip("-") + ending)
-    labels = {PROMOTION_LABEL: sweep.id, CONTENDER_LABEL: who, **job.labels}
+    labels = {**job.labels, PROMOTION_LABEL: sweep.id, CONTENDER_LABEL: who}
     return job.model_copy(update={"seed": promotion.seeds[pair], "labels": labels})

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select
 
 from service.rank_history import MAX_TIMES, AttemptSpan, thinned
 from service.store.schema import ranks
+from service.store.statements import having
 from workers.measures import RankSpan
+
+_SINCE = select(ranks).where(*having(ranks, "job_id", "attempt"), ranks.c.begin >= bindparam("since"))
+_NUM_TIMES = select(func.count(ranks.c.begin.distinct())).where(*having(ranks, "job_id"))
 
 
 def store_spans(conn: Connection, job_id: str, attempt: int, spans: Sequence[RankSpan]) -> None:
@@ -18,7 +22,8 @@ def store_spans(conn: Connection, job_id: str, attempt: int, spans: Sequence[Ran
     if not spans:
         return
     place = (ranks.c.job_id == job_id, ranks.c.attempt == attempt)
-    rows = conn.execute(select(ranks).where(*place, ranks.c.begin >= min(span.begin for span in spans)))
+    since = min(span.begin for span in spans)
+    rows = conn.execute(_SINCE, {"of_job_id": job_id, "of_attempt": attempt, "since": since})
     stored = {each.span.key: each.span.num_rounds for each in map(_span_of, rows.mappings())}
     fresh = [span for span in spans if span.num_rounds > stored.get(span.key, 0)]
     for span in (span for span in fresh if span.key in stored):
@@ -31,8 +36,7 @@ def store_spans(conn: Connection, job_id: str, attempt: int, spans: Sequence[Ran
 
 
 def _bound(conn: Connection, job_id: str) -> None:
-    counted = select(func.count(ranks.c.begin.distinct())).where(ranks.c.job_id == job_id)
-    if (conn.execute(counted)).scalar_one() > MAX_TIMES:
+    if conn.execute(_NUM_TIMES, {"of_job_id": job_id}).scalar_one() > MAX_TIMES:
         kept = thinned(spans_of(conn, job_id))
         conn.execute(delete(ranks).where(ranks.c.job_id == job_id))
         conn.execute(insert(ranks), [_row(job_id, each) for each in kept])

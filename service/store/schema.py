@@ -27,7 +27,7 @@ from service.store.configuration_tables import promotions as promotions
 from service.store.metadata import metadata as metadata
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0012"
+REVISION = "0013"
 """The migration that makes these tables."""
 
 
@@ -130,6 +130,7 @@ jobs = Table(
 )
 Index("ix_jobs_state_id_name", jobs.c.state, jobs.c.id, jobs.c.name)
 Index("ix_jobs_name_id", jobs.c.name, jobs.c.id)
+Index("ix_jobs_state_queued_at_id", jobs.c.state, jobs.c.queued_at, jobs.c.id)
 
 job_labels = Table(
     "job_labels",

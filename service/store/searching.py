@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, literal, or_, select, update
+from sqlalchemy import Connection, bindparam, insert, or_, select, union, update
 
 from service.ids import IdSource
 from service.records import JobRow
@@ -19,6 +19,7 @@ from service.store.moves import fetch_job, move
 from service.store.rows import dumps
 from service.store.run_settings import order_line
 from service.store.schema import jobs, sweeps, trials
+from service.store.statements import having
 from service.store.sweep_rows import (
     NO_COURSE,
     fetch_sweep,
@@ -41,11 +42,13 @@ from workers.errors import Reason
 from workers.run_settings import Donor
 
 TRIAL_LABEL = "trial"
-_HAS_OPEN = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id, trials.c.is_open).exists()
-_LIVE = select(sweeps).where(or_(sweeps.c.state == SweepState.RUNNING, _HAS_OPEN)).order_by(sweeps.c.id)
+_LIVE_IDS = union(
+    select(sweeps.c.id).where(sweeps.c.state == SweepState.RUNNING), select(trials.c.sweep_id).where(trials.c.is_open)
+)
+"""Each part by an index: this is asked at every tick, whatever was searched before."""
+_LIVE = select(sweeps).where(sweeps.c.id.in_(_LIVE_IDS.scalar_subquery()))
 _OPEN = select(trials).where(trials.c.sweep_id == bindparam("of"), trials.c.is_open).order_by(trials.c.number)
-
-
+_UPDATE_TRIAL = update(trials).where(*having(trials, "sweep_id", "number"))
 _OPEN_SINCE = (
     select(trials)
     .outerjoin(jobs, jobs.c.id == trials.c.job_id)
@@ -177,7 +180,7 @@ class SearchStore:
 
 def fetch_live_sweeps(conn: Connection) -> list[SweepRow]:
     """See ``ReconcilerStore.live_sweeps``."""
-    return [sweep_of(row) for row in conn.execute(_LIVE)]
+    return sorted((sweep_of(row) for row in conn.execute(_LIVE)), key=lambda sweep: sweep.id)
 
 
 def _look(conn: Connection, sweep: SweepRow, now_s: float, looked: _Looked | None) -> list[_Finding]:
@@ -247,6 +250,7 @@ def _trial_job(job: JobRow) -> TrialJob:
         state=job.state,
         reason=job.reason,
         why=job.failure.message[:300] if job.failure else job.explanation.summary if job.explanation else "",
+        samples=job.samples,
         total_samples=job.total_samples,
         worker_s=job.worker_s,
         started_at=job.started_at,
@@ -274,9 +278,8 @@ def _tell(write: Write, job: JobRow, verb: Verb) -> None:
 
 
 def _write_trial(write: Write, sweep_id: str, trial: TrialRow) -> None:
-    place = (trials.c.sweep_id == sweep_id, trials.c.number == trial.number)
-    columns: dict[str, Any] = trial_columns(replace(trial, changed=write.change))
-    write.conn.execute(update(trials).where(*place).values(columns))
+    place = {"of_sweep_id": sweep_id, "of_number": trial.number}
+    write.conn.execute(_UPDATE_TRIAL, {**trial_columns(replace(trial, changed=write.change)), **place})
 
 
 def _carry_out(write: Write, ids: IdSource, sweep: SweepRow, order: Order, held: dict[int, TrialRow]) -> bool:
@@ -312,7 +315,7 @@ def _start(write: Write, ids: IdSource, sweep: SweepRow, order: Start, held: dic
     if order.number != max(held, default=-1) + 1 or order.number >= sweep.num_trials:
         return False
     spec = trial_spec(sweep.spec, order.number, order.params, order.first_rung)
-    labels = {SWEEP_LABEL: sweep.id, TRIAL_LABEL: str(order.number), **spec.labels}
+    labels = {**spec.labels, SWEEP_LABEL: sweep.id, TRIAL_LABEL: str(order.number)}
     job = insert_job(write, ids.job_id(write.now_s), spec.model_copy(update={"labels": labels}), order.until)
     held[order.number] = started = TrialRow(
         number=order.number,

@@ -38,7 +38,7 @@ class SqliteTransactions:
         event.listen(self._engine, "connect", prepare_sqlite)
         event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(concertina_writes=True)
-        self._start_threads()
+        self._open_lanes()
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See ``Transactions``."""
@@ -47,7 +47,7 @@ class SqliteTransactions:
             with self._engine.connect() as conn:
                 return work(conn)
 
-        return await _hop(self._reading, transaction)
+        return await self._reading.run(transaction)
 
     async def write(self, work: Callable[[Connection], T], news: News | None = None) -> T:
         """See ``Transactions``; nobody is told, since all who use a file are on one machine and nudge each other."""
@@ -56,41 +56,59 @@ class SqliteTransactions:
             with self._writer.begin() as conn:
                 return work(conn)
 
-        return await _hop(self._writing, transaction)
+        return await self._writing.run(transaction)
 
     async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
         """See ``Transactions``; returns at once."""
 
     async def close(self) -> None:
         """Let what has begun end, then close all connections; a later transaction would open them anew."""
-        threads = (self._writing, self._reading)
-        self._start_threads()
+        lanes = (self._writing, self._reading)
+        self._open_lanes()
 
         def end() -> None:
-            for executor in threads:
-                executor.shutdown()
+            for lane in lanes:
+                lane.end()
             self._engine.dispose()
 
         await asyncio.to_thread(end)
 
-    def _start_threads(self) -> None:
-        # Each starts its threads at its first work.
-        self._writing = ThreadPoolExecutor(1, "store-writer")
-        self._reading = ThreadPoolExecutor(NUM_READERS, "store-reader")
+    def _open_lanes(self) -> None:
+        self._writing, self._reading = _Lane(1, "store-writer"), _Lane(NUM_READERS, "store-reader")
 
 
-async def _hop(executor: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
-    asked_s = time.monotonic()
+class _Lane:
+    """Threads that run transactions in the order in which they are asked.
 
-    def work() -> T:
-        waited_s = time.monotonic() - asked_s
-        if waited_s > BUSY_TIMEOUT_S:
-            # Another process holds the database: without this each in the queue would wait out its own timeout.
-            raise DatabaseAwayError(f"the database was busy for {waited_s:.0f} s; try again")
-        with away_told():
-            return transaction()
+    One that another process keeps out for its whole bound fails, and with it all who waited as long behind it.
+    Who waits for anything else, a slow disk or a machine that sleeps, has its turn however late that is.
+    """
 
-    return await asyncio.get_running_loop().run_in_executor(executor, work)
+    def __init__(self, num_threads: int, name: str) -> None:
+        # Starts its threads at its first work.
+        self._executor = ThreadPoolExecutor(num_threads, name)
+        self._is_kept_out = False
+
+    async def run(self, transaction: Callable[[], T]) -> T:
+        asked_s = time.monotonic()
+
+        def turn() -> T:
+            waited_s = time.monotonic() - asked_s
+            if self._is_kept_out and waited_s > BUSY_TIMEOUT_S:
+                raise DatabaseAwayError(f"the database was busy for {waited_s:.0f} s; try again")
+            self._is_kept_out = False
+            try:
+                with away_told():
+                    return transaction()
+            except DatabaseAwayError:
+                self._is_kept_out = True
+                raise
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, turn)
+
+    def end(self) -> None:
+        """Wait for what has been asked."""
+        self._executor.shutdown()
 
 
 def prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:

@@ -6,14 +6,15 @@ they are read, and at the borders single rounds are read instead.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
+from service.picking import Read, reader
 from service.store.schema import lineages, points, stretches
+from service.store.statements import having
 from service.stretches import FACTOR, WIDTHS, Part, Range, Stretch, decode, encode, merged, ranges, stretch_of
 
 LineageKey: TypeAlias = tuple[str, int, int]
@@ -40,7 +41,7 @@ _STRETCHES = (
     .order_by(stretches.c.begin)
 )
 _DROP = delete(stretches).where(
-    *(stretches.c[name] == bindparam(f"of_{name}") for name in (*_PLACE, "width")),
+    *having(stretches, *_PLACE, "width"),
     stretches.c.begin >= bindparam("from_begin"),
     stretches.c.begin < bindparam("to_end"),
 )
@@ -91,7 +92,7 @@ def _runs(begins: Sequence[int], width: int) -> Iterator[Range]:
 def _write(conn: Connection, key: LineageKey, width: int, run: Range) -> None:
     place = {**dict(zip(_PLACE, key, strict=True)), "width": width}
     pieces = groupby(_pieces(conn, key, run), key=lambda piece: piece.begin // width * width)
-    told = ((begin, _join(same, None)) for begin, same in pieces)
+    told = ((begin, _join(same, reader(None))) for begin, same in pieces)
     rows = [{**place, "begin": begin, "values": encode(stretch, begin)} for begin, stretch in told if stretch]
     conn.execute(_DROP, {**{f"of_{k}": v for k, v in place.items()}, "from_begin": run.begin, "to_end": run.end})
     if rows:
@@ -120,19 +121,16 @@ def pieces_of(conn: Connection, job_id: str, parts: Sequence[Part], width: int) 
 
 def joined(pieces: Sequence[Piece], width: int, keys: frozenset[str] | None) -> list[Stretch]:
     """Stretches of ``width`` out of pieces in order; only of ``keys``, where given."""
-    return [_join(same, keys) for _, same in groupby(pieces, key=lambda piece: piece.begin // width)]
+    read = reader(keys)
+    return [_join(same, read) for _, same in groupby(pieces, key=lambda piece: piece.begin // width)]
 
 
-def _join(pieces: Iterable[Piece], keys: frozenset[str] | None) -> Stretch:
+def _join(pieces: Iterable[Piece], read: Read) -> Stretch:
     """One stretch; neighbours that are points are taken together, which is much faster."""
     found: list[Stretch] = []
     for are_points, same in groupby(pieces, key=lambda piece: piece.width == 1):
         if are_points:
-            found.append(stretch_of((piece.begin, _chosen(json.loads(piece.text), keys)) for piece in same))
+            found.append(stretch_of((piece.begin, read(piece.text)) for piece in same))
         else:
-            found += [decode(piece.text, piece.begin, keys) for piece in same]
+            found += [decode(piece.text, piece.begin, read) for piece in same]
     return found[0] if len(found) == 1 else merged(found)
-
-
-def _chosen(values: Mapping[str, float], keys: frozenset[str] | None) -> Mapping[str, float]:
-    return values if keys is None else {key: values[key] for key in keys & values.keys()}

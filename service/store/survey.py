@@ -21,12 +21,14 @@ class SurveyStore:
     async def survey(self, max_queued: int) -> Survey:
         """All that a tick begins with; ``max_queued`` as of ``live_jobs``."""
 
-        def work(conn: Connection) -> Survey:
-            return Survey(
-                jobs=fetch_live_jobs(conn, max_queued),
-                marks=fetch_marks(conn),
-                sweeps=fetch_live_sweeps(conn),
-                promoting=fetch_promoting(conn),
-            )
+        return await self._database.read(lambda conn: survey_of(conn, max_queued))
 
-        return await self._database.read(work)
+
+def survey_of(conn: Connection, max_queued: int) -> Survey:
+    """See ``SurveyStore.survey``."""
+    return Survey(
+        jobs=fetch_live_jobs(conn, max_queued),
+        marks=fetch_marks(conn),
+        sweeps=fetch_live_sweeps(conn),
+        promoting=fetch_promoting(conn),
+    )

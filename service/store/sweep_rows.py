@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +15,7 @@ from service.store.database import Write
 from service.store.port import StaleRowError
 from service.store.rows import dumps
 from service.store.schema import jobs, sweeps, trials
+from service.store.statements import having
 from service.sweep_records import Course, SweepRow, SweepState, Taking, TrialCounts, TrialRow, Wish
 from tuning.trial import Change, Report, TrialState
 
@@ -23,6 +25,7 @@ _TRIALS = (
     .where(trials.c.sweep_id == bindparam("of"), trials.c.changed > bindparam("after"))
     .order_by(trials.c.number)
 )
+_UPDATE_SWEEP = update(sweeps).where(*having(sweeps, "id", "changed")).returning(sweeps)
 _LENGTHS = (
     select(jobs.c.spec, jobs.c.total_samples)
     .join(trials, trials.c.job_id == jobs.c.id)
@@ -68,7 +71,7 @@ def trial_of(row: Row[Any]) -> TrialRow:
         is_held=row.is_held,
         must_retry=row.must_retry,
         value=row.value,
-        reports=tuple(Report(samples=samples, value=value) for samples, value in json.loads(row.reports)),
+        reports=tuple(_report_of(*told) for told in json.loads(row.reports)),
         job_id=row.job_id,
         reason=row.reason,
         seconds=row.seconds,
@@ -78,6 +81,10 @@ def trial_of(row: Row[Any]) -> TrialRow:
         seen=row.seen,
         course=_course_of(json.loads(row.course)),
     )
+
+
+def _report_of(samples: int, value: float | None) -> Report:
+    return Report(samples=samples, value=math.nan if value is None else value)
 
 
 def _course_of(value: dict[str, Any]) -> Course:
@@ -133,12 +140,8 @@ def samples_per_epoch(conn: Connection, sweep_id: str) -> int | None:
 
 def update_sweep(write: Write, sweep: SweepRow, columns: dict[str, Any]) -> SweepRow:
     """Write columns if nobody has written since the caller read; the row as it is then. Raises StaleRowError."""
-    row = write.conn.execute(
-        update(sweeps)
-        .where(sweeps.c.id == sweep.id, sweeps.c.changed == sweep.changed)
-        .values(**columns, changed=write.change)
-        .returning(sweeps)
-    ).one_or_none()
+    seen = {"of_id": sweep.id, "of_changed": sweep.changed}
+    row = write.conn.execute(_UPDATE_SWEEP, {**columns, "changed": write.change, **seen}).one_or_none()
     if row is None:
         raise StaleRowError(f"{sweep.id} is no longer as at change {sweep.changed}; read it again")
     return sweep_of(row)

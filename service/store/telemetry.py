@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, select
 
+from service.picking import reader
 from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
 from service.report import Moment, Near
@@ -27,6 +27,7 @@ from workers.plan import TimelineKind
 
 MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
+MAX_TIMELINE_A_BATCH = 500
 MAX_JOBS_A_BATCH = 200
 MAX_TIMELINE_LOOKED_AT = 20_000
 MAX_ROUNDS_A_SELECT = 500
@@ -35,14 +36,24 @@ _PointRow: TypeAlias = Row[Any, Any, Any, Any, Any]
 _POINT_COLUMNS = (points.c.round, points.c.step, points.c.time, points.c["values"], points.c.changed)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """What a reader of changes reads that may be much: of which jobs, and whether all jobs' rows."""
+
+    metrics: tuple[str, ...] = ()
+    logs: tuple[str, ...] = ()
+    timelines: tuple[str, ...] = ()
+    has_all_jobs: bool = False
+
+
 class TelemetryStore:
     """The read side of telemetry; pages, REST and streams use it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def points(self, job_id: str, since_step: int = 0) -> list[Point]:
-        """Points that count, with ``step`` of at least ``since_step``, by growing step."""
+    async def points(self, job_id: str, since_step: int = 0, keys: frozenset[str] | None = None) -> list[Point]:
+        """Points that count, with ``step`` of at least ``since_step``, by growing step; of ``keys``, if given."""
 
         def work(conn: Connection) -> Sequence[_PointRow]:
             parts = visible_parts(conn, job_id)
@@ -57,7 +68,7 @@ class TelemetryStore:
 
         rows = await self._database.read(work)
         # Long histories are a second of parsing; other requests go on meanwhile.
-        return await asyncio.to_thread(_points_of, rows)
+        return await asyncio.to_thread(_points_of, rows, keys)
 
     async def extent(self, job_id: str, since_step: int = 0) -> list[Part]:
         """Which rounds count, from the first on whose step is at least ``since_step``; without their points."""
@@ -70,8 +81,10 @@ class TelemetryStore:
         pieces = await self._database.read(lambda conn: pieces_of(conn, job_id, parts, width))
         return await asyncio.to_thread(joined, pieces, width, keys)
 
-    async def points_at(self, job_id: str, parts: Sequence[Part], rounds: Sequence[int]) -> list[Point]:
-        """The points of these rounds, which grow, as far as they lie in the parts."""
+    async def points_at(
+        self, job_id: str, parts: Sequence[Part], rounds: Sequence[int], keys: frozenset[str] | None = None
+    ) -> list[Point]:
+        """The points of these rounds, which grow, as far as they lie in the parts; values of ``keys``, where given."""
 
         def work(conn: Connection) -> list[_PointRow]:
             found: list[_PointRow] = []
@@ -84,7 +97,7 @@ class TelemetryStore:
                     found += conn.execute(of_part.order_by(points.c.round)).all()
             return found
 
-        return await asyncio.to_thread(_points_of, await self._database.read(work))
+        return await asyncio.to_thread(_points_of, await self._database.read(work), keys)
 
     async def near(self, job_id: str, moments: Mapping[int, Moment], limit: int) -> dict[int, Near]:
         """At most ``limit`` points a side of each moment, by the moments' keys."""
@@ -249,27 +262,27 @@ class TelemetryStore:
     async def logs_changed(self, job_id: str, after: int, upto: int) -> list[LogPiece]:
         """Log pieces written in (``after``, ``upto``], in order."""
         chosen = (log_chunks.c.job_id == job_id, log_chunks.c.changed > after, log_chunks.c.changed <= upto)
-        return await self._log_pieces(select(log_chunks).where(*chosen).order_by(log_chunks.c.position))
+        in_order = select(log_chunks).where(*chosen).order_by(log_chunks.c.changed, log_chunks.c.position)
+        return await self._log_pieces(in_order)
 
-    async def batch_end(self, job_ids: Sequence[str], after: int, upto: int, *, has_all_jobs: bool) -> int:
-        """A change up to which a reader who is at ``after`` can be given everything in one bounded batch.
-
-        ``job_ids`` are those whose points and logs it reads; ``has_all_jobs``: it reads all jobs' rows.
-        """
-        wanted: list[tuple[Table, int]] = []
-        if job_ids:
-            wanted += [(points, MAX_POINTS_A_BATCH), (log_chunks, MAX_LOG_CHUNKS_A_BATCH)]
-        if has_all_jobs:
-            wanted.append((jobs, MAX_JOBS_A_BATCH))
+    async def batch_end(self, wanted: Following, after: int, upto: int) -> int:
+        """A change up to which a reader who is at ``after`` can be given everything in one bounded batch."""
+        limits: list[tuple[Table, tuple[str, ...], int]] = [
+            (points, wanted.metrics, MAX_POINTS_A_BATCH),
+            (log_chunks, wanted.logs, MAX_LOG_CHUNKS_A_BATCH),
+            (timeline, wanted.timelines, MAX_TIMELINE_A_BATCH),
+        ]
+        all_jobs = select(jobs.c.changed).where(jobs.c.changed > after).order_by(jobs.c.changed)
 
         def work(conn: Connection) -> int:
             ends = [upto]
-            for table, limit in wanted:
-                statement = select(table.c.changed).where(table.c.changed > after)
-                if table is not jobs:
-                    statement = statement.where(table.c.job_id.in_(job_ids))
-                end = conn.execute(statement.order_by(table.c.changed).offset(limit).limit(1))
-                ends += [int(changed) for changed in end.scalars()]
+            for table, job_ids, limit in limits:
+                if job_ids:
+                    later = select(table.c.changed).where(table.c.job_id.in_(job_ids), table.c.changed > after)
+                    end = conn.execute(later.order_by(table.c.changed).offset(limit).limit(1))
+                    ends += [int(changed) for changed in end.scalars()]
+            if wanted.has_all_jobs:
+                ends += [int(at) for at in conn.execute(all_jobs.offset(MAX_JOBS_A_BATCH).limit(1)).scalars()]
             return min(ends)
 
         return await self._database.read(work)
@@ -312,5 +325,6 @@ def _extent(conn: Connection, job_id: str, since_step: int) -> list[Part]:
     return []
 
 
-def _points_of(rows: Sequence[_PointRow]) -> list[Point]:
-    return [Point(at, step, time, json.loads(values), changed) for at, step, time, values, changed in rows]
+def _points_of(rows: Sequence[_PointRow], keys: frozenset[str] | None = None) -> list[Point]:
+    read = reader(keys)
+    return [Point(at, step, time, read(values), changed) for at, step, time, values, changed in rows]

@@ -16,7 +16,7 @@ from service.store.port import DatabaseAwayError
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 10.0
-"""How long a transaction waits for its turn, and a writer for another process's; those take milliseconds."""
+"""How long a transaction waits for a connection, and a writer for another process's; those take milliseconds."""
 
 
 class News(StrEnum):

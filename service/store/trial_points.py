@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 from sqlalchemy import Connection, bindparam, select
@@ -27,12 +28,13 @@ def new_reports(conn: Connection, trial: TrialRow, metric: str) -> tuple[TrialRo
     reports: list[Report] = []
     before = trial
     for row in found:
-        value = json.loads(row.values).get(metric) if f'"{metric}"' in row.values else None
-        if value is None:
+        values = json.loads(row.values) if f'"{metric}"' in row.values else {}
+        if metric not in values:
             continue
         if trial.course.changes:
             trial, reports = _gone_on(trial, reports, (row.attempt, row.lineage), row.cursor)
-        reports.append(Report(samples=row.cursor, value=float(value)))
+        value = math.nan if values[metric] is None else float(values[metric])
+        reports.append(Report(samples=row.cursor, value=value))
     is_worth_noting = reports or len(found) > MAX_UNREAD
     seen = max((row.changed for row in found), default=trial.seen) if is_worth_noting else trial.seen
     return replace(trial if reports else before, seen=seen), reports

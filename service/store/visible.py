@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
 from service.store.schema import lineages, points
+from service.store.statements import having
 from service.stretches import Part
+
+_LINEAGES = (
+    select(lineages.c.attempt, lineages.c.lineage, lineages.c.first_round, lineages.c.last_round)
+    .where(*having(lineages, "job_id"))
+    .order_by(lineages.c.attempt.desc(), lineages.c.lineage.desc())
+)
+_LAST_BEFORE = (
+    select(points.c.round, points.c.step)
+    .where(
+        *having(points, "job_id", "attempt", "lineage"),
+        points.c.round >= bindparam("first"),
+        points.c.round <= bindparam("last"),
+        points.c.round < bindparam("before"),
+    )
+    .order_by(points.c.round.desc())
+    .limit(1)
+)
 
 
 def visible_parts(conn: Connection, job_id: str) -> list[Part]:
     """The parts of a job's lineages that no later one has replaced, oldest first; rounds grow along them."""
-    found = conn.execute(
-        select(lineages.c.attempt, lineages.c.lineage, lineages.c.first_round, lineages.c.last_round)
-        .where(lineages.c.job_id == job_id)
-        .order_by(lineages.c.attempt.desc(), lineages.c.lineage.desc())
-    )
+    found = conn.execute(_LINEAGES, {"of_job_id": job_id})
     parts: list[Part] = []
     for attempt, lineage, first, last in found:
         if not parts or first < parts[-1].first:
@@ -53,12 +67,9 @@ def counted_before(conn: Connection, job_id: str, round_number: int) -> Counted:
     for part in reversed(visible_parts(conn, job_id)):
         if part.first >= round_number:
             continue
-        found = conn.execute(
-            select(points.c.round, points.c.step)
-            .where(points.c.job_id == job_id, in_parts([part]), points.c.round < round_number)
-            .order_by(points.c.round.desc())
-            .limit(1)
-        ).one_or_none()
+        place = {"of_job_id": job_id, "of_attempt": part.attempt, "of_lineage": part.lineage}
+        within = {"first": part.first, "last": part.last, "before": round_number}
+        found = conn.execute(_LAST_BEFORE, {**place, **within}).one_or_none()
         if found is not None:
             return Counted(*found)
     return Counted(0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 
 import uvicorn
@@ -18,6 +19,10 @@ class Server(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         async with beating():
             await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        gc.freeze()  # what was loaded stays; to look through it took a third of every answer of many points
 
 
 def main(descriptor: int) -> None:

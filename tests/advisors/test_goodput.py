@@ -71,6 +71,14 @@ def test_where_time_goes_with_the_samples_it_stays() -> None:
     assert "the least that is worth a change" in advice.reason
 
 
+@pytest.mark.parametrize("num_passes", [2, 3])
+def test_a_larger_batch_takes_as_many_times_the_passes_also_of_a_worker_with_a_larger_part(num_passes: int) -> None:
+    there = replace(layout(2, 128), num_passes=num_passes)  # 96 of 128 samples in passes of 32, where even parts have 2
+    model = fit([OVERHEAD.seen(replace(layout(2, 64), num_passes=-(-num_passes // 2))), OVERHEAD.seen(there)])
+    advice = advise(situation(OVERHEAD, 128, layout=there, model=model, most_a_pass=32, initial=128, noise=3000.0))
+    assert isinstance(advice, Keep), advice
+
+
 def test_a_batch_that_grew_beyond_what_pays_shrinks_again_but_not_below_what_was_asked_for() -> None:
     advice = advise(situation(BUSY, batch=512, noise=20.0))
     assert isinstance(advice, Change)

@@ -6,15 +6,18 @@ import argparse
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+from sqlalchemy import text
 
 from service.settings import Settings
 from service.store.opening import Store, open_store
 from tests.benchmarks.figures import append_result, circumstances, in_words, percentile, spread_document, versions
 from tests.benchmarks.leaving import leave_in_order
 from tests.benchmarks.own_service import Running, api_alone, whole_service
+from tests.service.postgres import running_server
 
 T = TypeVar("T")
 
@@ -40,22 +43,33 @@ def temporary_service(num_cpus: int) -> Iterator[Running]:
         yield running
 
 
+def add_database(parser: argparse.ArgumentParser) -> None:
+    """The option that ``filled_api`` takes as its ``database``."""
+    parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite", help="a new one of its own")
+
+
 @contextmanager
-def filled_api(fill: Callable[[Store], Awaitable[T]]) -> Iterator[tuple[Running, T]]:
-    """The API's process alone, over a new database into which ``fill`` wrote before; and what that gave."""
-    with tempfile.TemporaryDirectory(prefix="ct-bench-") as name:
-        home = Path(name) / "home"
-        with api_alone(home):
+def filled_api(fill: Callable[[Store], Awaitable[T]], database: str = "sqlite") -> Iterator[tuple[Running, T]]:
+    """The API's process alone, over a new database into which ``fill`` wrote before; and what that gave.
+
+    A PostgreSQL is one of its own, on a UNIX socket, without fsync, and knows what its tables hold.
+    """
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ct-bench-"))) / "home"
+        url = stack.enter_context(running_server()).migrated() if database == "postgres" else None
+        with api_alone(home, url):
             pass  # makes the home and its database
-        given = asyncio.run(_filled(Settings(home=home).database_url, fill))
-        with api_alone(home) as running:
-            yield running, given
+        given = asyncio.run(_filled(Settings(home=home, database=url).database_url, fill))
+        yield stack.enter_context(api_alone(home, url)), given
 
 
 async def _filled(url: str, fill: Callable[[Store], Awaitable[T]]) -> T:
     store = open_store(url)
     try:
-        return await fill(store)
+        given = await fill(store)
+        if url.startswith("postgresql"):
+            await store.database.write_quietly(lambda conn: conn.execute(text("ANALYZE")))
+        return given
     finally:
         await store.close()
 

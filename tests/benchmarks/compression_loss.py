@@ -15,7 +15,7 @@ import torch
 from scipy import stats  # type: ignore[import-untyped]  # the package has no types
 
 from tests.benchmarks.command import parser_of, tell_result
-from tests.benchmarks.compression_training import RECIPES, Setting, schemes, train
+from tests.benchmarks.compression_training import RECIPES, VARIANTS, Setting, schemes, train
 from workers.training.world import await_released
 
 OPTIMIZERS = ("adamw", "sgd")
@@ -56,7 +56,8 @@ def main() -> None:
     torch.set_num_threads(1)
     for recipe in given.recipes:
         for optimizer in given.optimizers:
-            losses = measure(recipe, optimizer, given.steps, given.seeds, given.schemes)
+            names = [name for name in given.schemes if optimizer == "sgd" or "momentum" not in VARIANTS.get(name, {})]
+            losses = measure(recipe, optimizer, given.steps, given.seeds, names)
             tell_result(given.output, f"compression loss {recipe} {optimizer}", ("torch",), {"losses": losses})
     await_released(RELEASE_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,13 @@ JOIN_S = 1800.0
 
 ALONE = "local_steps"
 """Steps of each rank's own, with the options that they have where none are given."""
+
+VARIANTS: dict[str, Mapping[str, float]] = {
+    "topk corrected": {"momentum": 0.9},
+    "topk warmed up": {"warm_up": 100},
+    "topk both": {"momentum": 0.9, "warm_up": 100},
+}
+"""Of ``topk``, with these options; SGD has no momentum where they have."""
 
 CONTROL = "signs"
 """A scheme that must do worse, so that the measurement is seen to be able to tell."""
@@ -69,7 +76,7 @@ class Signs(Dense):
 
 def schemes() -> list[str]:
     """All that are built but for the one to compare with, and the control."""
-    return [*(name for name in SCHEMES if name != "none"), ALONE, CONTROL]
+    return [*(name for name in SCHEMES if name != "none"), *VARIANTS, ALONE, CONTROL]
 
 
 def train(setting: Setting, scheme: str) -> float:
@@ -113,8 +120,13 @@ class _Rank:
         self._world.connect()
         self._residual = Residual()
         name = LOCAL.quantise if scheme == ALONE else scheme
-        self._scheme: Scheme = Signs(self._residual) if name == CONTROL else scheme_named(name, self._residual)
-        self._optimizer = _optimizer(setting, self._task.model)
+        options = VARIANTS.get(name, {})
+        self._scheme: Scheme = (
+            Signs(self._residual)
+            if name == CONTROL
+            else scheme_named(name.partition(" ")[0], self._residual, tuple(options.items()))
+        )
+        self._optimizer = _optimizer(setting, self._task.model, 0.0 if "momentum" in options else 0.9)
         self._outer = Outer(self._task.model, self._optimizer) if scheme == ALONE else None
         self._exchange = GradientExchange([*self._task.model.named_parameters()], 0)
         self._exchange.join(self._world, self._scheme)
@@ -124,7 +136,7 @@ class _Rank:
             for step, indexes in enumerate(self._batches()):
                 self._set_lr(step)
                 if self._outer is None:
-                    self._step(indexes)
+                    self._step(step, indexes)
                 else:
                     self._step_alone(self._outer, step, indexes)
             return self._evaluated()
@@ -144,7 +156,8 @@ class _Rank:
         for group in self._optimizer.param_groups:
             group["lr"] = RATES[setting.recipe, setting.optimizer] * _share(step / setting.steps)
 
-    def _step(self, indexes: Sequence[int]) -> None:
+    def _step(self, step: int, indexes: Sequence[int]) -> None:
+        self._scheme.begin(step)
         self._exchange.clear()
         self._exchange.arm(lambda: None)
         self._backward(indexes)
@@ -190,10 +203,10 @@ class _Rank:
         return loss.item()
 
 
-def _optimizer(setting: Setting, model: nn.Module) -> torch.optim.Optimizer:
+def _optimizer(setting: Setting, model: nn.Module, momentum: float) -> torch.optim.Optimizer:
     lr = RATES[setting.recipe, setting.optimizer]
     if setting.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+        return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     return torch.optim.AdamW(model.parameters(), lr=lr)
 
 

@@ -127,10 +127,9 @@ def ours(name: str, replay: Replay, world: World, racks: Sequence[int]) -> Calla
     return step
 
 
-def auto(replay: Replay, world: World) -> Callable[[], None]:
+def auto(replay: Replay, world: World) -> Callable[[], object]:
     """A step of ``communication: auto``."""
-    exchange = GradientExchange([*replay.named_parameters()], 0)
-    return Auto(exchange, world, lambda: replay().backward()).step
+    return Auto([*replay.named_parameters()], world, replay).step
 
 
 def world_of(given: argparse.Namespace, store: dist.TCPStore) -> World:
@@ -141,16 +140,16 @@ def world_of(given: argparse.Namespace, store: dist.TCPStore) -> World:
     return world
 
 
-def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], None]]:
+def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], object]]:
     """All of them, by name; each has its own parameters."""
     world = world_of(given, store)
-    steps = {name: rival(name, Replay(given.rank)) for name in RIVALS}
+    steps: dict[str, Callable[[], object]] = {name: rival(name, Replay(given.rank)) for name in RIVALS}
     names = [*SCHEMES, *(OVER_RACKS if max(given.racks) > 0 else ())]
     steps |= {name: ours(name, Replay(given.rank), world, given.racks) for name in names}
     return steps | {"auto": auto(Replay(given.rank), world)}
 
 
-def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], None]]) -> None:
+def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], object]]) -> None:
     """Rounds in which everybody has one step, in an order of its own; rank 0 prints seconds and bytes of each."""
     counter, rng = Path(given.counter), random.Random(0)
     for round in range(WARM_UP + given.rounds):

@@ -50,10 +50,11 @@ def main() -> int:
     while sum(int(str(line["cases"])) for line in done) < options.cases:
         seed = 1 + max((int(str(line["seed"])) for line in done), default=0)
         found = portion(seed)
-        line = {"seed": seed, "cases": found.num_cases, "statuses": found.statuses, "is_fine": found.is_fine}
+        counts = {"phases": found.phases, "walked": found.walked, "statuses": found.statuses}
+        line = {"seed": seed, "cases": found.num_cases, **counts, "is_fine": found.is_fine}
         append_result(options.output, KIND, line | circumstances() | {"versions": versions("schemathesis")})
         done.append(line)
-        print(f"seed {seed}: {found.num_cases} cases, {dict(found.statuses)}", found.told, flush=True)
+        print(f"seed {seed}: {found.num_cases} cases, {found.phases}, {found.statuses}", found.told, flush=True)
     statuses: Counter[str] = Counter()
     for line in done:
         statuses.update(line["statuses"])  # type: ignore[call-overload]  # as written above

@@ -20,7 +20,7 @@ from service.ids import IdSource
 from service.states import JobState
 from service.store.opening import Store
 from service.store.schema import job_labels, jobs
-from tests.benchmarks.command import filled_api, parser_of, tell_limits, tell_result
+from tests.benchmarks.command import add_database, filled_api, parser_of, tell_limits, tell_result
 from tests.benchmarks.own_service import Running
 from workers.spec import parse_job_spec
 
@@ -77,10 +77,11 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--pages", type=int, default=20, help="pages of each kind, at the beginning and in the middle")
+    add_database(parser)
     options = parser.parse_args()
-    with filled_api(lambda store: _add_jobs(store, options.jobs)) as (running, _):
+    with filled_api(lambda store: _add_jobs(store, options.jobs), options.database) as (running, _):
         took_ms = {what: _walk(running, query, options) for what, query in QUERIES.items()}
-    figures = {"jobs": options.jobs, "ms": tell_limits(took_ms, LIMIT_MS)}
+    figures = {"database": options.database, "jobs": options.jobs, "ms": tell_limits(took_ms, LIMIT_MS)}
     tell_result(options.output, "jobs.list", ("fastapi", "sqlalchemy"), figures)
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 
 from service.store.opening import Store
-from tests.benchmarks.command import filled_api, parser_of, tell_limits, tell_result
+from tests.benchmarks.command import add_database, filled_api, parser_of, tell_limits, tell_result
 from tests.benchmarks.figures import in_words, spread_document
 from tests.benchmarks.own_service import Running
 from workers.plan import PlanId
@@ -40,13 +40,15 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--calls", type=int, default=40, help="of each kind")
+    add_database(parser)
     options = parser.parse_args()
-    with filled_api(lambda store: _told(store, options.points)) as (running, (job_id, fold_ms)):
+    with filled_api(lambda store: _told(store, options.points), options.database) as (running, (job_id, fold_ms)):
         print(f"a fold of {A_FOLD} points: {in_words(fold_ms, 'ms')}", flush=True)
         asked = {what: query.format(late=options.points * 9 // 10) for what, query in QUERIES.items()}
         took_ms = {what: _ask(running, job_id, query, options.calls) for what, query in asked.items()}
     spreads = {"fold_ms": spread_document(fold_ms), "ms": tell_limits(took_ms, LIMIT_MS)}
-    tell_result(options.output, "metrics.long", ("fastapi", "sqlalchemy"), {"points": options.points, **spreads})
+    about = {"database": options.database, "points": options.points}
+    tell_result(options.output, "metrics.long", ("fastapi", "sqlalchemy"), {**about, **spreads})
 
 
 async def _told(store: Store, num_points: int) -> tuple[str, list[float]]:

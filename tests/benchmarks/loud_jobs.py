@@ -3,7 +3,8 @@
     python -m tests.benchmarks.loud_jobs --seconds 120 --output results.jsonl
 
 Against the whole of `serve`, in turns: a quiet job, then one that writes 100 MB of log a minute, that reports 10,000
-values a step, or that fails with an error of 10 MB again and again. Meanwhile others list and submit jobs and look at
+values a step, or that fails again and again, with a short error and with one of 10 MB: what the second costs beyond the
+first is the text's, the rest that attempts start. Meanwhile others list and submit jobs and look at
 one that waits (``others``), and its owner looks at the job itself (``its own``).
 """
 
@@ -31,7 +32,7 @@ from tests.benchmarks.own_service import Running
 
 NUM_CPUS = 1
 TASK_FILE = Path(__file__).with_name("loud_task.py")  # not imported: this process does without torch
-KINDS = ("log", "values", "traceback")
+KINDS = ("log", "values", "failure", "traceback")
 QUIET = "quiet"
 BLOCK_S = 10.0
 CALLS_A_S = 20.0

@@ -1,7 +1,7 @@
 """A tiny paced training that tells too much of what ``config["loud"]`` names; it travels as a bundle, alone.
 
-``log``: 100 MB a minute. ``values``: 10,000 a step. ``traceback``: an error of 10 MB at the third step. Anything
-else: it is quiet.
+``log``: 100 MB a minute. ``values``: 10,000 a step. ``traceback``: an error of 10 MB at the third step, ``failure``:
+a short one there. Anything else: it is quiet.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.task import TrainingTask
 
 LOG_BYTES_S = 100e6 / 60
 NUM_VALUES = 10_000
-ERROR_BYTES = 10_000_000
+ERRORS = {"traceback": 10_000_000, "failure": 1}  # bytes
 LINE = b"x" * 99 + b"\n"
 PACE_S = 0.05
 RAISES_AT = 3
@@ -40,8 +40,8 @@ class LoudLoss:
             now_s = time.monotonic()
             sys.stdout.buffer.write(LINE * int((now_s - self._written_s) * LOG_BYTES_S / len(LINE)))
             self._written_s = now_s
-        if self._loud == "traceback" and self._num_calls >= RAISES_AT:
-            raise ValueError("x" * ERROR_BYTES)
+        if self._loud in ERRORS and self._num_calls >= RAISES_AT:
+            raise ValueError("x" * ERRORS[self._loud])
         return (loss, {f"v{n}": float(n) for n in range(NUM_VALUES)}) if self._loud == "values" else loss
 
 

@@ -63,13 +63,13 @@ def footprint(process: psutil.Process) -> Footprint:
 
 
 @contextmanager
-def api_alone(folder: Path) -> Iterator[Running]:
-    """The API process as `serve` starts it; without a reconciler jobs wait for ever."""
+def api_alone(folder: Path, database: str | None = None) -> Iterator[Running]:
+    """The API process as `serve` starts it, with this database; without a reconciler jobs wait for ever."""
     home = Home(folder)
     home.prepare()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         port = listener.getsockname()[1]
-        settings = Settings(home=folder, port=port)
+        settings = Settings(home=folder, port=port, database=database)
         begin_s = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", API_MODULE, str(listener.fileno())],

@@ -14,10 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.benchmarks.exchange_rank import OPTIONS, parser_of_rank, scheme_called, torchs_group, with_hook, world_of
+from tests.benchmarks.exchange_auto import Auto
+from tests.benchmarks.exchange_rank import OPTIONS, parser_of_rank, torchs_group, with_hook, world_of
 from workers.exchange_options import SMALLER_BUCKETS_MIB, bucketed, in_buckets
+from workers.plan import Exchange
 from workers.recipes.chargpt import Gpt
+from workers.training.exchange.buckets import cuts
 from workers.training.exchange.gradients import GradientExchange
+from workers.training.exchange.meter import Took
+from workers.training.exchange.registry import scheme_for
 from workers.training.exchange.residual import Residual
 from workers.training.world import World
 
@@ -85,37 +90,57 @@ def rival(name: str, given: Namespace) -> Callable[[], Timing]:
 
 
 def ours(name: str, given: Namespace, world: World) -> Callable[[], Timing]:
-    """A step of one of our schemes."""
+    """A step of one of our exchanges."""
     model, batch = model_of(given.model), batch_of(given.model, given.samples, given.rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    residual = Residual()
-    levels, bucket_mib = bucketed(name)
-    exchange = GradientExchange([*model.named_parameters()], 0, bucket_mib)
-    scheme = scheme_called(levels, residual, given.racks, given.rank)
+    residual, chosen = Residual(), Exchange.named(name, "")
+    exchange = GradientExchange([*model.named_parameters()], 0, bucketed(name)[1])
+    scheme = scheme_for(chosen, given.racks, given.rank, residual)
     exchange.join(world, scheme)
 
-    def step() -> Timing:
-        began_s = time.perf_counter()
+    def step() -> Took:
         exchange.clear()
-        exchange.arm(lambda: None)
         loss = loss_of(model, batch)
-        forward_s = time.perf_counter()
+        exchange.arm(lambda: None)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
-        backward_s = time.perf_counter() - forward_s
         took = exchange.finish(lambda: None)
         exchange.scale(1.0 / given.size)
         optimizer.step()
         for state in (residual, *scheme.staged):
             state.commit()
+        return took
+
+    return timed(step)
+
+
+def auto(given: Namespace, world: World) -> Callable[[], Timing]:
+    """A step of ``communication: auto``, after those by which it chooses."""
+    model, batch = model_of(given.model), batch_of(given.model, given.samples, given.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+
+    def apply(exchange: GradientExchange) -> None:
+        exchange.scale(1.0 / given.size)
+        optimizer.step()
+
+    return timed(Auto([*model.named_parameters()], world, lambda: loss_of(model, batch), apply).step)
+
+
+def timed(step: Callable[[], Took]) -> Callable[[], Timing]:
+    """The step with its seconds."""
+
+    def once() -> Timing:
+        began_s = time.perf_counter()
+        took = step()
         assert took.wire_s is not None
+        assert took.backward_s is not None
         return Timing(
             seconds=time.perf_counter() - began_s,
             wire_s=took.wire_s,
             exposed_s=took.exposed_s,
-            hideable_s=min(backward_s, took.wire_s),
+            hideable_s=min(took.backward_s, took.wire_s),
         )
 
-    return step
+    return once
 
 
 def measure(given: Namespace, steps: Mapping[str, Callable[[], Timing]]) -> None:
@@ -147,7 +172,10 @@ def main() -> None:
         steps = {name: rival(name, given) for name in RIVALS}
         names = [*OURS, *(OVER_RACKS if max(given.racks) > 0 else ())]
         names += [in_buckets(name, bucket_mib) for name in names for bucket_mib in SMALLER_BUCKETS_MIB]
-        measure(given, steps | {name: ours(name, given, world) for name in names})
+        num_small = len(cuts([*model_of(given.model).parameters()])[SMALLER_BUCKETS_MIB[-1]])
+        names += [in_buckets("int4", SMALLER_BUCKETS_MIB[-1], num_small * part // 4) for part in (1, 2, 3)]
+        own = {name: ours(name, given, world) for name in names}
+        measure(given, steps | own | {"auto": auto(given, world)})
 
 
 if __name__ == "__main__":

@@ -157,6 +157,21 @@ def test_a_node_is_drained_and_used_again(own: Filled, view: Open) -> None:
     expect(page.get_by_role("button", name="Drain node alder")).to_be_visible()
 
 
+CLICK_WHAT_COMES = """() => document.addEventListener("htmx:afterSwap", (event) => setTimeout(() => {
+  const button = document.querySelector("#nodes [data-ask]");
+  if (event.detail.target.id !== "nodes" || button.dataset.agreed) return;
+  button.dataset.agreed = "yes";
+  button.click();
+}))"""
+
+
+def test_a_button_that_just_came_acts_on_this_page(own: Filled, view: Open) -> None:
+    page = view(own.site).go("/cluster")
+    page.evaluate(CLICK_WHAT_COMES)
+    own.site.write(lambda sample: sample.cluster(autoscaling=Autoscaling(num_coming=2)))
+    expect(page.get_by_label("Node alder", exact=True)).to_contain_text("drained")
+
+
 def test_a_button_that_is_held_down_is_not_replaced_by_what_is_new(own: Filled, view: Open) -> None:
     page = view(own.site).go("/cluster")
     page.get_by_role("button", name="Drain node alder").hover()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from service.supervise.ports import free_port
-from tests.cluster.foreign_ray import LOOPBACK, OBJECT_STORE_BYTES, end_ray, start_head
+from tests.cluster.foreign_ray import LOOPBACK, OBJECT_STORE_BYTES, Foreign, end_ray, start_head
 
 IDLE_S = 12.0
 HEAD_ID = "f" * 51 + "00000"
@@ -53,8 +53,11 @@ def _config(address: str, max_nodes: int) -> dict[str, Any]:
 
 
 @contextmanager
-def autoscaled_ray(max_nodes: int) -> Iterator[str]:
-    """Its address; the head has one CPU, as each of up to ``max_nodes`` more has. All of it ends with the block."""
+def autoscaled_ray(max_nodes: int) -> Iterator[tuple[str, Foreign]]:
+    """Its address, and itself for the oracle; the head has one CPU, as each of up to ``max_nodes`` more has.
+
+    All of it ends with the block.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ct-scaled-"))
     config = folder / "autoscaling.json"
     port = free_port()
@@ -69,6 +72,6 @@ def autoscaled_ray(max_nodes: int) -> Iterator[str]:
             *(*place, "--num-cpus=1", f"--autoscaling-config={config}"),
             variables={**LOOPBACK, **identity, **autoscaler},
         )
-        yield address
+        yield address, Foreign(folder=folder)
     finally:
         end_ray(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.benchmarks.lost_power import lose_power
-from tests.cluster.foreign_ray import start_head, start_node
+from tests.cluster.foreign_ray import Foreign, start_head, start_node
 from tests.cluster.machines import Machines, wired_machines
 
 # A driver joins any raylet that it finds among the processes that it sees, the head's first.
@@ -29,6 +29,11 @@ class Beside:
     def home(self) -> Path:
         """The home of a user who has the token of this Ray."""
         return self._machines.folder
+
+    @property
+    def foreign(self) -> Foreign:
+        """For the oracle."""
+        return self._machines.foreign
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.settings import environment
@@ -19,6 +20,14 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's switch for real loopback; the service that attaches needs it as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """A Ray whose nodes' files all lie in ``folder`` on this machine; ``variables`` are what its drivers set."""
+
+    folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def ray_home(prefix: str) -> Path:

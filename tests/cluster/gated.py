@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 
 from service.folders import JOBS
 from service.packing import pack
+from service.settings import load_settings
 from service.supervise.processes import belonging_to
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest, remains_of
 from tests.cluster.serving import Serving
-from tests.faults.diary import Note, read_diary
+from tests.faults.diary import Note, Saved, read_diary, read_saves
+from tests.faults.evidence import gather
 from tests.service.given import zip_bytes
 from tests.waiting import wait_for
 from workers.checkpoints import DRAFTS, MANIFESTS, PIECES, checkpoint_names, manifest_key, read_manifest
 from workers.local_storage import LocalStorage
+from workers.status import CheckpointInfo
+from workers.storage import read
 
 BATCH = 12
 TESTS = Path(__file__).parents[1]
@@ -27,6 +33,8 @@ TASK = (TESTS / "cluster" / "gated_task" / "train.py", TESTS / "faults" / "diary
 START_S = 90.0
 STEP_S = 60.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
+FOUND_MARGIN_S = 5.0
+"""A silence is found within ``liveness_s`` and two turns of the controller; one of more than 2 s excuses silence."""
 
 
 def gated_bundle() -> bytes:
@@ -42,11 +50,13 @@ class Gated:
     ) -> None:
         self.served, self.folder, self.steps = served, folder, steps
         self.num_samples = steps * BATCH // 2
+        self._spoilt: set[int] = set()
         config = {"folder": str(folder), "num_samples": self.num_samples, **changes.pop("config", {})}
         self._gates: list[int | str] = [
             *config.get("gates", []),
             *(f"publish-{step}" for step in config.get("publishes", [])),
             *(["state"] if "hands_over_after" in config else []),
+            *(["build"] if "waits_to_build" in config else []),
         ]
         with served.client() as client:
             bundle = client.upload(gated_bundle() if code is None else pack(code).data)["id"]
@@ -73,11 +83,15 @@ class Gated:
 
         def living() -> list[int]:
             self._assert_alive()
-            pids = [int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"at-{gate}-*")]
-            return [pid for pid in pids if psutil.pid_exists(pid)]
+            return self.standing_at(gate)
 
         wait_for(f"{num_workers} workers at gate {gate}", lambda: len(living()) == num_workers, START_S)
         return living()
+
+    def standing_at(self, gate: int | str) -> list[int]:
+        """The process ids of those who stand at a gate now, without asking the service."""
+        pids = [int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"at-{gate}-*")]
+        return [pid for pid in pids if psutil.pid_exists(pid)]
 
     def workers(self) -> list[dict[str, Any]]:
         """Its workers as the cluster page has them."""
@@ -112,6 +126,10 @@ class Gated:
     def open(self, gate: int | str) -> None:
         (self.folder / f"go-{gate}").touch()
 
+    def shut(self, gate: int | str) -> None:
+        """Whoever comes from now on waits."""
+        (self.folder / f"go-{gate}").unlink()
+
     def end(self) -> None:
         """Leave nothing running, however the test ended."""
         for gate in self._gates:
@@ -136,6 +154,11 @@ class Gated:
     def kinds(self) -> list[str]:
         return [row["kind"] for row in self.timeline()]
 
+    def found_after_s(self, since: float) -> float:
+        """Seconds from a moment of this machine's clock to the plan by which the one lost worker was left behind."""
+        (lost,) = [row for row in self.timeline() if row["kind"] == "worker_lost"]
+        return datetime.fromisoformat(lost["time"]).timestamp() - since
+
     def events(self) -> list[tuple[str, str | None]]:
         with self.served.client() as client:
             found = client.get(f"/jobs/{self.id}/events")["events"]
@@ -152,26 +175,56 @@ class Gated:
     def notes(self) -> list[Note]:
         return read_diary(self.folder / "diary")
 
-    def assert_nothing_broken(self, *, has_lost_all: bool = False, foreign: Path | None = None) -> None:
-        """Ask the oracle about this job and all that is left; ``has_lost_all`` where all its workers died at once.
+    def saves(self) -> list[Saved]:
+        """When checkpoints became whole, without those that the test has spoilt since."""
+        return [save for save in read_saves(self.folder / "diary") if save.saved not in self._spoilt]
 
-        ``foreign`` holds the files of a Ray that is not the service's own.
-        """
+    def seen_by_the_oracle(self) -> list[str]:
+        """The actors that it finds of this job now."""
+        installation = gather(load_settings({"home": self.served.home}, {})).installation
+        found = remains_of(self.served.home, installation, self.served.foreign).names
+        return [name for name in found if self.id in name]
+
+    def loses_all(self, times: int = 1) -> None:
+        """Tell the oracle that all its workers are killed at once, or the cluster."""
+        self.served.lost[self.id] += times
+
+    def assert_nothing_broken(self) -> None:
+        """Ask the oracle about this job and all that is left."""
         assert any(note.job == self.id for note in self.notes()), "no worker noted a step"
-        assert_home_at_rest(self.served.home, notes=self.notes(), foreign=foreign, has_lost_all=has_lost_all)
+        assert self.saves() or not checkpoint_names(self._storage()), "no worker noted a checkpoint"
+        assert_service_at_rest(self.served, notes=self.notes(), saves=self.saves())
+
+    def damage_newest(self) -> CheckpointInfo:
+        """Change one byte of a weight in the newest complete checkpoint, and tell the oracle."""
+        storage = self._storage()
+        manifest = read_manifest(storage, checkpoint_names(storage)[-1])
+        assert manifest is not None
+        weight = next(iter(manifest.weights.values()))
+        data = bytearray(read(storage, weight.piece))
+        data[weight.offset] ^= 1
+        storage.write(weight.piece, [data])
+        self._spoilt.add(manifest.info.step)
+        return manifest.info
 
     def assert_tidy(self) -> None:
         """Of saves that came to nothing no draft is left, no half-written file, and no piece that nobody needs."""
-        storage = LocalStorage(self.served.home / "storage" / JOBS / self.id / "checkpoints")
+        storage = self._storage()
         names = checkpoint_names(storage)
         manifests = [manifest for name in names if (manifest := read_manifest(storage, name)) is not None]
         assert storage.keys(DRAFTS) == []
         assert storage.keys(MANIFESTS) == [manifest_key(name) for name in names]
         assert set(storage.keys(PIECES)) == {piece for manifest in manifests for piece in manifest.pieces}
 
+    def _storage(self) -> LocalStorage:
+        return LocalStorage(self.served.home / "storage" / JOBS / self.id / "checkpoints")
+
     def _assert_alive(self) -> None:
         job = self.job()
         assert job["state"] not in ("FAILED", "CANCELLED"), (job["reason"], self.logs()[-3000:])
+
+
+Submit: TypeAlias = Callable[..., Gated]
 
 
 def actor_pids(served: Serving, actor: str) -> list[int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from service.supervise.ports import free_port
 from tests.cluster.far_machine import FarMachine, run
-from tests.cluster.foreign_ray import drain_node, end_ray, identity, ray_home, start_head, start_node
+from tests.cluster.foreign_ray import Foreign, drain_node, end_ray, identity, ray_home, start_head, start_node
 
 _LISTEN = """import socket, sys
 listener = socket.create_server((sys.argv[2], 0))
@@ -42,6 +42,11 @@ class Machines:
     def address(self) -> str:
         """Where Ray's head answers."""
         return f"{self.here}:{self.port}"
+
+    @property
+    def foreign(self) -> Foreign:
+        """For the oracle."""
+        return Foreign(folder=self.folder, variables=self.identity)
 
     @property
     def identity(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from service.supervise.ports import free_port
 from tests.cluster.far_machine import FarMachine, run
-from tests.cluster.foreign_ray import end_ray, identity, ray_home, start_head, start_node
+from tests.cluster.foreign_ray import Foreign, end_ray, identity, ray_home, start_head, start_node
 from workers.racks import LABEL
 
 HERE, NEAR, FAR = "here", "near", "far"
@@ -35,6 +35,11 @@ class Racked:
     def address(self) -> str:
         """Where Ray's head answers."""
         return f"{self.here}:{self.port}"
+
+    @property
+    def foreign(self) -> Foreign:
+        """For the oracle."""
+        return Foreign(folder=self.folder, variables=identity(self.folder))
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,15 @@ from typing import Any
 import psutil
 import pytest
 
-from service.client import Client
+from service.client import Client, ClientError
 from service.folders import token_file
 from service.settings import environment
 from service.supervise.home import Home
 from service.supervise.log_files import last_lines
 from service.supervise.processes import belonging_to
 from service.supervise.ray_record import RayRecord, read_ray_record
+from tests.cluster.foreign_ray import Foreign
+from tests.faults.findings import Finding
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,10 +41,19 @@ CONCERTINA = [sys.executable, "-m", "service.cli.main"]
 
 
 class Serving:
-    """One started `serve`. ``told`` is what it has printed."""
+    """One started `serve`. ``told`` is what it has printed.
 
-    def __init__(self, process: subprocess.Popen[bytes], home: Path, output: Path) -> None:
+    For the oracle: ``foreign`` is the Ray that it attached to, ``lost`` is by job how often a test has killed all its
+    workers at once, or the cluster; ``findings`` are those that have failed a test.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], home: Path, output: Path, foreign: Foreign | None = None
+    ) -> None:
         self.process, self.home, self._output = process, home, output
+        self.foreign = foreign
+        self.lost: Counter[str] = Counter()
+        self.findings: list[Finding] = []
 
     @property
     def told(self) -> str:
@@ -68,6 +80,16 @@ class Serving:
         with self.client() as client:
             found: dict[str, Any] = client.get("/cluster")
         return found
+
+    def account(self, about: str) -> str:
+        """What explains a finding about a job: its timeline, the end of its logs, and of the service's own."""
+        with self.client() as client:
+            try:
+                rows, logs = client.timeline(about), client.logs(about).text
+            except ClientError as error:
+                return f"{about}: {error}"
+        lines = [f"timeline of {about}:", *map(str, rows), "the end of its logs:", logs[-5000:], self.last_logs()]
+        return "\n".join(lines)
 
     def pid_of(self, part: str) -> int:
         """The newest process that was told of for ``api`` or ``reconciler``."""
@@ -96,7 +118,7 @@ class Serving:
         try:
             return self.process.wait(timeout=STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"serve did not end:\n{self.told}\n{self._last_logs()}") from None
+            raise AssertionError(f"serve did not end:\n{self.told}\n{self.last_logs()}") from None
 
     def stop_by_command(self) -> int:
         """By `concertina stop`, from another terminal."""
@@ -105,16 +127,20 @@ class Serving:
         assert json.loads(told.stdout) == {"home": str(self.home), "pid": self.process.pid, "stopped": True}, told
         return self.process.wait(timeout=STOP_LIMIT_S)
 
-    def _last_logs(self) -> str:
+    def last_logs(self) -> str:
+        """The end of what each of its processes has logged."""
         logs = sorted((self.home / "logs").glob("*.log"))
         return "\n".join(line for log in logs for line in [f"{log.name}:", *last_lines(log, 20)])
 
 
 @contextmanager
-def serving(home: Path, *flags: str, num: int = 1, inside: Sequence[str] = ()) -> Iterator[Serving]:
+def serving(
+    home: Path, *flags: str, num: int = 1, inside: Sequence[str] = (), foreign: Foreign | None = None
+) -> Iterator[Serving]:
     """Start `serve` and wait until it is up; killed at the end if it still runs.
 
-    ``num`` tells several apart; ``inside`` is a command that starts it somewhere else.
+    ``num`` tells several apart; ``inside`` is a command that starts it somewhere else; ``foreign`` is the Ray that it
+    attaches to.
     """
     output = home.with_name(f"{home.name}-{num}.out")
     with output.open("wb") as stream:
@@ -125,7 +151,7 @@ def serving(home: Path, *flags: str, num: int = 1, inside: Sequence[str] = ()) -
             stdout=stream,
             stderr=subprocess.STDOUT,
         )
-    served = Serving(process, home, output)
+    served = Serving(process, home, output, foreign)
     try:
         served.wait_told("✓ Ray")
         served.wait_told("logs a browser in")
@@ -142,6 +168,7 @@ def whole_service(
     settings: Mapping[str, object] | None = None,
     variables: Mapping[str, str] | None = None,
     inside: Sequence[str] = (),
+    foreign: Foreign | None = None,
 ) -> Iterator[Serving]:
     """A `serve` that ends in order after the block, and leaves nothing.
 
@@ -153,7 +180,7 @@ def whole_service(
         if settings:
             configure(home, settings)
         try:
-            with serving(home, *flags, inside=inside) as started:
+            with serving(home, *flags, inside=inside, foreign=foreign) as started:
                 yield started
                 assert started.stop() == 0
         finally:

@@ -8,7 +8,7 @@ import pytest
 
 from service.packing import pack
 from tests.cluster.gated import START_S, Gated
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.waiting import wait_for
 
@@ -58,7 +58,7 @@ def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(ser
     (verdict,) = [r["after"] for r in rows if (r["kind"], r["actor"]) == ("probation", "scaling")]
     assert verdict["is_kept"]
     assert verdict["gain"] > 1.2
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)
 
 
 def test_a_trial_grows_into_the_workers_that_no_other_trial_wants_any_more(served: Serving, tmp_path: Path) -> None:
@@ -95,4 +95,4 @@ def test_a_trial_grows_into_the_workers_that_no_other_trial_wants_any_more(serve
         wait_for("the end", lambda: not sizes(), START_S)
     assert after["workers"] == 2
     assert not after.keys() & {"lr", "global_batch"}
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from service.client import Client, RefusedError
 from service.packing import pack
 from tests.cluster.gated import ENDED
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.waiting import wait_for
 from workers.errors import Reason
@@ -296,4 +296,4 @@ def test_what_can_be_known_at_submission_is_refused_then(jobs: Jobs) -> None:
 
 
 def test_nothing_is_left_of_any(jobs: Jobs, served: Serving) -> None:
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)

@@ -5,33 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import time
 
 import psutil
 import pytest
 
-from tests.cluster.gated import Gated, actor_pids, sigkill
-from tests.cluster.serving import Serving
+from service.settings import Settings
+from tests.cluster.gated import FOUND_MARGIN_S, Submit, actor_pids, sigkill
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-Submit = Callable[..., Gated]
-
-
-@pytest.fixture
-def submit(served: Serving, tmp_path: Path) -> Iterator[Submit]:
-    made: list[Gated] = []
-
-    def make(**changes: Any) -> Gated:
-        made.append(Gated(served, tmp_path, **changes))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.end()
+LIVENESS_S = Settings.model_fields["liveness_s"].default
 
 
 def test_scaling_and_a_killed_worker_lose_no_sample(submit: Submit) -> None:
@@ -83,21 +68,30 @@ def test_a_lost_controller_is_replaced_and_no_step_is_lost_or_repeated(submit: S
 
 
 def test_a_job_that_loses_all_workers_goes_on_from_its_last_whole_checkpoint(submit: Submit) -> None:
-    job = submit(config={"gates": [13], "publishes": [10]})
-    first = job.wait_at(13, 2)
-    job.wait_at("publish-10", 1)
-    job.wait_told(12)
+    """That of step 15 is not complete, and of 10 a byte has changed."""
+    job = submit(config={"gates": [18], "publishes": [15]})
+    first = job.wait_at(18, 2)
+    job.wait_at("publish-15", 1)
+    job.wait_told(17)
+    spoilt = job.damage_newest()
+    job.loses_all()
     sigkill(*first)
-    for path in job.folder.glob("at-13-*"):
+    for path in job.folder.glob("at-18-*"):
         path.unlink()
-    again = job.wait_at(13, 2)
+    again = job.wait_at(18, 2)
     assert not set(first) & set(again)
-    job.open("publish-10")
-    job.open(13)
+    job.open("publish-15")
+    job.open(18)
     job.wait_done()
-    restore = next(row for row in job.timeline() if row["kind"] == "restore")
-    assert restore["steps_lost"] == 7, "12 were done, 5 were saved"
-    job.assert_nothing_broken(has_lost_all=True)
+    rows = [row for row in job.timeline() if row["kind"] == "restore"]
+    [passed] = [row for row in rows if "passed_over" in row["after"]]
+    assert passed["after"] == {"passed_over": spoilt.path}
+    assert passed["reason"].startswith("the checkpoint of step 10 is passed over: ")
+    assert "the checksum from byte" in passed["reason"]
+    [restore] = [row for row in rows if row is not passed]
+    assert "from the checkpoint of step 5" in restore["reason"]
+    assert restore["steps_lost"] == 12, "17 were done, 5 of them were saved whole"
+    job.assert_nothing_broken()
     job.assert_tidy()
 
 
@@ -110,14 +104,19 @@ def test_code_that_raises_is_tried_again_with_the_same_samples(submit: Submit) -
     assert "step 7 is cursed" in job.logs()
 
 
-def test_a_killed_reconciler_changes_nothing_for_the_job(submit: Submit) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_reconciler_is_replaced_and_changes_nothing_for_the_job(submit: Submit, how: signal.Signals) -> None:
     job = submit(config={"gates": [6, 12, 18, 21]})
     before = job.wait_at(6, 2)
     pid = job.served.pid_of("reconciler")
-    sigkill(pid)
+    os.kill(pid, how)
     job.open(6)
-    wait_for("another reconciler", lambda: job.served.pid_of("reconciler") != pid)
     assert sorted(job.wait_at(12, 2)) == sorted(before)
+    if how is signal.SIGSTOP:
+        job.served.wait_told(f"! reconciler process {pid} gave no sign of life")
+    wait_for("another reconciler", lambda: job.served.pid_of("reconciler") != pid)
+    wait_for("the end of the lost one", lambda: not psutil.pid_exists(pid))
+    job.wait_told(11)  # by the other one
     # The controller outlived the driver that started it, and can still start workers.
     victim, survivor = before
     sigkill(victim)
@@ -139,9 +138,13 @@ def test_a_stopped_worker_is_lost_after_its_time_and_does_no_harm_when_it_wakes(
     victim, survivor = job.ranks_at(6, 2)
     assert job.wait_at("publish-5", 1) == [victim]
     os.kill(victim, signal.SIGSTOP)
+    stopped_at = time.time()
     for gate in (6, "publish-5"):
         job.open(gate)
     wait_for("the loss in the timeline", lambda: "worker_lost" in job.kinds(), 60)
+    found_s = job.found_after_s(stopped_at)
+    print(f"found after {found_s:.2f} s")
+    assert LIVENESS_S - 1 <= found_s <= LIVENESS_S + FOUND_MARGIN_S
     with contextlib.suppress(ProcessLookupError):  # after some more seconds Ray ends it as it is
         os.kill(victim, signal.SIGCONT)
     wait_for("its end", lambda: not psutil.pid_exists(victim))
@@ -158,7 +161,10 @@ def test_a_lost_head_sends_the_job_back_to_the_queue_and_it_goes_on_from_its_che
     job = submit(config={"gates": [13]})
     first = job.wait_at(13, 2)
     job.wait_told(12)
+    saved = max(save.saved for save in job.saves())
+    assert saved in (5, 10), "there is something to go on from"
     head = job.served.ray().pid
+    job.loses_all()
     sigkill(head)
     wait_for("the end of the workers", lambda: not any(psutil.pid_exists(pid) for pid in first))
     for path in job.folder.glob("at-13-*"):
@@ -170,4 +176,8 @@ def test_a_lost_head_sends_the_job_back_to_the_queue_and_it_goes_on_from_its_che
     states = ["QUEUED", "STARTING", "RUNNING", "RECOVERING", "QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
     assert [to for to, _ in job.events()] == states
     assert ("QUEUED", "CLUSTER_LOST") in job.events()
-    job.assert_nothing_broken(has_lost_all=True)
+    (restore,) = [row for row in job.timeline() if row["kind"] == "restore"]
+    assert restore["step"] == saved
+    assert restore["reason"].startswith(f"training from the checkpoint of step {saved}")
+    assert min(note.step for note in job.notes() if note.attempt == 2) == saved + 1
+    job.assert_nothing_broken()

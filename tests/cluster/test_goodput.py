@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.packing import pack
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.waiting import wait_for
 
@@ -84,4 +84,4 @@ def test_a_batch_grows_where_that_pays_with_its_rate_and_the_report_tells_what_i
     assert any("noise_scale" in point["values"] for point in metrics)
     [section] = [s for s in report if s["actor"] == "goodput"]
     assert section["gain"] > 1.2
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cluster.gated import Gated, actor_pids, sigkill
@@ -99,6 +100,48 @@ def test_a_newcomer_lost_while_it_receives_the_state_costs_no_step(submit: Submi
     assert_whole(job)
     assert len(lost_rows(job)) == 2
     assert newcomer not in {note.pid for note in job.notes()}
+
+
+def test_who_gives_the_state_to_a_newcomer_and_is_lost_meanwhile_is_replaced_by_another_who_has_it(
+    submit: Submit,
+) -> None:
+    """Told by the gate at which it stands before sending; the other old member stands behind it, in their group."""
+    job = submit(
+        config={"gates": [4, 8], "hands_over_after": 8}, workers={"min": 1, "max": 3}, checkpoint={"every_steps": 1000}
+    )
+    *old, victim = job.ranks_at(4, 3)
+    sigkill(victim)
+    job.open(4)
+    assert set(job.wait_at(8, 2)) == set(old)
+    newcomer = job.wait_newcomer([*old, victim])
+    job.open(8)
+    (giver,) = job.wait_at("state", 1)
+    (other,) = set(old) - {giver}
+    sigkill(giver)
+    job.open("state")
+    assert_whole(job)
+    assert len(lost_rows(job)) == 2
+    last = {note.pid for note in job.notes() if note.step == LAST}
+    assert {other, newcomer} <= last
+    assert giver not in {note.pid for note in job.notes() if note.step > 8}
+
+
+def test_an_old_member_lost_while_a_resize_is_offered_costs_no_step(submit: Submit) -> None:
+    """All stand in a step whose end they would agree at, so that the plan is offered and nobody has agreed to it."""
+    job = submit(config={"gates": [6, 12]}, workers={"min": 1, "max": 3})
+    victim, *others = job.ranks_at(6, 3)
+    job.scale(2)
+    wait_for("the plan", lambda: "resize" in job.kinds())
+    sigkill(victim)
+    wait_for("its end", lambda: not psutil.pid_exists(victim))
+    job.open(6)
+    after = job.wait_at(12, 2)
+    job.open(12)
+    assert_whole(job)
+    assert victim not in {note.pid for note in job.notes() if note.step >= 6}
+    assert set(after) & set(others), "nobody of those who held the state went on"
+    (offered,) = [row for row in job.timeline() if row["kind"] == "resize" and row["actor"] == "user"]
+    assert (offered["before"]["workers"], offered["after"]["workers"], offered["steps_lost"]) == (3, 2, 0)
 
 
 def test_who_is_lost_between_the_copy_of_a_checkpoint_and_its_publication_leaves_nothing_of_it(submit: Submit) -> None:

@@ -30,8 +30,8 @@ def beside(request: pytest.FixtureRequest) -> Iterator[Beside]:
 @pytest.fixture
 def attached(beside: Beside, tmp_path: Path) -> Iterator[Serving]:
     settings, variables = {"liveness_s": LIVENESS_S, "gather_s": 60}, {"HOME": str(beside.home)}
-    address, inside = ("--ray-address", beside.address), beside.apart()
-    with whole_service(tmp_path / "home", *address, settings=settings, variables=variables, inside=inside) as started:
+    address, more = ("--ray-address", beside.address), {"inside": beside.apart(), "foreign": beside.foreign}
+    with whole_service(tmp_path / "home", *address, settings=settings, variables=variables, **more) as started:
         yield started
 
 
@@ -54,6 +54,7 @@ def test_workers_elsewhere_train_on_without_controller_and_are_adopted(
 ) -> None:
     job = submit(attached, tmp_path, [6, 12, 18])
     before = job.wait_at(6, 2)
+    assert len(job.seen_by_the_oracle()) == 3, "a controller and two workers"
     beside.lose_node()
     job.open(6)
     assert sorted(job.wait_at(12, 2)) == sorted(before)

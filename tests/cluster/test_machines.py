@@ -5,13 +5,17 @@ No step is lost.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.gated import Gated, actors
+from service.avoidance import INCIDENT_S
+from service.records import Duty
+from tests.cluster.gated import FOUND_MARGIN_S, Gated, actors, sigkill
 from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
@@ -33,7 +37,8 @@ def machines() -> Iterator[Machines]:
 def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     home, variables = tmp_path_factory.mktemp("attached") / "home", {"HOME": str(machines.folder)}
     settings = {"liveness_s": LIVENESS_S, "evacuate_s": 1, "gather_s": 60}
-    with whole_service(home, "--ray-address", machines.address, settings=settings, variables=variables) as started:
+    flags, foreign = ("--ray-address", machines.address), machines.foreign
+    with whole_service(home, *flags, settings=settings, variables=variables, foreign=foreign) as started:
         yield started
     wait_for("the end of the spare there", lambda: not {*actors("TrainWorker")} & machines.pids_there())
 
@@ -67,6 +72,7 @@ def test_workers_on_both_machines_train_together_and_leave_a_drained_one(
 ) -> None:
     pids = job.wait_at(4, 3)
     assert len(machines.pids_there() & set(pids)) == 1
+    assert len(job.seen_by_the_oracle()) == 4, "a controller and three workers"
     say(attached, machines.there, "drain")
     wait_for("the plan without it", lambda: any(row["actor"] == "admin" for row in job.timeline()))
     job.open(4)
@@ -110,11 +116,15 @@ def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
 @pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
 def test_a_worker_whose_network_is_cut_is_left_behind_and_the_others_go_on(job: Gated, machines: Machines) -> None:
     pids = job.wait_at(6, 3)
+    cut_at = time.time()
     machines.cut()
     try:
         job.open(6)
         assert not machines.pids_there() & set(job.wait_at(12, 2))
         assert_told_as_lost(job)
+        found_s = job.found_after_s(cut_at)
+        print(f"found after {found_s:.2f} s")
+        assert found_s <= LIVENESS_S + FOUND_MARGIN_S
     finally:
         machines.renew_there(CPUS_THERE)
     job.open(12)
@@ -138,6 +148,52 @@ def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serv
     finally:
         machines.renew_there(CPUS_THERE)
     job.assert_nothing_broken()
+
+
+@pytest.mark.parametrize("job", [gates(4, 8, 12, 16, 20, 24, 28, steps=30)], indirect=True)
+def test_a_node_that_loses_three_workers_is_quarantined_until_somebody_uncordons_it(
+    job: Gated, attached: Serving, machines: Machines
+) -> None:
+    """They are lost one after another, further apart than what has one cause; the job goes on, at last without it."""
+    steps = iter(range(4, 25, 4))
+    for num in (1, 2, 3):
+        at = next(steps)
+        pids = job.wait_at(at, 3)
+        (victim,) = machines.pids_there() & set(pids)
+        wait_for("another cause", lambda: time.time() > last_loss(job) + INCIDENT_S + 1)
+        assert nodes(attached)[machines.there]["duty"] == Duty.ACTIVE, f"after {num - 1} losses"
+        sigkill(victim)
+        job.open(at)
+        at = next(steps)
+        wait_for("the loss", lambda num=num: job.kinds().count("worker_lost") == num)  # type: ignore[misc]
+        if num < 3:
+            job.wait_newcomer(pids)
+            job.open(at)
+    wait_for("the quarantine", lambda: nodes(attached)[machines.there]["duty"] == Duty.QUARANTINED)
+    assert nodes(attached)[machines.there]["duty_reason"] == "jobs lost workers on it 3 times within 10 minutes"
+    wait_for("the end of whoever came again", lambda: not there(job, machines))
+    survivors = job.wait_at(24, 2)
+    say(attached, machines.there, "uncordon")
+    newcomer = job.wait_newcomer(survivors)
+    assert newcomer in machines.pids_there()
+    job.open(24)
+    assert newcomer in job.wait_at(28, 3)
+    assert nodes(attached)[machines.there]["duty"] == Duty.ACTIVE
+    job.open(28)
+    job.wait_done()
+    job.assert_nothing_broken()
+    assert all(row["steps_lost"] == 0 for row in job.timeline() if row["kind"] == "worker_lost")
+
+
+def there(job: Gated, machines: Machines) -> set[int]:
+    """Its workers on the other machine."""
+    return {int(worker["pid"]) for worker in job.workers()} & machines.pids_there()
+
+
+def last_loss(job: Gated) -> float:
+    """When its last loss was found, in Unix seconds; 0 where there is none."""
+    times = [row["time"] for row in job.timeline() if row["kind"] == "worker_lost"]
+    return max((datetime.fromisoformat(time).timestamp() for time in times), default=0.0)
 
 
 STRAGGLING_TASK = """
@@ -202,8 +258,8 @@ def afar(machines: Machines, tmp_path: Path) -> Iterator[Serving]:
     flags = ("--ray-address", machines.address, "--host", machines.there)
     hosts = {"behind_proxy": True, "allowed_hosts": [machines.there]}
     settings = {"liveness_s": LIVENESS_S, "gather_s": 60, **hosts}
-    variables, inside = {"HOME": str(machines.folder)}, machines.inside
-    with whole_service(tmp_path / "home", *flags, settings=settings, variables=variables, inside=inside) as started:
+    variables, more = {"HOME": str(machines.folder)}, {"inside": machines.inside, "foreign": machines.foreign}
+    with whole_service(tmp_path / "home", *flags, settings=settings, variables=variables, **more) as started:
         yield started
 
 

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import psutil
 import pytest
 
-from tests.cluster.gated import START_S, Gated
-from tests.cluster.serving import Serving
+from tests.cluster.gated import START_S, Gated, Submit
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-
-Submit = Callable[..., Gated]
-
-
-@pytest.fixture
-def submit(served: Serving, tmp_path: Path) -> Iterator[Submit]:
-    made: list[Gated] = []
-
-    def make(**changes: Any) -> Gated:
-        made.append(Gated(served, tmp_path, **changes))
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.end()
 
 
 def command(job: Gated, verb: str, state: str) -> None:

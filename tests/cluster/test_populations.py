@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.cluster.test_sweeps import has_ended
 from tests.waiting import wait_for
@@ -60,4 +60,4 @@ def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served
         assert all(row["steps_lost"] in (0, None) for row in rows)
     for job in changed:
         assert len({point["values"]["lr"] for point in points[job]}) > 1
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)

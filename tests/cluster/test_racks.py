@@ -10,7 +10,7 @@ import pytest
 
 from service.client import Client
 from service.packing import pack
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.racked import FAR, HERE, NEAR, Racked, two_racks
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
@@ -65,10 +65,10 @@ def racked() -> Iterator[Racked]:
 @pytest.fixture(scope="module")
 def attached(racked: Racked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     home, variables = tmp_path_factory.mktemp("racks") / "home", {"HOME": str(racked.folder)}
-    flags = ("--ray-address", racked.address)
-    with whole_service(home, *flags, settings={"gather_s": 60}, variables=variables) as started:
+    flags, foreign = ("--ray-address", racked.address), racked.foreign
+    with whole_service(home, *flags, settings={"gather_s": 60}, variables=variables, foreign=foreign) as started:
         yield started
-        assert_home_at_rest(started.home)
+        assert_service_at_rest(started)
 
 
 @pytest.fixture(scope="module")

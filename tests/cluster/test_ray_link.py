@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from service.supervise.ports import free_port
-from tests.cluster.foreign_ray import LOOPBACK, end_ray, start_head
+from tests.cluster.foreign_ray import LOOPBACK, Foreign, end_ray, start_head
 from tests.cluster.gated import Gated
 from tests.cluster.serving import Serving, whole_service
-from tests.tcp_proxy import TcpProxy, proxied_in_thread
+from tests.tcp_proxy import TcpProxy, proxied_in_thread, to_port
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(280)]
@@ -67,7 +67,7 @@ def link() -> Iterator[Link]:
     flags = ("--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=3")
     try:
         start_head(folder, *flags, variables=LOOPBACK)
-        with proxied_in_thread(port) as (proxy, loop):
+        with proxied_in_thread(to_port(port)) as (proxy, loop):
             yield Link(proxy, loop, folder)
     finally:
         end_ray(folder)
@@ -76,7 +76,8 @@ def link() -> Iterator[Link]:
 @pytest.fixture
 def attached(link: Link, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
     variables = {**LOOPBACK, **getattr(request, "param", ATTENTIVE)}
-    with whole_service(tmp_path / "home", "--ray-address", link.address, variables=variables) as started:
+    flags, foreign = ("--ray-address", link.address), Foreign(folder=link.folder)
+    with whole_service(tmp_path / "home", *flags, variables=variables, foreign=foreign) as started:
         yield started
 
 
@@ -124,8 +125,8 @@ def test_delays_resets_and_a_short_cut_of_the_link_to_ray_are_borne(
         assert job.wait_done()["attempt"] == 1
         assert [to for to, _ in job.events()] == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
         assert "controller_lost" not in job.kinds()
-        job.assert_nothing_broken(foreign=link.folder)
-    assert attached.pid_of("reconciler") == reconciler
+        job.assert_nothing_broken()
+    assert attached.pid_of("reconciler") == reconciler, attached.told + attached.last_logs()
 
 
 def test_a_link_that_falls_silent_is_told_and_the_jobs_are_found_as_they_are_when_it_is_back(
@@ -165,4 +166,4 @@ def assert_outlives(link: Link, attached: Serving, submit: Submit, spoil: Callab
     for job in (first, second):
         assert job.wait_done()["attempt"] == 1
         assert "controller_lost" not in job.kinds()
-        job.assert_nothing_broken(foreign=link.folder)
+        job.assert_nothing_broken()

@@ -14,9 +14,9 @@ import pytest
 
 from service.settings import load_settings
 from service.supervise.ports import free_port
-from tests.cluster.foreign_ray import LOOPBACK, end_ray, start_head
+from tests.cluster.foreign_ray import LOOPBACK, Foreign, end_ray, start_head
 from tests.cluster.gated import Gated
-from tests.cluster.judging import assert_home_at_rest, remains_of
+from tests.cluster.judging import assert_service_at_rest, remains_of
 from tests.cluster.serving import Serving, configure, end_everything, serving
 from tests.faults.evidence import Evidence, gather
 from tests.service.conftest import postgres
@@ -79,12 +79,12 @@ def succeeded(home: Path, known: int) -> None:
 def test_a_leader_that_is_stopped_is_succeeded_and_does_no_harm_when_it_wakes(
     homes: tuple[Path, Path], ray_folder: Path, tmp_path: Path
 ) -> None:
-    with serving(homes[0]) as first:
+    with serving(homes[0], foreign=Foreign(folder=ray_folder)) as first:
         wait_for("a leader", lambda: evidence(homes[0]).fence == 1)
         with serving(homes[1]) as second:
             job = Gated(first, tmp_path, config={"gates": [6, 12, 18]})
             before = job.wait_at(6, 2)
-            assert len(remains_of(homes[0], evidence(homes[0]).installation, ray_folder).names) == 3
+            assert len(remains_of(homes[0], evidence(homes[0]).installation, first.foreign).names) == 3
             one = first.pid_of("reconciler")
             stop(one)
             succeeded(homes[0], 1)
@@ -103,7 +103,7 @@ def test_a_leader_that_is_stopped_is_succeeded_and_does_no_harm_when_it_wakes(
             wait_for("the end of the other one that woke", lambda: FENCED_OUT in second.told)
             job.open(18)
             assert job.wait_done()["attempt"] == 1
-            assert_home_at_rest(*homes, notes=job.notes(), foreign=ray_folder)
+            assert_service_at_rest(first, homes[1], notes=job.notes(), saves=job.saves())
             assert [to for to, _ in job.events()] == ["QUEUED", "STARTING", "RUNNING", "SUCCEEDED"]
             assert "controller_lost" not in job.kinds()
             assert not re.search("Traceback", first.told + second.told)

@@ -14,6 +14,7 @@ import pytest
 
 from service.folders import checkpoints_place, token_file
 from tests.cluster.gated import Gated
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import SECRET_LINES, SECRET_NAME, Serving
 from tests.waiting import wait_for
 from workers.checkpoints import list_checkpoints
@@ -75,6 +76,7 @@ def job(served: Serving, tmp_path: Path) -> Iterator[Gated]:
         env={"KEY": {"secret": SECRET_NAME}},
         config={"name": SECRET_NAME},
     )
+    made.loses_all()
     try:
         wait_for("the failure", lambda: made.job()["state"] == "FAILED", 90)
         yield made
@@ -127,3 +129,4 @@ def test_a_secret_that_the_code_shows_is_in_its_workers_own_logs_and_nowhere_els
     assert "refused: ***" in answers[f"/api/v1/jobs/{job.id}/explain"].decode()
     assert [path for path, body in answers.items() if TRACE.search(body)] == []
     assert not TRACE.search(served.told.encode())
+    assert_service_at_rest(served)

@@ -13,13 +13,15 @@ import pytest
 
 from service.supervise.home import Home
 from service.supervise.processes import Identity
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.gated import Gated
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving, end_everything, serving
 from tests.cluster.strays import nothing_left_behind
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 JOB_LIMIT_S = 60.0
+SAVED_EVERY = 20
 
 
 @pytest.fixture
@@ -38,37 +40,36 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def job_of(served: Serving, job_id: str) -> dict[str, Any]:
-    with served.client() as client:
-        return client.job(job_id)
+class Lasting(Gated):
+    """A job that does not end by itself, and notes its steps; one service after the other has it."""
 
+    def __init__(self, served: Serving, folder: Path) -> None:
+        config, often = {"num_samples": 48, "pace_s": 0.02}, {"every_steps": SAVED_EVERY}
+        super().__init__(served, folder, steps=1_000_000, config=config, workers=1, checkpoint=often)
 
-def timeline_kinds(served: Serving, job_id: str) -> list[str]:
-    with served.client() as client:
-        return [row["kind"] for row in client.timeline(job_id)]
+    def wait_for_step(self, step: int) -> None:
+        wait_for(f"step {step}", lambda: self.step >= step, JOB_LIMIT_S)
 
+    @property
+    def step(self) -> int:
+        """As the service tells it."""
+        return int(self.job()["progress"]["step"])
 
-def submit(served: Serving, **changes: Any) -> str:
-    spec = {
-        "name": "lasting",
-        "entrypoint": "workers.recipes.digits:build",
-        "steps": 1_000_000,
-        "workers": 1,
-        "checkpoint": {"every_steps": 100_000},
-        "eval_every_steps": 100_000,
-        **changes,
-    }
-    with served.client() as client:
-        return str(client.submit(spec)["id"])
+    def wait_restored(self) -> None:
+        """Wait until the second attempt trains: on from the newest checkpoint of the first, and this is told."""
+        # Its price may be none at all: no record of the attempt lies before it.
+        wait_for("the job's return", lambda: any(row["cost_s"] is not None for row in self._restores()), JOB_LIMIT_S)
+        first = min(note.step for note in self.notes() if note.attempt == 2)
+        saved = max(save.saved for save in self.saves() if save.attempt == 1)
+        # One more where its writer was killed before it could note that it was whole.
+        assert first - 1 in (saved, saved + SAVED_EVERY)
+        (restore,) = self._restores()
+        assert restore["step"] == first - 1
+        assert restore["reason"].startswith(f"training from the checkpoint of step {first - 1}")
+        assert self.job()["attempt"] == 2
 
-
-def has_checkpoint(served: Serving, job_id: str) -> bool:
-    with served.client() as client:
-        return bool(client.get(f"/jobs/{job_id}/checkpoints")["checkpoints"])
-
-
-def wait_for_step(served: Serving, job_id: str, step: int) -> None:
-    wait_for(f"step {step}", lambda: job_of(served, job_id)["progress"]["step"] >= step, JOB_LIMIT_S)
+    def _restores(self) -> list[dict[str, Any]]:
+        return [row for row in self.timeline() if row["kind"] == "restore"]
 
 
 def test_each_part_that_is_killed_comes_back_alone(home: Path) -> None:
@@ -86,17 +87,20 @@ def test_each_part_that_is_killed_comes_back_alone(home: Path) -> None:
         wait_for("another Ray", lambda: Home(home).ray_file.exists() and served.ray().pid != ray.pid, 90)
         assert served.stop_by_command() == 0
         assert "Traceback" not in served.told
-        assert_home_at_rest(home)
+        assert_service_at_rest(served)
 
 
 @pytest.mark.timeout(400)
-def test_each_part_that_is_stopped_is_replaced_and_the_job_starts_again(home: Path) -> None:
+def test_each_part_that_is_stopped_is_replaced_and_the_job_goes_on_from_its_checkpoint(
+    home: Path, tmp_path: Path
+) -> None:
     with serving(home) as served:
-        job_id = submit(served)
-        wait_for_step(served, job_id, 50)
+        job = Lasting(served, tmp_path)
+        wait_for("a checkpoint", job.saves, JOB_LIMIT_S)
         ray = served.ray()
         [gcs] = [process.pid for process in served.processes() if process.name() == "gcs_server"]
         hung = [served.pid_of("api"), served.pid_of("reconciler"), gcs]
+        job.loses_all()
         for pid in hung:
             os.kill(pid, signal.SIGSTOP)
         for part, pid in zip(("api       ", "reconciler"), hung[:2], strict=True):
@@ -105,33 +109,35 @@ def test_each_part_that_is_stopped_is_replaced_and_the_job_starts_again(home: Pa
         assert all(is_gone(pid) for pid in hung)
         wait_for("another Ray", lambda: Home(home).ray_file.exists() and served.ray().pid != ray.pid, 90)
         # The new reconciler, on the new Ray, told by the new API.
-        wait_for("the job's return", lambda: job_of(served, job_id)["attempt"] == 2, JOB_LIMIT_S)
+        job.wait_restored()
         assert served.stop() == 0
-        assert_home_at_rest(home, has_lost_all=True)
+        job.assert_nothing_broken()
 
 
 @pytest.mark.timeout(300)
-def test_a_raylet_that_is_stopped_is_replaced_with_its_head_and_the_job_starts_again(home: Path) -> None:
+def test_a_raylet_that_is_stopped_is_replaced_with_its_head_and_the_job_goes_on_from_its_checkpoint(
+    home: Path, tmp_path: Path
+) -> None:
     with serving(home) as served:
-        job_id = submit(served, checkpoint={"every_steps": 1000})
-        wait_for("a checkpoint", lambda: has_checkpoint(served, job_id), JOB_LIMIT_S)
+        job = Lasting(served, tmp_path)
+        wait_for("a checkpoint", job.saves, JOB_LIMIT_S)
         ray = served.ray()
         [raylet] = [process.pid for process in served.processes() if process.name() == "raylet"]
+        job.loses_all()
         os.kill(raylet, signal.SIGSTOP)
         served.wait_told(f"! Ray        lost: its raylet's port {ray.raylet_port} said nothing")
         wait_for("word on the page", lambda: not served.cluster()["is_up"])
         assert is_gone(raylet)
-        wait_for("the job's return", lambda: "restore" in timeline_kinds(served, job_id), JOB_LIMIT_S)
-        assert job_of(served, job_id)["attempt"] == 2
+        job.wait_restored()
         assert served.ray().pid != ray.pid
         assert served.stop() == 0
-        assert_home_at_rest(home, has_lost_all=True)
+        job.assert_nothing_broken()
 
 
-def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path) -> None:
+def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path, tmp_path: Path) -> None:
     with serving(home) as first:
-        job_id = submit(first)
-        wait_for_step(first, job_id, 50)
+        job = Lasting(first, tmp_path)
+        job.wait_for_step(50)
         ray, children = first.ray(), (first.pid_of("api"), first.pid_of("reconciler"))
         first.kill()
         for pid in children:
@@ -140,27 +146,24 @@ def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path)
     with serving(home, num=2) as second:
         assert "found running, taken over" in second.told
         assert second.ray() == ray
-        step = job_of(second, job_id)["progress"]["step"]
-        wait_for_step(second, job_id, step + 200)
-        job = job_of(second, job_id)
-        assert (job["state"], job["attempt"]) == ("RUNNING", 1)
+        job.served = second
+        step = job.step
+        job.wait_for_step(step + 50)
+        assert (job.job()["state"], job.job()["attempt"]) == ("RUNNING", 1)
         mine = second.processes()
         assert second.stop() == 0
         assert all(is_gone(process.pid) for process in mine)
     with serving(home, num=3) as third:
-        wait_for("the job's return", lambda: job_of(third, job_id)["state"] == "RUNNING", JOB_LIMIT_S)
-        with third.client() as client:
-            rows = client.timeline(job_id)
-        assert [row["step"] for row in rows if row["kind"] == "restore"] >= [step + 200]
-        wait_for_step(third, job_id, step + 250)
-        assert_home_at_rest(home)
+        job.served = third
+        job.wait_restored()
+        job.assert_nothing_broken()
         assert third.stop() == 0
-        assert_home_at_rest(home)
+        job.assert_nothing_broken()
 
 
-def test_purging_after_a_kill_ends_what_was_left_running(home: Path) -> None:
+def test_purging_after_a_kill_ends_what_was_left_running(home: Path, tmp_path: Path) -> None:
     with serving(home) as served:
-        submit(served)
+        Lasting(served, tmp_path)
         mine = served.processes()
         served.kill()
         end_everything(home)

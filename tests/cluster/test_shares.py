@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.packing import pack
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.waiting import wait_for
 
@@ -74,4 +74,4 @@ def test_a_slow_worker_gets_less_of_the_batch_and_the_timeline_tells_what_that_b
     assert min(change["after"]["parts"]) < BATCH / 3
     assert verdict["is_kept"]
     assert verdict["gain"] > 1.2
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)

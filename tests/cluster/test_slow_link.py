@@ -10,7 +10,7 @@ import pytest
 
 from service.client import Client
 from service.packing import pack
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
@@ -55,9 +55,9 @@ def machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def attached(machines: Machines, tmp_path: Path) -> Iterator[Serving]:
-    variables = {"HOME": str(machines.folder)}
-    flags = ("--ray-address", machines.address)
-    with whole_service(tmp_path / "home", *flags, settings={"gather_s": 60}, variables=variables) as started:
+    variables, foreign = {"HOME": str(machines.folder)}, machines.foreign
+    flags, settings = ("--ray-address", machines.address), {"gather_s": 60}
+    with whole_service(tmp_path / "home", *flags, settings=settings, variables=variables, foreign=foreign) as started:
         yield started
 
 
@@ -135,4 +135,4 @@ def test_a_slow_link_is_made_bearable_and_a_link_that_is_fast_again_left_alone(
     assert reported["gain"] > LEAST_GAIN
     assert (left["before"], left["after"]["scheme"], gone["after"]["is_kept"]) == ({"scheme": "int4"}, "none", True)
     assert "none, which loses less than int4, is expected" in left["reason"]
-    assert_home_at_rest(attached.home)
+    assert_service_at_rest(attached)

@@ -54,12 +54,13 @@ def test_a_spare_becomes_a_worker_with_room_of_its_own_and_is_adopted_and_replac
     assert job.wait_at(8, 1) == [spare]
     wait_for("the adoption", lambda: "controller_lost" in job.kinds())
     job.wait_told(7)
+    job.loses_all()
     sigkill(spare)
     job.open(8)
     assert job.wait_at(16, 1) != [spare]
     job.open(16)
     job.wait_done()
-    job.assert_nothing_broken(has_lost_all=True)
+    job.assert_nothing_broken()
     wait_for("all room to be free again", lambda: free_cpus(served) == NUM_CPUS)
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.gated import actor_pids, sigkill
-from tests.cluster.judging import assert_home_at_rest
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.waiting import wait_for
 
@@ -50,14 +50,15 @@ def until(served: Serving, sweep_id: str, holds: Callable[[dict[str, Any]], bool
     return found
 
 
-def training(served: Serving) -> list[int]:
-    """Processes of workers that train, once there are any."""
-    found: list[int] = []
+def training(served: Serving) -> list[tuple[str, int]]:
+    """Jobs and processes of workers that train, once there are any."""
+    found: list[tuple[str, int]] = []
 
     def look() -> bool:
         with served.client() as client:
             nodes = client.get("/cluster")["nodes"]
-        found[:] = [worker["pid"] for node in nodes for worker in node["workers"] if worker["pid"]]
+        workers = [worker for node in nodes for worker in node["workers"]]
+        found[:] = [(worker["job_id"], worker["pid"]) for worker in workers if worker["pid"]]
         return bool(found)
 
     wait_for("a worker that trains", look)
@@ -97,7 +98,7 @@ def test_a_sweep_finds_the_region_and_its_processes_go_from_trial_to_trial(serve
     assert len(pids) <= 7
     wait_for("the end of its controller", lambda: not actor_pids(served, "SweepController"))
     wait_for("the end of its processes", lambda: len(actor_pids(served, "TrainWorker")) <= 1, 90)
-    assert_home_at_rest(served.home)
+    assert_service_at_rest(served)
 
 
 def test_kills_of_all_that_takes_part_lose_no_trial(served: Serving) -> None:
@@ -107,14 +108,16 @@ def test_kills_of_all_that_takes_part_lose_no_trial(served: Serving) -> None:
     until(served, sweep_id, lambda sweep: num_ended(sweep) >= 1, pids)
     sigkill(*actor_pids(served, "SweepController"))
     until(served, sweep_id, lambda sweep: num_ended(sweep) >= 3, pids)
-    sigkill(training(served)[0])
+    job_id, pid = training(served)[0]
+    served.lost[job_id] += 1
+    sigkill(pid)
     until(served, sweep_id, lambda sweep: num_ended(sweep) >= 5, pids)
     for part in ("reconciler", "api"):
         os.kill(served.pid_of(part), signal.SIGKILL)
     sweep = until(served, sweep_id, has_ended, pids)
     assert (sweep["state"], sweep["trials"]["complete"]) == ("SUCCEEDED", 8)
     assert_each_trial_was_one_job(served, sweep_id, 8)
-    assert_home_at_rest(served.home, has_lost_all=True)
+    assert_service_at_rest(served)
 
 
 def test_a_controller_that_hangs_with_those_of_its_trials_is_succeeded(served: Serving) -> None:
@@ -128,5 +131,5 @@ def test_a_controller_that_hangs_with_those_of_its_trials_is_succeeded(served: S
     sweep = until(served, sweep_id, has_ended, pids)
     assert (sweep["state"], sweep["trials"]["complete"]) == ("SUCCEEDED", 5)
     assert_each_trial_was_one_job(served, sweep_id, 5)
-    assert_home_at_rest(served.home, has_lost_all=True)
+    assert_service_at_rest(served)
     assert not psutil.pid_exists(hung)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from workers.control.actor import Tail
 from workers.control.fleet import Heard
 from workers.errors import Failure, Reason
-from workers.plan import Goal, Plan, PlanId
+from workers.plan import CheckpointSource, Goal, Plan, PlanId, Source
 from workers.run_settings import Donor
 from workers.status import (
     Acknowledged,
@@ -42,7 +42,7 @@ def falling(plan: Plan, round: int) -> dict[str, float]:
 
 @dataclass
 class FakeWorker:
-    """One worker; ``total`` rounds are to be done in all, or it diverges for good at round ``fails_at``.
+    """One worker; ``total`` rounds are to be done in all, or it fails for good at round ``fails_at``, by ``failure``.
 
     Every round reports ``values`` besides.
     """
@@ -51,6 +51,7 @@ class FakeWorker:
     total: int
     fails_at: int | None = None
     node_id: str = "n"
+    failure: Failure = DIVERGED
     phase: Phase = Phase.BUILD
     plan: Plan | None = None
     halted: PlanId = field(default=PlanId(0, 0))
@@ -63,6 +64,7 @@ class FakeWorker:
     values: Mapping[str, float] = field(default_factory=dict)
     measured: Measured = falling
     may_reach: Callable[[], int] = lambda: sys.maxsize
+    read: Callable[[Source], Failure | None] = lambda source: None
     asked: list[CheckpointInfo] = field(default_factory=list)
 
     def poll(self, term: int, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> WorkerStatus:
@@ -89,7 +91,7 @@ class FakeWorker:
             cursor=None if self.round is None else self.round * BATCH,
             is_finished=is_done,
             stop=self.stop,
-            failure=DIVERGED if self.phase is Phase.FAILED else None,
+            failure=self.failure if self.phase is Phase.FAILED else None,
             build=BuildInfo(
                 num_train=100,
                 num_eval=0,
@@ -130,6 +132,14 @@ class FakeWorker:
         elif plan.goal is Goal.SAVE_AND_STOP:
             self.plan, self.phase = plan, Phase.SAVED
         else:
+            if self.round is None and isinstance(plan.source, CheckpointSource):
+                if (failure := self.read(plan.source)) is not None:
+                    is_reader = plan.members[0].worker_id == self.worker_id
+                    cause = StopCause.CHECKPOINT if is_reader else StopCause.PEER
+                    self.plan, self.phase = plan, Phase.STOPPED
+                    self.stop = StopReport(generation=plan.generation, cause=cause, failure=failure)
+                    return
+                self.round = plan.source.cursor // BATCH
             if isinstance(plan.source, Donor) and (self.plan is None or plan.lineage > self.plan.lineage):
                 self.round = plan.source.cursor // BATCH
             num_saves = self.plan.saves if self.plan else plan.saves
@@ -208,12 +218,14 @@ class FakeFleet:
         workers: dict[str, FakeWorker] | None = None,
         machines: Callable[[], tuple[str, ...]] = lambda: ("n",),
         fails_at: int | None = None,
+        failure: Failure = DIVERGED,
         values: Mapping[str, float] | None = None,
         measured: Measured = falling,
         may_reach: Callable[[], int] = lambda: sys.maxsize,
+        read: Callable[[Source], Failure | None] = lambda source: None,
     ) -> None:
         self._values = values or {}
-        self._measured, self._may_reach = measured, may_reach
+        self._measured, self._may_reach, self._read = measured, may_reach, read
         self.news = asyncio.Event()
         self._machines = machines
         self.workers = workers if workers is not None else {}
@@ -224,6 +236,7 @@ class FakeFleet:
         self.lingers = False
         self.told_to_save: set[str] = set()
         self._term, self._total, self._fails_at = term, total, fails_at
+        self._failure = failure
         self._statuses: dict[str, WorkerStatus] = {}
         self._lost: dict[str, str] = {}
         self._rested: frozenset[str] = frozenset()
@@ -271,9 +284,11 @@ class FakeFleet:
                 self._total,
                 self._fails_at,
                 place,
+                self._failure,
                 values=self._values,
                 measured=self._measured,
                 may_reach=self._may_reach,
+                read=self._read,
             )
             self.news.set()
 

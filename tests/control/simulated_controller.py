@@ -21,7 +21,7 @@ from workers.control.decisions import (
 )
 from workers.control.turn import turn
 from workers.plan import Plan, PlanId
-from workers.status import Acknowledged, Direction, WorkerStatus
+from workers.status import Acknowledged, CheckpointInfo, Direction, StopCause, WorkerStatus
 
 if TYPE_CHECKING:
     from tests.control.simulation import World
@@ -76,7 +76,7 @@ class SimController:
             lost={i: why for i, why in world.lost.items() if i in self.state.workers},
             head_seen_s=self.head_seen_s,
             was_cut_off=self.was_cut_off,
-            latest=max((c for c, _ in world.storage), key=lambda c: c.order, default=None),
+            latest=self._latest(),
         )
         self.listed, self.was_cut_off = None, False
         was_adopting = self.state.is_adopting
@@ -85,6 +85,15 @@ class SimController:
             self.inherited = self.state.plan.id
         for action in actions:
             self._carry_out(action)
+
+    def _latest(self) -> CheckpointInfo | None:
+        """The newest checkpoint; that one is damaged shows when a worker could not read it."""
+        world = self.world
+        stops = [status.stop for status in self.heard.values() if status.stop is not None]
+        if any(stop.cause is StopCause.CHECKPOINT for stop in stops):
+            world.passed_over |= world.damaged
+        found = [c for c, _ in world.storage if c.path not in world.passed_over]
+        return max(found, key=lambda c: c.order, default=None)
 
     def _poll_all(self) -> None:
         world = self.world

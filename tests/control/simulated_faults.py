@@ -20,6 +20,7 @@ class Fault(StrEnum):
     KILL = "kill"
     KILL_TWO = "kill_two"
     KILL_ALL = "kill_all"
+    DAMAGE = "damage"
     STOP_PROCESS = "stop_process"
     SLOW = "slow"
     USER_ERROR = "user_error"
@@ -89,6 +90,13 @@ def _killing(how_many: Callable[[int], int]) -> Strike:
             world.kill(worker.id)
 
     return kill
+
+
+def _damage(world: World) -> None:
+    """Nobody is left, and the newest checkpoint, which was found whole, cannot be read any more."""
+    if world.storage:
+        world.damaged.add(max(world.storage, key=lambda stored: stored[0].order)[0].path)
+    _killing(lambda num: num)(world)
 
 
 def _stop_process(world: World) -> None:
@@ -186,6 +194,7 @@ _STRIKES: Mapping[Fault, Strike] = {
     Fault.KILL: _killing(lambda num: 1),
     Fault.KILL_TWO: _killing(lambda num: 2),
     Fault.KILL_ALL: _killing(lambda num: num),
+    Fault.DAMAGE: _damage,
     Fault.KILL_ALL_BUT_ONE: _killing(lambda num: num - 1),
     Fault.STOP_PROCESS: _stop_process,
     Fault.SLOW: _slow,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.control.simulation import World
 
 
+UNREADABLE = Failure(reason=Reason.CONTROLLER_ERROR, type="UnreadableError", message="it is damaged")
+
 SCHEME_COSTS = {
     "none": SchemeCost(bytes_a_value=4.0, seconds_a_million=0.0),
     "int8": SchemeCost(bytes_a_value=1.0, seconds_a_million=0.001),
@@ -305,8 +307,9 @@ class SimWorker:
         if snapshot is None:
             snapshot = self._source_state(source, members)
             self.world.sync_states[id(group)] = snapshot
-        if snapshot == "refused":
-            self.leave(StopCause.PEER)
+        if isinstance(snapshot, str):
+            is_reader = snapshot == "unreadable" and group.plan.members[0].worker_id == self.id
+            self.leave(StopCause.CHECKPOINT if is_reader else StopCause.PEER, UNREADABLE if is_reader else None)
             return
         if isinstance(source, MemberSource):
             self.stands_at = self.world.all_workers[source.worker_id].stands_at
@@ -322,6 +325,8 @@ class SimWorker:
         match source:
             case FreshSource():
                 return ()
+            case CheckpointSource(path=path) if path in self.world.damaged:
+                return "unreadable"
             case CheckpointSource(path=path):
                 return next(h for c, h in self.world.storage if c.path == path)
             case Donor(path=path):

@@ -59,6 +59,8 @@ class World:
     groups: dict[tuple[int, int], Group] = field(default_factory=dict)
     sync_states: dict[int, tuple[int, ...] | str] = field(default_factory=dict)
     storage: list[tuple[CheckpointInfo, tuple[int, ...]]] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    passed_over: set[str] = field(default_factory=set)
     tokens: dict[tuple[object, int], int] = field(default_factory=dict)
     plans: dict[tuple[object, int], object] = field(default_factory=dict)
     mail: list[tuple[float, Callable[[], None]]] = field(default_factory=list)

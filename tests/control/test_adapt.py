@@ -240,3 +240,13 @@ def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> N
 def test_it_does_not_flap_on_noise(jitter: float) -> None:
     job = NoisyJob(lambda batch: 0.004 + 1e-4 * batch, lambda _: 300.0, jitter=jitter).run(2000)
     assert len(job.batches) <= 8
+
+
+def test_without_a_bound_a_batch_grows_no_larger_than_the_dataset_but_to_one_that_was_asked_for() -> None:
+    def flat(_: int) -> float:
+        return 0.05
+
+    free = NoisyJob(flat, lambda _: 5000.0, epoch=400, max_global_size=None).run(1500)
+    assert 128 <= max(free.batches) <= 400
+    asked = NoisyJob(flat, lambda _: 5000.0, epoch=400).run(1500)
+    assert max(asked.batches) == 512

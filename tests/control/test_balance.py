@@ -94,6 +94,16 @@ def test_a_worker_that_slows_down_is_relieved_at_once_and_gets_its_part_back_whe
     assert job.parts == pytest.approx((64, 64), abs=3)
 
 
+@pytest.mark.parametrize("num_before", range(60, 66))
+def test_parts_for_a_worker_that_slowed_down_are_held_against_steps_since_then(num_before: int) -> None:
+    job = UnevenJob(line(0.01), line(0.01), noise=0.03).run(num_before)
+    job.costs["1.2"] = line(0.03)
+    job.run(70)
+    kept = [row.after["is_kept"] for row in job.told(TimelineKind.PROBATION)]
+    assert kept
+    assert all(kept)
+
+
 def test_a_trial_ends_without_a_word_where_a_worker_changes_its_speed_meanwhile() -> None:
     job = UnevenJob(line(0.01), line(0.012), noise=0.08)
     while job.desk.state.sharing.trial is None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.control.desk import FAILURE, Desk
+from workers.control.decisions import StopWorker
+from workers.errors import Reason
+from workers.plan import MemberSource
 from workers.status import Phase, StopCause
 
 
@@ -52,3 +57,30 @@ def test_the_next_controller_goes_on_counting_failures_of_one_place() -> None:
     fail_at(second, worker, 510)
     assert second.state.failures.num == 2
     assert second.state.ending is not None
+
+
+LACK = replace(FAILURE, reason=Reason.OUT_OF_MEMORY, type="OutOfMemoryError", message="memory ran out")
+
+
+def test_those_whose_memory_sufficed_go_on_where_one_lacked_it_in_mid_commit() -> None:
+    desk = Desk(max_failures=1)
+    desk.started(2)
+    desk.stop("1.2", StopCause.PEER)
+    desk.say("1.1", Phase.FAILED, failure=replace(LACK, is_in_commit=True), generation=None)
+    desk.turn()
+    assert desk.of(StopWorker) == [StopWorker("1.1")]
+    assert (desk.state.failures.num, desk.state.ending) == (1, None)
+    desk.turn()
+    assert desk.plan.worker_ids == ("1.2",)
+    assert desk.plan.source == MemberSource("1.2", 5)
+
+
+@pytest.mark.parametrize(("is_in_commit", "is_saved_first"), [(False, False), (True, True)])
+def test_a_lack_of_memory_ends_the_job_under_its_name(is_in_commit: bool, is_saved_first: bool) -> None:
+    desk = Desk(max_failures=0)
+    desk.started(2)
+    desk.stop("1.2", StopCause.PEER)
+    desk.say("1.1", Phase.FAILED, failure=replace(LACK, is_in_commit=is_in_commit), generation=None)
+    desk.turn()
+    assert desk.state.ending is not None
+    assert (desk.state.ending.reason, desk.state.ending.must_save) == (Reason.OUT_OF_MEMORY, is_saved_first)

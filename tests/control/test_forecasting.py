@@ -10,7 +10,7 @@ import pytest
 
 from tests.control.desk import Desk
 from workers.control import adapting
-from workers.control.forecasting import MIN_STEPS, REFRESH_S
+from workers.control.forecasting import FIRST_S, MIN_STEPS, REFRESH_S
 from workers.measures import Forecast, Prediction
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
@@ -26,11 +26,17 @@ class TrainedJob:
     """A job of one batch whose steps take ``step_s``, told by rank 0, so many in turns in a round."""
 
     def __init__(
-        self, num_workers: int, high: int = 4, steps_of_rounds: tuple[int, ...] = (1,), **batch: object
+        self,
+        num_workers: int,
+        high: int = 4,
+        steps_of_rounds: tuple[int, ...] = (1,),
+        age_s: float = FIRST_S,
+        **batch: object,
     ) -> None:
         self._steps_of_rounds = steps_of_rounds
         self.desk = Desk(high=high, batch={"global_size": BATCH, **batch}, steps=20_000)
         self.ids = self.desk.started(num_workers)
+        self.desk.turn(age_s)
         self.round, self.cursor = 5, 5 * BATCH
         self._rng = random.Random(1)
 
@@ -81,6 +87,13 @@ class TrainedJob:
 def by_size(forecast: Forecast | None) -> dict[int, Prediction]:
     assert forecast is not None
     return {each.num_workers: each for each in forecast.sizes}
+
+
+def test_a_job_that_may_be_over_at_once_foresees_nothing_yet() -> None:
+    job = TrainedJob(2, age_s=0.0)
+    assert job.train(20) is None
+    job.desk.turn(FIRST_S)
+    assert job.train(1) is not None
 
 
 def test_a_job_with_a_fixed_batch_tells_every_size_in_its_range_and_which_it_never_tried() -> None:

@@ -74,6 +74,17 @@ def test_a_stand_in_on_another_node_takes_the_place_once_it_is_ready() -> None:
     assert job.parts == pytest.approx((43, 43, 42), abs=1)
 
 
+def test_who_shows_itself_slow_whatever_its_part_only_when_another_was_tried_is_relieved_at_once() -> None:
+    job = UnevenJob(lambda part: 0.006 * part, lambda part: 2.0, run=3)
+    until_asked(job, most=30)  # a line through one point had promised much of a small part
+    assert job.parts == (64, 64)
+    [tried] = job.told(TimelineKind.PROBATION)
+    assert tried.after["is_kept"] is False
+    [named] = [row for row in job.told(TimelineKind.LIMIT) if row.key.startswith("straggler/")]
+    assert named.reason.startswith("worker 1.2 cannot be balanced away")
+    assert job.desk.of(StartWorker) == [StartWorker("1.3", frozenset({"n"}), must_fit=True)]
+
+
 def test_without_room_elsewhere_all_stays_which_is_told_once_and_tried_again_at_the_next_review() -> None:
     job = begun(fast, fast, slow)
     job.desk.turn(lost={"1.4": NO_ROOM})

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.control.desk import Desk, checkpoint
+from tests.control.fake_fleet import FakeFleet
 from tests.control.test_controller import Scene, play
 from tests.stored_checkpoint import store_checkpoint
-from workers.checkpoints import PIECES, checkpoint_name, checkpoint_names, manifest_key
+from workers.checkpoints import PIECES, checkpoint_name, checkpoint_names, damage, manifest_key
 from workers.control import controller as controller_module
+from workers.control.regroup import MAX_LAUNCHES
 from workers.control.restore import CheckpointSearch
+from workers.errors import Failure, Reason
 from workers.local_storage import LocalStorage
-from workers.plan import CheckpointSource, FreshSource
-from workers.status import CheckpointInfo, JobSnapshot
+from workers.plan import CheckpointSource, FreshSource, Source
+from workers.status import CheckpointInfo, JobSnapshot, Outcome, Phase, StopCause
+
+AWAY = Failure(reason=Reason.CONTROLLER_ERROR, type="UnreadableError", message="the checkpoint cannot be read")
 
 
 def info(step: int, attempt: int = 1) -> CheckpointInfo:
@@ -81,6 +88,68 @@ def test_a_job_goes_on_from_the_checkpoint_before_a_damaged_one_and_tells(
     # It does not count as one of those to keep, and what made the row stays for the next controller.
     assert checkpoint_names(LocalStorage(tmp_path)) == [info(4).path, info(5).path]
     assert [row.key for row in CheckpointSearch(str(tmp_path), 0).look().rows] == [f"passed/{info(6).path}"]
+
+
+def test_what_was_damaged_since_it_was_found_whole_is_looked_at_again_when_a_worker_cannot_read_it(
+    tmp_path: Path,
+) -> None:
+    for step in (5, 6):
+        store_checkpoint(LocalStorage(tmp_path), info(step), {"w": b"weights"})
+
+    def read(source: Source) -> Failure | None:
+        """As a worker would; the newest is damaged after the plan that names it was made."""
+        assert isinstance(source, CheckpointSource)
+        if source.path == info(6).path and not paths:
+            flip(tmp_path, source.path)
+        paths.append(source.path)
+        why = damage(LocalStorage(tmp_path), source.path)
+        return None if why is None else Failure(reason=Reason.CONTROLLER_ERROR, type="UnreadableError", message=why)
+
+    paths: list[str] = []
+
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        scene.fleet = FakeFleet(1, read=read)
+        await scene.prepare()
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert last.outcome is Outcome.SUCCEEDED
+        assert set(paths) == {info(6).path, info(5).path}
+        assert last.plan is not None
+        assert last.plan.failures.num == 0
+        rows = [row for row in scene.store.timeline.values() if row.kind == "restore"]
+        assert any(row.key == f"passed/{info(6).path}" and "checksum" in row.reason for row in rows)
+        assert any("from the checkpoint of step 5, as the state to begin" in row.reason for row in rows)
+
+    play(act)
+
+
+def test_a_whole_checkpoint_that_no_worker_can_read_is_tried_again_with_pauses_and_then_given_up() -> None:
+    desk = Desk(max_failures=0)
+    desk.latest = checkpoint(5)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.say("1.2", Phase.READY)
+    desk.turn()
+    waited_s = []
+    for _ in range(MAX_LAUNCHES):
+        plan, since_s = desk.plan, desk.now
+        for i in plan.worker_ids:
+            desk.say(i, Phase.STOPPED, plan=plan)
+            desk.stop(i, StopCause.CHECKPOINT if i == "1.1" else StopCause.PEER, AWAY if i == "1.1" else None)
+        while desk.plan is plan:
+            desk.turn(after_s=0.2)
+        waited_s.append(desk.now - since_s)
+        assert desk.plan.source == CheckpointSource("p5", 5, 40)
+    assert all(later > 1.5 * sooner for sooner, later in pairwise(waited_s))
+    for i in desk.plan.worker_ids:
+        desk.say(i, Phase.STOPPED, plan=desk.plan)
+        desk.stop(i, StopCause.CHECKPOINT, AWAY)
+    desk.turn()
+    assert desk.state.failures.num == 0
+    assert desk.state.ending is not None
+    assert desk.state.reason is Reason.CONTROLLER_ERROR
+    assert desk.state.detail.startswith(AWAY.message)
 
 
 def test_where_all_are_damaged_it_begins_afresh_and_tells_of_each(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ DEADLY = {Fault.KILL_ALL, Fault.KILL, Fault.KILL_TWO, Fault.STOP_PROCESS, Fault.
     *TARGETED,
     Fault.KILL_WITH_CONTROLLER,
     Fault.RAISE_AND_KILL,
+    Fault.DAMAGE,
 }
 WISHES = {Fault.PAUSE, Fault.CANCEL}
 FAULTS = [f for f in Fault if f not in WISHES]
@@ -141,6 +142,14 @@ def test_a_controller_that_was_replaced_and_acts_on_does_nothing_to_the_run(faul
     assert all(len(world.tokens) == NUM_ROUNDS for world in worlds if not world.num_deaths)
     assert sum(world.num_refused for world in worlds) > 100
     assert sum(world.num_withheld for world in worlds) > 0
+
+
+def test_damage_that_only_a_worker_finds_costs_the_steps_since_the_checkpoint_before_and_is_nobodys_failure() -> None:
+    worlds = list(succeeded([Fault.SCALE, Fault.DAMAGE] * 2))
+    assert sum(len(world.passed_over) for world in worlds) >= 10
+    for world in worlds:
+        assert world.controller is not None
+        assert world.controller.state.failures.num == 0
 
 
 @settings(max_examples=100, deadline=None)

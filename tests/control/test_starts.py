@@ -1,4 +1,4 @@
-"""Workers that never become ready: told, tried again later and later, and no attempt goes on so for ever."""
+"""Workers that never become ready: told, tried again later and later, not for ever, and no harm to the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.control import starts
 from workers.control.decisions import KillWorker, StartWorker, StopWorker, phase_bounds_s
 from workers.errors import Reason
 from workers.plan import TimelineKind
-from workers.status import Outcome, Phase, RunPhase, TimelineRow
+from workers.status import Outcome, Phase, RunPhase, StopCause, TimelineRow
 
 HOUR_S = 3600
 
@@ -191,3 +191,36 @@ def test_installing_has_a_bound_of_its_own_with_the_time_for_another_worker_that
 def test_who_waits_for_others_in_an_exchange_has_as_long_as_they_have() -> None:
     bounds = phase_bounds_s(step_s=7200.0)
     assert bounds[Phase.EXCHANGE] == bounds[Phase.DATA] + bounds[Phase.COMPUTE] == 7500.0
+
+
+def test_a_newcomer_whose_task_differs_does_not_end_a_job_that_trains() -> None:
+    desk = Desk(max_failures=3)
+    ids = desk.started(1)
+    desk.stop(ids[0], StopCause.USER, replace(FAILURE, round=None))
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.plan.members[0].worker_id == ids[0]
+
+
+def test_a_newcomer_that_cannot_start_does_not_harm_the_others() -> None:
+    desk = Desk()
+    desk.started(1)
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    assert desk.of(StartWorker) == [StartWorker("1.2")]
+    desk.say("1.2", Phase.FAILED, failure=FAILURE)
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.plan.worker_ids == ("1.1",)
+    assert desk.state.phase is RunPhase.RUNNING
+
+
+def test_a_newcomer_without_enough_memory_does_not_end_the_job() -> None:
+    desk = Desk()
+    desk.started(1)
+    desk.direction = replace(desk.direction, num_workers=2)
+    desk.turn()
+    desk.say("1.2", Phase.FAILED, failure=replace(FAILURE, reason=Reason.OUT_OF_MEMORY))
+    desk.turn()
+    assert desk.state.ending is None
+    assert desk.of(StopWorker) == [StopWorker("1.2")]

@@ -212,39 +212,6 @@ def test_a_first_state_that_cannot_be_made_fails_at_once() -> None:
     assert desk.state.detail == misfit.message
 
 
-def test_a_newcomer_whose_task_differs_does_not_end_a_job_that_trains() -> None:
-    desk = Desk(max_failures=3)
-    ids = desk.started(1)
-    desk.stop(ids[0], StopCause.USER, replace(FAILURE, round=None))
-    desk.turn()
-    assert desk.state.ending is None
-    assert desk.plan.members[0].worker_id == ids[0]
-
-
-def test_a_newcomer_that_cannot_start_does_not_harm_the_others() -> None:
-    desk = Desk()
-    desk.started(1)
-    desk.direction = replace(desk.direction, num_workers=2)
-    desk.turn()
-    assert desk.of(StartWorker) == [StartWorker("1.2")]
-    desk.say("1.2", Phase.FAILED, failure=FAILURE)
-    desk.turn()
-    assert desk.state.ending is None
-    assert desk.plan.worker_ids == ("1.1",)
-    assert desk.state.phase is RunPhase.RUNNING
-
-
-def test_a_newcomer_without_enough_memory_does_not_end_the_job() -> None:
-    desk = Desk()
-    desk.started(1)
-    desk.direction = replace(desk.direction, num_workers=2)
-    desk.turn()
-    desk.say("1.2", Phase.FAILED, failure=replace(FAILURE, reason=Reason.OUT_OF_MEMORY))
-    desk.turn()
-    assert desk.state.ending is None
-    assert desk.of(StopWorker) == [StopWorker("1.2")]
-
-
 def test_no_more_workers_are_asked_for_than_a_step_has_samples() -> None:
     desk = Desk(high=16, want=16)
     desk.turn()

@@ -24,14 +24,15 @@ class UnevenJob:
 
     ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
     that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links,
-    ``buckets`` what their gradients may be cut into, and ``backward_s`` what can hide an exchange. A round has
-    ``num_steps``.
+    ``buckets`` what their gradients may be cut into, ``backward_s`` what can hide an exchange, and ``wire_s`` what the
+    link is at work of it. A round has ``num_steps``.
     """
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
     schemes: Mapping[str, SchemeCost] = SCHEMES
     buckets: Mapping[int, tuple[float, ...]] = {}
     backward_s: float | None = None
+    wire_s: float | None = None
     topology: Topology | None = None
     num_steps = 1
 
@@ -131,6 +132,7 @@ class UnevenJob:
                 exchange_s=took_s,
                 exposed_s=waited_s,
                 backward_s=self.backward_s,
+                wire_s=self.wire_s,
             )
             more, self._own_s[worker_id] = {"loads": (load,)}, []
         self.desk.say(

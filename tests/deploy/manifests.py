@@ -14,6 +14,7 @@ import yaml
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 NAMESPACE = "concertina"
+SECRETS = {"database-password": "0a1b2c", "ray-token": "3d4e5f", "admin-token": f"ctn_{'6a' * 32}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

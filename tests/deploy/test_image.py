@@ -1,131 +1,254 @@
-"""The image's steps, carried out in a fresh folder: what is copied suffices to install and to begin."""
+"""The image is built step by step in fresh roots, and serves as user 10001 on a read-only one with its mounts."""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
+import asyncio
+import dataclasses
+import json
 import subprocess
 import sys
-import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 import yaml
 
 from service.settings import load_settings
 from service.supervise.supervisor import API_END_LIMIT_S, SAVE_LIMIT_S
-from tests.deploy.dockerfile import Step, read_steps
-from tests.deploy.manifests import DEPLOY, pod
+from tests.deploy.apart import Apart, apart
+from tests.deploy.container import (
+    Container,
+    Main,
+    contain,
+    copied_volume,
+    memory_volume,
+    mounts_of,
+    name_hosts,
+    pod_volume,
+)
+from tests.deploy.image import IGNORED, SOURCE, STEPS, Stage, build
+from tests.deploy.manifests import DEPLOY, SECRETS, Pod, container_environment, pod
+from tests.service.postgres import running_server
+from tests.tcp_proxy import proxied_in_thread
+from tests.waiting import wait_for
 from workers.storage_urls import local_folder
 
-ROOT = DEPLOY.parent
-STEPS = read_steps(DEPLOY / "Dockerfile")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-# Dependencies are those of the tests: fetching gigabytes anew would show nothing about these steps.
-AS_HERE = {
-    "PIP_NO_DEPS": "1",
-    "PIP_NO_INDEX": "1",
-    "PIP_NO_COMPILE": "1",
-    "PIP_NO_BUILD_ISOLATION": "0",
-    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    "PYTHONPATH": sysconfig.get_path("purelib"),
-}
+PASSWORD = "${DATABASE_PASSWORD:?give it letters and digits}"
+UID = 10001
+READY_S = 90.0
+REAPED_S = 5.0
+LEAVING = "seconds=50"
+# As the kubelet does: by the pod's address. Prints the status and what was answered.
+_ASK = """import sys, urllib.error, urllib.request
+path, *headers = sys.argv[1:]
+asked = urllib.request.Request("http://127.0.0.1:8420" + path, headers={"Host": "10.1.2.3:8420"})
+for header in headers:
+    asked.add_header(*header.split(": ", 1))
+try:
+    answer = urllib.request.urlopen(asked, timeout=20)
+except urllib.error.HTTPError as error:
+    answer = error
+except OSError as error:
+    sys.exit(print(0, error))
+print(answer.status, answer.read().decode())
+"""
 
 
-class Image:
-    """A folder that stands for the image's root; absolute paths of the steps lie below it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(root / "tmp"), **AS_HERE}
-        self.workdir = root
-        for name in ("tmp", "opt", "var/lib"):
-            (root / name).mkdir(parents=True)
-
-    def carry_out(self, step: Step) -> None:
-        """One instruction. Making users is left out: it would make them on this machine."""
-        match step.verb:
-            case "WORKDIR":
-                self.workdir = Path(self._inside(step.text))
-                self.workdir.mkdir(parents=True, exist_ok=True)
-            case "COPY" if not step.text.startswith("--from"):
-                self._copy(*step.words)
-            case "RUN" if step.words[1:3] == ["-m", "venv"]:
-                self.run([*step.words, "--without-pip"])  # as dependencies are, the installer is that of the tests
-            case "RUN" if step.words[0] not in ("useradd", "install"):
-                self.run(step.words)
-            case "ENV":
-                self.environment |= dict(self._inside(word).split("=", 1) for word in step.words)
-
-    def run(self, words: list[str]) -> str:
-        """A command of the image; gives what it printed."""
-        done = subprocess.run(
-            [self._inside(word) for word in words],
-            env=self.environment,
-            cwd=self.workdir,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def _copy(self, *words: str) -> None:
-        *sources, target = words
-        for source in sources:
-            goal = self.workdir / target / source if target.endswith("/") else self.workdir / target
-            goal.parent.mkdir(parents=True, exist_ok=True)
-            if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, goal, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(ROOT / source, goal)
-
-    def _inside(self, word: str) -> str:
-        return re.sub(r"(?<![\w/.-])/(?=opt/|src\b|var/lib/|tmp\b)", f"{self.root}/", word)
+def last(verb: str) -> str:
+    return [step.text for step in STEPS if step.verb == verb][-1]
 
 
-def last(verb: str) -> Step:
-    return [step for step in STEPS if step.verb == verb][-1]
+def told_by_dockerfile(name: str) -> str:
+    """A variable that the image sets."""
+    return dict(word.split("=", 1) for word in last("ENV").split())[name]
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    made = Image(tmp_path_factory.mktemp("image") / "root")
-    for step in STEPS:
-        made.carry_out(step)
-    return made
+def machine() -> Iterator[Apart]:
+    with apart() as made:
+        yield made
 
 
-def test_the_image_begins_with_the_command_that_its_steps_installed(image: Image) -> None:
-    told = image.run([*last("ENTRYPOINT").words, "version", "-o", "json"])
-    assert "0.1.0" in told
-    where = image.run(["python", "-c", "import service; print(service.__file__)"])
-    assert where.startswith(str(image.root / "opt" / "concertina"))
+@pytest.fixture(scope="module")
+def image(machine: Apart) -> Stage:
+    return build(machine)
 
 
-def test_the_image_has_pages_migrations_and_all_modules_of_the_source(image: Image) -> None:
+@pytest.fixture(scope="module")
+def database(machine: Apart) -> Iterator[Callable[[], None]]:
+    """A real PostgreSQL at port 5432 of the machine within; gives what makes its database new."""
+
+    async def renew(socket_folder: Path) -> None:
+        connection = await asyncpg.connect(host=str(socket_folder), user="postgres", database="postgres")
+        await connection.execute("DROP DATABASE IF EXISTS concertina WITH (FORCE)")
+        await connection.execute("DROP ROLE IF EXISTS concertina")
+        await connection.execute("CREATE ROLE concertina LOGIN")
+        await connection.execute("CREATE DATABASE concertina OWNER concertina")
+        await connection.close()
+
+    with (
+        running_server() as server,
+        proxied_in_thread(lambda: asyncio.open_unix_connection(server.socket), machine.listen(5432)),
+    ):
+        yield lambda: asyncio.run(renew(server.socket_folder))
+
+
+def ask(machine: Apart, path: str, **headers: str) -> tuple[int, str]:
+    """A call of the service there: the status, 0 where nobody answers, and the answer."""
+    told = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    status, _, body = machine.run(sys.executable, "-c", _ASK, path, *told).partition(" ")
+    return int(status), body
+
+
+def until_ready(machine: Apart, main: Main) -> dict[str, Any]:
+    """Wait as a readiness probe does; gives what the service says then."""
+    answers: list[tuple[int, str]] = []
+
+    def is_ready() -> bool:
+        assert main.is_running, main.stop(1.0)
+        answers.append(ask(machine, "/readyz"))
+        return answers[-1][0] == 200
+
+    wait_for("an answer of 200", is_ready, READY_S, lambda: str(answers[-1:]))
+    answer: dict[str, Any] = json.loads(answers[-1][1])
+    return answer
+
+
+def stop_in_order(machine: Apart, main: Main, grace_s: float) -> None:
+    """It ends by itself within what it is given, and nothing of it stays behind."""
+    code, said = main.stop(grace_s)
+    assert code == 0, said
+    wait_for("the end of all", lambda: not machine.processes_of(UID), REAPED_S, lambda: str(machine.processes_of(UID)))
+
+
+def cannot_write(container: Container, path: str) -> bool:
+    """Whether a folder that everybody may write to refuses."""
+    return "Read-only file system" in container.run(["touch", f"{path}/tried"]).stderr
+
+
+def submit(container: Container, spec: dict[str, Any], *options: str) -> subprocess.CompletedProcess[str]:
+    """By the command line within."""
+    container.run(["tee", "/tmp/job.yaml"], given=yaml.safe_dump(spec))
+    return container.run(["concertina", "submit", "/tmp/job.yaml", *options])
+
+
+def shown(container: Container, job_id: str) -> dict[str, Any]:
+    """The job's document."""
+    document: dict[str, Any] = json.loads(container.run(["concertina", "show", job_id, "-o", "json"]).stdout)
+    return document
+
+
+def leave_as_a_pod(container: Container, home: str) -> None:
+    """What a pod of Ray's workers does before it ends, with a shorter time, on the node that runs here."""
+    (*shell, script) = pod("ray-worker").container("ray-worker")["lifecycle"]["preStop"]["exec"]["command"]
+    run = Path(f"{home}/home/run")
+    own = json.loads(container.root.seen(str(run / "ray.json")).read_text())
+    node = {"RAY_ADDRESS": own["address"], "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(run / "ray_token")}
+    assert LEAVING in script
+    done = dataclasses.replace(container, environment=node).run([*shell, script.replace(LEAVING, "seconds=20")])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.mount
+@pytest.mark.network
+def test_the_image_has_pages_migrations_and_all_modules_of_the_source(image: Stage) -> None:
     tracked = subprocess.run(
-        ["git", "ls-files", "service", "workers", "tuning"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "service", "workers", "tuning"], cwd=SOURCE, capture_output=True, text=True, check=True
     ).stdout.split()
-    installed = Path(image.run(["python", "-c", "import service; print(service.__file__)"])).parents[1]
-    assert [name for name in tracked if not (installed / name).is_file()] == []
+    installed = image.run(["python", "-P", "-c", "import service; print(service.__file__)"]).strip()
+    assert installed == f"{image.packages}/service/__init__.py"
+    login = "concertina version; ray --version"
+    assert image.run(["bash", "-lc", login]) == image.run(["bash", "-c", login])
+    assert [name for name in tracked if not image.root.seen(f"{image.packages}/{name}").is_file()] == []
+
+
+@pytest.mark.mount
+@pytest.mark.network
+@pytest.mark.postgres
+def test_as_kubernetes_runs_it_the_image_serves_and_stops_in_order(
+    machine: Apart, image: Stage, database: Callable[[], None]
+) -> None:
+    database()
+    described = pod("concertina")
+    volumes = {v["name"]: pod_volume(image, v, UID, SECRETS) for v in described.spec["volumes"]}
+    name_hosts(image, "database.concertina.svc", "ray-head-svc.concertina.svc")
+    home, service = (_of_pod(image, described, name, volumes) for name in ("home", "service"))
+    begun = described.container("home")
+    done = home.run([*begun["command"], *begun["args"]])
+    assert done.returncode == 0, done.stderr
+    assert cannot_write(service, "/var/tmp")
+    main = service.start(described.container("service")["args"])
+    assert until_ready(machine, main) == {"status": "degraded"}, "there is no Ray here"
+    headers = {"Host": "concertina.concertina.svc", "Authorization": f"Bearer {SECRETS['admin-token']}"}
+    assert ask(machine, "/api/v1/jobs", **headers)[0] == 200
+    stop_in_order(machine, main, described.spec["terminationGracePeriodSeconds"])
+
+
+@pytest.mark.mount
+@pytest.mark.network
+@pytest.mark.postgres
+@pytest.mark.timeout(400)
+def test_as_compose_runs_it_the_image_trains_gives_its_node_back_and_stops_in_order(
+    machine: Apart, image: Stage, database: Callable[[], None]
+) -> None:
+    database()
+    service = COMPOSE["services"]["concertina"]
+    name_hosts(image, "database")
+    volume, home = service["volumes"][0].split(":")
+    folder, options = service["tmpfs"][0].split(":")
+    mounts = {
+        home: copied_volume(image, volume, home),
+        folder: memory_volume(image, "tmp", options),
+        "/dev/shm": memory_volume(image, "shm", f"mode=1777,size={service['shm_size'].removesuffix('b')}"),
+    }
+    composed = contain(image, "composed", mounts, composed_environment())
+    assert cannot_write(composed, "/var/tmp")
+    main = composed.start()
+
+    def is_healthy() -> bool:
+        assert main.is_running, main.stop(1.0)
+        return composed.run(service["healthcheck"]["test"][1:]).returncode == 0
+
+    wait_for("the health check", is_healthy, READY_S)
+    spec = {"name": "digits", "entrypoint": "workers.recipes.digits:build", "workers": 1}
+    trained = submit(composed, {**spec, "steps": 20}, "--follow")
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    job_id = json.loads(submit(composed, {**spec, "steps": 1_000_000}, "-o", "json").stdout)["id"]
+    wait_for("steps", lambda: shown(composed, job_id)["progress"]["step"] > 0)
+    leave_as_a_pod(composed, home)
+    left = shown(composed, job_id)
+    assert (left["state"], left["reason"]) == ("QUEUED", "PREEMPTED")
+    saved = json.loads(composed.run(["concertina", "checkpoints", job_id, "-o", "json"]).stdout)["checkpoints"]
+    assert saved[-1]["step"] == left["progress"]["step"] > 0
+    stop_in_order(machine, main, int(service["stop_grace_period"].removesuffix("s")))
+
+
+def _of_pod(image: Stage, described: Pod, name: str, volumes: dict[str, str]) -> Container:
+    container = described.container(name)
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    environment = container_environment(container, SECRETS, "concertina-0")
+    return contain(image, f"pod-{name}", mounts_of(container, volumes), environment)
+
+
+def composed_environment() -> dict[str, str]:
+    """What compose sets, with a password in it."""
+    given = COMPOSE["services"]["concertina"]["environment"]
+    return {name: str(value).replace(PASSWORD, "0a1b") for name, value in given.items()}
 
 
 def test_what_is_copied_is_let_through_to_the_builder() -> None:
-    allowed = {
-        line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")
-    }
+    allowed = {line[1:] for line in IGNORED if line.startswith("!")}
     copied = [s.words[:-1] for s in STEPS if s.verb == "COPY" and not s.text.startswith("--from")]
     assert {name for names in copied for name in names} == allowed
 
 
 def test_the_image_runs_as_the_user_whom_kubernetes_names() -> None:
-    made = next(step.words for step in STEPS if step.verb == "RUN" and step.words[0] == "useradd")
-    uid = made[made.index("--uid") + 1]
-    assert last("USER").text == f"{uid}:{uid}"
+    assert last("USER") == f"{UID}:{UID}"
     for name in ("concertina", "ray-head", "ray-worker"):
-        assert pod(name).spec["securityContext"]["runAsUser"] == int(uid)
+        assert pod(name).spec["securityContext"]["runAsUser"] == UID
 
 
 def test_compose_knows_every_field() -> None:
@@ -136,10 +259,8 @@ def test_compose_knows_every_field() -> None:
 
 def test_the_composed_service_reads_its_settings_and_is_reached_from_this_machine_only() -> None:
     service = COMPOSE["services"]["concertina"]
-    home = dict(word.split("=", 1) for word in last("ENV").words)["CONCERTINA_HOME"]
-    password = "${DATABASE_PASSWORD:?give it letters and digits}"
-    given = {name: str(value).replace(password, "0a1b") for name, value in service["environment"].items()}
-    settings = load_settings(environ={"CONCERTINA_HOME": home, **given})
+    home = told_by_dockerfile("CONCERTINA_HOME")
+    settings = load_settings(environ={"CONCERTINA_HOME": home, **composed_environment()})
     assert settings.database_url == "postgresql+asyncpg://concertina:0a1b@database/concertina"
     assert service["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
     volume = service["volumes"][0].split(":")[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import re
 import subprocess
 from collections.abc import Mapping
@@ -10,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
@@ -24,7 +25,9 @@ from service.supervise.home import Home
 from service.supervise.supervisor import API_END_LIMIT_S, SAVE_LIMIT_S
 from tests.deploy.manifests import (
     DEPLOY,
+    KUBERNETES,
     NAMESPACE,
+    SECRETS,
     Pod,
     container_environment,
     manifest,
@@ -33,17 +36,8 @@ from tests.deploy.manifests import (
     pod,
     pods,
 )
-from tests.deploy.traffic import End, may_reach
-
-KUBERNETES_VERSION = "1.31"
-SECRETS = {"database-password": "0a1b2c", "ray-token": "3d4e5f", "admin-token": f"ctn_{'6a' * 32}"}
-RAY_FIELDS = {"rayVersion", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"}
-AUTOSCALER_FIELDS = {
-    *("version", "idleTimeoutSeconds", "upscalingMode", "image", "imagePullPolicy"),
-    *("env", "envFrom", "resources", "securityContext", "volumeMounts"),
-}
-HEAD_FIELDS = {"serviceType", "headService", "rayStartParams", "template"}
-GROUP_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "template"}
+from tests.deploy.schemas import faults_in
+from tests.deploy.traffic import End, Outside, may_reach
 
 
 def service_settings(pod_name: str = "concertina-0") -> Settings:
@@ -57,22 +51,39 @@ def ray_nodes() -> list[tuple[Pod, Mapping[str, Any]]]:
     return [(found, found.container(names[found.name])) for found in pods() if found.name in names]
 
 
-def test_kubernetes_knows_every_field_of_every_manifest() -> None:
-    for document in manifests():
-        if document["kind"] != "RayCluster":
-            kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
+@pytest.mark.parametrize("document", manifests(), ids=lambda m: f"{m['kind']} {m['metadata']['name']}")
+def test_kubernetes_and_kuberay_know_every_field_of_every_manifest_and_its_type(document: dict[str, Any]) -> None:
+    assert faults_in(document) == []
 
 
-def test_kuberay_and_kubernetes_know_every_field_of_the_ray_cluster() -> None:
-    spec = manifest("RayCluster", "ray")["spec"]
-    assert spec.keys() <= RAY_FIELDS
-    assert spec["autoscalerOptions"].keys() <= AUTOSCALER_FIELDS
-    assert spec["headGroupSpec"].keys() <= HEAD_FIELDS
-    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        assert group.keys() <= (GROUP_FIELDS if "groupName" in group else HEAD_FIELDS)
-        assert all(isinstance(value, str) for value in group["rayStartParams"].values())
-        template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}, "template": group["template"]}
-        kubernetes_validate.validate(template, KUBERNETES_VERSION, strict=True)
+def test_kustomize_knows_every_field_and_applies_every_manifest() -> None:
+    read = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    assert faults_in(read) == []
+    assert {*read["resources"], "kustomization.yaml"} == {file.name for file in KUBERNETES.iterdir()}
+    assert read["namespace"] == NAMESPACE
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("spec.workerGroupSpecs.0.maxReplicas", "8"),
+        ("spec.workerGroupSpecs.0.minreplicas", 1),
+        ("spec.workerGroupSpecs.0.template.spec.containers.0.resources.limits", ["4"]),
+        ("spec.headGroupSpec.rayStartParams.num-cpus", 0),
+        ("spec.headGroupSpec.template.spec.containers.0.startupProbe.tcpSocket.port", None),
+        ("spec.autoscalerOptions.version", 2),
+        ("spec.autoscalerOptions.securityContext.runAsNonRoot", "true"),
+        ("spec.autoscalerOptions.volumeMounts.0.mountpath", "/tmp"),
+        ("spec.enableInTreeAutoscaling", "yes"),
+        ("spec.headGroupSpec", None),
+    ],
+)
+def test_a_ray_cluster_with_a_mistake_anywhere_is_found(path: str, value: object) -> None:
+    spoilt = copy.deepcopy(manifest("RayCluster", "ray"))
+    *way, last = path.split(".")
+    part = functools.reduce(lambda part, key: part[int(key) if key.isdigit() else key], way, spoilt)
+    part[last] = value
+    assert faults_in(spoilt) != []
 
 
 def test_rays_autoscaler_reads_from_the_manifest_what_workers_there_are() -> None:
@@ -152,6 +163,15 @@ def test_a_stopped_pod_has_the_time_that_the_service_takes_to_stop() -> None:
     assert pod("concertina").spec["terminationGracePeriodSeconds"] > SAVE_LIMIT_S + API_END_LIMIT_S
 
 
+def test_a_pod_that_tells_ray_that_it_ends_is_given_the_time_that_it_announces() -> None:
+    worker = pod("ray-worker")
+    script = worker.container("ray-worker")["lifecycle"]["preStop"]["exec"]["command"][-1]
+    (announced,) = re.findall(r"--deadline-remaining-seconds=(\d+)", script)
+    bounds = [int(number) for number in re.findall(r"(?:timeout|seq) (\d+)", script)]
+    assert len(bounds) == 2
+    assert max(int(announced), sum(bounds)) < worker.spec["terminationGracePeriodSeconds"]
+
+
 def test_kubernetes_asks_for_the_services_health_and_leaves_short_ends_to_its_supervisor() -> None:
     container = pod("concertina").container("service")
     probes = {kind: container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")}
@@ -226,6 +246,8 @@ SERVICE, DATABASE, HEAD, WORKER = (
 INGRESS, PROMETHEUS, STRANGER = (
     End(labels={"app": "any"}, namespace=name) for name in ("ingress-nginx", "monitoring", "default")
 )
+LISTENING = ((SERVICE, 8420), (SERVICE, 6380), (DATABASE, 5432), (HEAD, 6379), (WORKER, 6380))
+API, KEYS, WORLD = (Outside(address) for address in ("10.96.0.1", "169.254.169.254", "198.51.100.7"))
 
 
 @pytest.mark.parametrize(
@@ -247,6 +269,21 @@ INGRESS, PROMETHEUS, STRANGER = (
         (WORKER, WORKER, 40123, True),
         (WORKER, SERVICE, 40123, True),
         (DATABASE, WORKER, 40123, False),
+        # Ray's autoscaler asks Kubernetes; nobody else needs to. A block of addresses cannot tell 443 there from HTTPS.
+        (HEAD, API, 443, True),
+        (HEAD, API, 6443, True),
+        (WORKER, API, 6443, False),
+        (SERVICE, API, 6443, False),
+        (DATABASE, API, 443, False),
+        (DATABASE, API, 6443, False),
+        # Storage and packages; never the cloud's service that hands out keys.
+        (SERVICE, WORLD, 443, True),
+        (WORKER, WORLD, 443, True),
+        (WORKER, WORLD, 80, False),
+        (DATABASE, WORLD, 443, False),
+        *((pod, KEYS, port, False) for pod in (SERVICE, HEAD, WORKER, DATABASE) for port in (80, 443, 6443)),
+        # Back in from there: nobody.
+        *((place, pod, port, False) for place in (API, KEYS, WORLD) for pod, port in LISTENING),
     ],
 )
 def test_pods_reach_whom_they_need_and_nobody_else(source: End, target: End, port: int, is_open: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from service.states import ENDED_STATES, PLACED_STATES, JobState, is_allowed
@@ -43,13 +43,13 @@ def _against_row(job: Job, last: Event) -> Iterator[str]:
         yield f"it is {job.state} with {job.num_current} workers"
 
 
-def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iterator[Finding]:
+def judge_points(job: Job, notes: Sequence[Note], lost: Collection[tuple[int, int]]) -> Iterator[Finding]:
     """One point a step along the newest lineages, none missing before the last, none of an older group.
 
     A round that was skipped has a point besides, and brings its job to an end one step earlier.
 
-    What nobody had told when all workers died, or were stopped by a cancel, is told by nobody: storage may
-    hold a checkpoint of a later step than the store's last point.
+    What nobody had told when all workers of a ``lost`` lineage died, or were stopped by a cancel, is told by nobody:
+    storage may hold a checkpoint of a later step than the store's last point.
     """
     visible = visible_points(job.points)
     updates = [point for point in visible if not point.is_skipped]
@@ -57,14 +57,14 @@ def judge_points(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iter
     if many:
         yield Finding(Kind.POINT, job.id, f"steps {many[:10]} have several points")
     if job.is_tuned:
-        if not has_lost_all:
-            yield from judge_samples(job, visible)
+        yield from judge_samples(job, visible, lost)
         return
-    places = [(0, 0), *((point.attempt, point.step) for point in visible)]
-    for before, after in pairwise(places):
-        if after[1] > before[1] + 1 and not has_lost_all and not _was_cancelled(job, before[0], after[0]):
-            yield Finding(Kind.POINT, job.id, f"steps {before[1] + 1} to {after[1] - 1} have no point")
-    (attempt, step), last = places[-1], job.steps - (len(visible) - len(updates))
+    places = [((0, 0), 0), *(((point.attempt, point.lineage), point.step) for point in visible)]
+    for (before, step), (after, following) in pairwise(places):
+        is_untold = _was_cancelled(job, before[0], after[0]) or any(before <= life < after for life in lost)
+        if following > step + 1 and not is_untold:
+            yield Finding(Kind.POINT, job.id, f"steps {step + 1} to {following - 1} have no point")
+    ((attempt, _), step), last = places[-1], job.steps - (len(visible) - len(updates))
     if job.state == JobState.SUCCEEDED and step != last and not _was_cancelled(job, attempt, job.attempt):
         yield Finding(Kind.POINT, job.id, f"the last point is of step {step} of {last}")
     for life, noted in lives_of(notes).items():

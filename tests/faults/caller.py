@@ -15,7 +15,7 @@ import pytest
 from service.folders import token_file
 from service.settings import Settings
 from tests.faults.crash_points import CrashPoint
-from tests.faults.diary import read_diary
+from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.noted import noted_spec
@@ -97,6 +97,7 @@ class Caller:
             Case(
                 evidence=gather(self.installation.settings),
                 notes=read_diary(self.installation.diary),
+                saves=read_saves(self.installation.diary),
                 accepted=self.accepted,
                 deleted=self.deleted,
                 remains=await self.installation.cluster.remains(),

@@ -1,4 +1,4 @@
-"""A migrated SQLite database in a home for tests of the harness: the oracle reads its file.
+"""A migrated database in a home for tests of the harness: SQLite, or PostgreSQL with ``--faults-on postgres``.
 
 Processes of the service are forked with everything imported, which takes seconds: only for tests that will run.
 """
@@ -12,15 +12,25 @@ import pytest
 from service.settings import Settings
 from service.store.opening import Store, open_store
 from tests.forking import import_before_forking
-from tests.service.conftest import anyio_backend, clock, migrated_file, settings
+from tests.service.conftest import anyio_backend, clock, migrated_file, postgres
+from tests.service.conftest import settings as settings_on_sqlite
 from tests.service.given import Clock
+from tests.service.postgres import PostgresServer
 
-__all__ = ["anyio_backend", "clock", "migrated_file", "settings"]
+__all__ = ["anyio_backend", "clock", "migrated_file", "postgres", "settings_on_sqlite"]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if any(item.get_closest_marker("faults") for item in session.items):
         import_before_forking("tests.faults.processes")
+
+
+@pytest.fixture
+def settings(settings_on_sqlite: Settings, request: pytest.FixtureRequest) -> Settings:
+    if request.config.getoption("--faults-on") == "sqlite":
+        return settings_on_sqlite
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return settings_on_sqlite.model_copy(update={"database": server.migrated()})
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""PostgreSQL restarted and cut every few seconds under mixed load on the whole control plane, and what came of it."""
+"""PostgreSQL restarted, cut and far away, again and again, under mixed load on the whole control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, make_url, text
 
 from service.folders import token_file
 from service.settings import Settings, load_settings
-from tests.faults.diary import read_diary
+from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, at_rest
 from tests.faults.load import Load
@@ -36,6 +36,9 @@ PAUSE_S = 0.2
 LEADER_LEASE_S = 5.0
 PAUSES_S = (1.0, 3.0)
 REFUSED_S = 1.0
+DELAYED_S = 4.0
+DELAYS_S = (0.05, 0.3)
+"""Of each piece in either direction; a write takes several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +88,10 @@ class Spoiler:
     spoilt: Counter[str] = field(default_factory=Counter)
     api_s: list[float] = field(default_factory=list)
     reconciler_s: list[float] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
 
     async def run(self, rounds: int, rng: random.Random) -> DatabasePortion:
-        ways = (self._restart, self._restart, self._refuse, self._reset, self._end_backends)
+        ways = (self._restart, self._restart, self._refuse, self._reset, self._end_backends, self._delay)
         async with self.load.running():
             for number in range(rounds):
                 await asyncio.sleep(rng.uniform(*PAUSES_S))
@@ -95,11 +99,13 @@ class Spoiler:
                 self.spoilt[way.__name__.strip("_")] += 1
                 await way()
                 await asyncio.gather(self._measure_api(), self._measure_reconciler())
-                self.installation.tend()
+                self._tend()
                 self.load.most_jobs += JOBS_A_ROUND
-        states = await self.load.settle(SETTLE_S, self.installation.tend)
+        states = await self.load.settle(SETTLE_S, self._tend)
         findings = await at_rest(self._look, REST_S)
         failed = [f"{n} jobs are {state}" for state, n in states.items() if state not in ("SUCCEEDED", "CANCELLED")]
+        # No process is killed here, so that every call must be answered, and in time.
+        unanswered = [f"{n} calls were not answered" for n in [self.load.answers["broken"]] if n]
         return DatabasePortion(
             spoilt=dict(self.spoilt),
             accepted=len(self.load.accepted),
@@ -108,8 +114,11 @@ class Spoiler:
             api_s=tuple(self.api_s),
             reconciler_s=tuple(self.reconciler_s),
             findings=tuple(str(finding) for finding in findings),
-            wrong=(*self.load.wrong, *failed),
+            wrong=(*self.load.wrong, *failed, *unanswered, *self.ended),
         )
+
+    def _tend(self) -> None:
+        self.ended += [f"the {name} ended" for name in self.installation.tend()]
 
     async def _restart(self) -> None:
         await asyncio.to_thread(self.postgres.restart)
@@ -126,6 +135,12 @@ class Spoiler:
 
     async def _end_backends(self) -> None:
         await asyncio.to_thread(self.postgres.cut_all)
+
+    async def _delay(self) -> None:
+        """The database is far away for a while."""
+        self.proxy.delay_s = random.Random(sum(self.spoilt.values())).uniform(*DELAYS_S)
+        await asyncio.sleep(DELAYED_S)
+        self.proxy.delay_s = 0.0
 
     async def _measure_api(self) -> None:
         begin_s = time.monotonic()
@@ -150,6 +165,7 @@ class Spoiler:
         case = Case(
             evidence=gather(self.direct),
             notes=read_diary(self.installation.diary),
+            saves=read_saves(self.installation.diary),
             accepted=self.load.accepted,
             deleted=self.load.deleted,
             remains=await self.installation.cluster.remains(),

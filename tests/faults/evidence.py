@@ -94,6 +94,13 @@ class Job:
         return int(self.spec["steps"])
 
     @functools.cached_property
+    def kept(self) -> list[tuple[tuple[int, int], int]]:
+        """Checkpoints that are registered or stored, as (attempt, lineage) and step, where a point has their round."""
+        steps = {(p.attempt, p.lineage, p.round): p.step for p in self.points}
+        parts = [tuple(map(int, name.split("-")[:3])) for name in self.checkpoints | self.stored]
+        return [((part[0], part[1]), steps[part]) for part in parts if part in steps]
+
+    @functools.cached_property
     def taken_over(self) -> dict[tuple[int, int], int]:
         """Lineages that began with another job's state, by (attempt, lineage), and at how many samples."""
         rows = [(row.attempt, json.loads(row.after)) for row in self.timeline]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,10 +40,11 @@ class Finding:
         return f"{self.kind}: {self.about}: {self.detail}"
 
 
-def assert_nothing_found(findings: Iterable[Finding]) -> None:
-    """End a test: fails with every finding in a line of its own."""
+def assert_nothing_found(findings: Sequence[Finding], account: Callable[[str], str] = lambda about: "") -> None:
+    """End a test: fails with every finding in a line of its own, then what the ``account`` tells of its subject."""
     found = [str(finding) for finding in findings]
-    assert not found, "\n".join(["the oracle found:", *found])
+    told = [account(about) for about in dict.fromkeys(finding.about for finding in findings)]
+    assert not found, "\n".join(["the oracle found:", *found, *told])
 
 
 async def at_rest(look: Callable[[], Awaitable[list[Finding]]], limit_s: float) -> list[Finding]:

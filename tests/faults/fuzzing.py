@@ -24,6 +24,7 @@ from tests.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
+CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 SETTLE_S = 90.0
 PHASES = "examples,coverage,fuzzing,stateful"
 CHECKS = (
@@ -44,10 +45,13 @@ REQUEST_S = 20
 class Fuzzed:
     """What one run brought: answers by status, and, where not all was fine, what schemathesis tells of it.
 
-    ``deleted`` are the jobs that it asked to be deleted.
+    ``phases`` are its cases by phase. ``walked`` are the calls of the stateful one that a link led to with what an
+    answer before had told, and that did what they are for. ``deleted`` are the jobs that it asked to be deleted.
     """
 
     num_cases: int
+    phases: Mapping[str, int]
+    walked: Mapping[str, int]
     statuses: Mapping[str, int]
     deleted: frozenset[str]
     is_fine: bool
@@ -67,10 +71,11 @@ def fuzz(settings: Settings, report: Path, effort: Effort, *, has_token: bool = 
     """One run; ``report`` takes its events. Without a token only calls that need one are made."""
     with Installation(settings) as installation:
         token = token_file(settings.home)
-        wait_for("the API's token", token.exists)
+        wait_for("the API's token", token.exists, SETTLE_S)
         secret = token.read_text().strip()
         document = report.with_name("openapi.json")
-        answer = httpx2.get(f"{installation.url}/openapi.json", headers={"Authorization": f"Bearer {secret}"})
+        headers = {"Authorization": f"Bearer {secret}"}
+        answer = httpx2.get(f"{installation.url}/openapi.json", headers=headers, timeout=REQUEST_S)
         document.write_text(answer.raise_for_status().text)
         own = (
             ("--header", f"Authorization: Bearer {secret}", "--phases", PHASES, "--checks", ",".join(CHECKS))
@@ -79,7 +84,16 @@ def fuzz(settings: Settings, report: Path, effort: Effort, *, has_token: bool = 
         )
         done = subprocess.run(
             [
-                *(str(SCHEMATHESIS), "run", str(document), "--url", installation.url, *own),
+                *(
+                    str(SCHEMATHESIS),
+                    "--config-file",
+                    str(CONFIGURATION),
+                    "run",
+                    str(document),
+                    "--url",
+                    installation.url,
+                    *own,
+                ),
                 *("--exclude-path", "/api/v1/stream", "--request-timeout", str(REQUEST_S)),
                 *("--seed", str(effort.seed), "--max-examples", str(effort.max_examples)),
                 *("--continue-on-failure", "--no-shrink", "--suppress-health-check", "all"),
@@ -111,16 +125,29 @@ def num_open(settings: Settings) -> int:
 def read_report(report: Path, exit_code: int, output: str) -> Fuzzed:
     """Count the answers of a run, and cut what went wrong out of its output."""
     statuses: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
+    walked: Counter[str] = Counter()
     deleted: set[str] = set()
     for line in report.read_text().splitlines():
-        recorder = json.loads(line).get("ScenarioFinished", {}).get("recorder", {})
-        for interaction in recorder.get("interactions", {}).values():
-            statuses[str((interaction["response"] or {}).get("status_code"))] += 1
-            request = interaction["request"]
+        scenario = json.loads(line).get("ScenarioFinished", {})
+        recorder = scenario.get("recorder", {})
+        for case_id, interaction in recorder.get("interactions", {}).items():
+            status, request = str((interaction["response"] or {}).get("status_code")), interaction["request"]
+            statuses[status] += 1
+            phases[scenario["phase"]] += 1
+            case = recorder["cases"][case_id]
+            if case.get("is_transition_applied") and status.startswith("2"):
+                walked[f"{case['value']['method']} {case['value']['path'].removeprefix('/api/v1')}"] += 1
             if request["method"] == "DELETE" and "/jobs/" in request["uri"]:
                 deleted.add(request["uri"].rpartition("/")[2].partition("?")[0])
     is_fine = exit_code == 0
     told = "" if is_fine else output[max(0, output.find("= ERRORS =")) or max(0, output.find("= FAILURES =")) :]
     return Fuzzed(
-        num_cases=statuses.total(), statuses=dict(statuses), deleted=frozenset(deleted), is_fine=is_fine, told=told
+        num_cases=statuses.total(),
+        phases=dict(phases),
+        walked=dict(walked),
+        statuses=dict(statuses),
+        deleted=frozenset(deleted),
+        is_fine=is_fine,
+        told=told,
     )

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from service.states import JobState
 from tests.faults.books import judge_checkpoints, judge_events, judge_points, judge_timeline
-from tests.faults.diary import Note, by_job
+from tests.faults.diary import Note, Saved, by_job
 from tests.faults.evidence import Evidence, Job
 from tests.faults.findings import Finding, Kind
+from tests.faults.lineages import judge_lineages
 from tests.faults.remains import Remains, judge_remains
 from tests.faults.steps import judge_notes, judge_steps
 from tests.faults.trials import judge_sweeps
@@ -22,16 +23,18 @@ class Case:
 
     ``accepted`` maps idempotency keys to the jobs that the service answered with. ``deleted`` are jobs
     whose deletion was asked for, whether or not an answer came. ``remains`` is what the cluster still holds.
-    ``has_lost_all``: all workers of a job were killed at once on purpose, so that what nobody had told
-    or noted may be missing, and steps since the checkpoint are repeated.
+    ``saves`` are the checkpoints that workers noted. ``lost``: by job, how often all its workers were killed at once on
+    purpose, or their cluster; then what nobody had told or noted may be missing, and steps since the newest whole
+    checkpoint are repeated. Of any other job nothing is.
     """
 
     evidence: Evidence
     notes: Sequence[Note] = ()
+    saves: Sequence[Saved] = ()
     accepted: Mapping[str, str] = field(default_factory=dict)
     deleted: Collection[str] = ()
     remains: Remains = field(default_factory=Remains)
-    has_lost_all: bool = False
+    lost: Mapping[str, int] = field(default_factory=dict)
 
 
 def judge(case: Case) -> list[Finding]:
@@ -47,10 +50,13 @@ def _of_job(case: Case, job: Job) -> Iterator[Finding]:
     yield from judge_events(job)
     yield from judge_timeline(job)
     yield from judge_checkpoints(job)
+    saves = [save for save in case.saves if save.job == job.id]
+    follows = judge_lineages(job, notes, saves, case.lost.get(job.id, 0))
+    yield from follows.findings
     if notes or job.points:
-        yield from judge_points(job, notes, has_lost_all=case.has_lost_all)
+        yield from judge_points(job, notes, follows.lost)
     if notes:
-        yield from judge_steps(job, notes, has_lost_all=case.has_lost_all)
+        yield from judge_steps(job, notes, follows.lost)
 
 
 def _kept(case: Case) -> Iterator[Finding]:

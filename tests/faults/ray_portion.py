@@ -24,7 +24,7 @@ from service.settings import load_settings
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.cluster.gated import gated_bundle
-from tests.faults.diary import read_diary
+from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, Kind, at_rest
 from tests.faults.load import Load
@@ -92,13 +92,20 @@ async def _run(installation: Installation, record: RayRecord, rounds: int, rng: 
         begun_s = time.monotonic()
         states = await load.settle(SETTLE_S, installation.tend)
         settle_s = time.monotonic() - begun_s
-    notes = read_diary(installation.diary)
+    notes, saves = read_diary(installation.diary), read_saves(installation.diary)
 
     async def look() -> list[Finding]:
         evidence = gather(settings)
         # Ray's environment is this process's.
         remains = ray_remains(record.address, evidence.installation, Path(record.temp_dir), {})
-        case = Case(evidence=evidence, notes=notes, accepted=load.accepted, deleted=load.deleted, remains=remains)
+        case = Case(
+            evidence=evidence,
+            notes=notes,
+            saves=saves,
+            accepted=load.accepted,
+            deleted=load.deleted,
+            remains=remains,
+        )
         return judge(case)
 
     findings = await at_rest(look, ORPHANS_S)

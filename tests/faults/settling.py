@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tests.faults.diary import read_diary
+from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.load import Load
@@ -30,6 +30,7 @@ async def judged(load: Load, first: Installation, *others: Installation) -> None
         case = Case(
             evidence=gather(first.settings, *(other.settings.home for other in others)),
             notes=read_diary(first.diary),
+            saves=read_saves(first.diary),
             accepted=load.accepted,
             deleted=load.deleted,
             remains=await first.cluster.remains(),

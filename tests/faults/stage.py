@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from tests.control.simulation import Group, SimWorker, World
-from tests.faults.diary import Note, line_of
+from tests.faults.diary import Note, Saved, line_of
 from tests.stored_checkpoint import Hasty, store_checkpoint
 from workers.assignment import JobKey
 from workers.checkpoints import checkpoint_name
@@ -25,7 +25,7 @@ from workers.status import Acknowledged, CheckpointInfo, Phase, RoundRecord, Wor
 RESTING = frozenset({Phase.READY, Phase.HELD, Phase.DONE, Phase.SAVED, Phase.STOPPED, Phase.FAILED})
 """In which a worker waits for a word, and tells that it does."""
 
-Saved = list[tuple[CheckpointInfo, tuple[int, ...]]]
+Stored = list[tuple[CheckpointInfo, tuple[int, ...]]]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Stage(World):
 
     key: JobKey = field(kw_only=True)
     launch: Launch = field(kw_only=True)
-    saved: Saved = field(kw_only=True)
+    saved: Stored = field(kw_only=True)
     diary: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -81,6 +81,11 @@ class Stage(World):
     @property
     def batch(self) -> int:
         return self.launch.spec.batch.global_size
+
+    @property
+    def furthest(self) -> int:
+        """The round to which the first of its workers has come."""
+        return max((worker.round or 0 for worker in self.workers.values()), default=0)
 
     def build_info(self, node_id: str) -> BuildInfo:
         return BuildInfo(
@@ -157,6 +162,15 @@ class Stage(World):
             created_at=time.time(),
         )
         store_checkpoint(LocalStorage(self.launch.storage.checkpoints, Hasty()), info)
+        noted = Saved(
+            job=self.key.job_id,
+            attempt=self.key.attempt,
+            lineage=worker.lineage or 0,
+            generation=plan.generation,
+            saved=step,
+            time=time.monotonic(),
+        )
+        os.write(self.diary, line_of(noted))
         worker.saved.append(info)
         self.storage[:] = [kept for kept in self.storage if kept[0].path != path] + [(info, worker.history)]
 
@@ -192,7 +206,7 @@ class Stage(World):
         )
 
 
-def make_stage(key: JobKey, launch: Launch, saved: Saved, diary: int, seed: int) -> Stage:
+def make_stage(key: JobKey, launch: Launch, saved: Stored, diary: int, seed: int) -> Stage:
     """An attempt without workers yet; ``diary`` is a descriptor to append to."""
     assert launch.spec.steps is not None
     scale = (launch.spec.workers.min, launch.spec.workers.max)

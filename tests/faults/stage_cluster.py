@@ -22,7 +22,7 @@ from service.records import Autoscaling, ClusterView
 from tests.fakes import FakeCluster
 from tests.faults.crash_points import CrashPoint, Trigger
 from tests.faults.remains import Remains
-from tests.faults.stage import Saved, Stage, make_stage
+from tests.faults.stage import Stage, Stored, make_stage
 from tests.faults.stage_hands import EXITED, KILLED, MortalHands, StageActor, StageHands
 from tuning.orders import Answer, Question
 from workers.assignment import JobKey
@@ -42,6 +42,8 @@ class StageCluster(FakeCluster):
     """All stages of one installation, and an autoscaler that has no nodes; ``play`` drives them until cancelled.
 
     Controllers reach the workers by the real fleet. ``has_room``: whether a spare gets the room that it asks for.
+    The workers of an attempt stand still, and answer, once one of them has come to the round ``upto`` and, but for 0,
+    one has saved: a round in which others come or go is not saved.
     """
 
     def __init__(self, num_cpus: float, diary: Path) -> None:
@@ -52,7 +54,7 @@ class StageCluster(FakeCluster):
         self.has_room = True
         self._diary = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._stages: dict[JobKey, Stage] = {}
-        self._saved: dict[str, Saved] = {}
+        self._saved: dict[str, Stored] = {}
         self._hands: dict[str, MortalHands] = {}
         self._trigger: Trigger | None = None
         self._num_spares = 0
@@ -60,7 +62,9 @@ class StageCluster(FakeCluster):
     async def play(self) -> None:
         while True:
             for stage in self._stages.values():
-                stage.play()
+                is_there = stage.furthest >= self.upto
+                if not is_there or (self.upto and not stage.saved):
+                    stage.play()
             await asyncio.sleep(PLAY_S)
 
     async def arm(self, point: CrashPoint) -> None:

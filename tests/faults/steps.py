@@ -1,14 +1,13 @@
 """Whether a job's steps and samples were done as the spine allows, told from what its workers noted.
 
-While one worker lives nothing is repeated: a step is redone only for a member that died with it. After
-the loss of all, or a cancel, a new lineage repeats from a checkpoint. Nothing is ever skipped, and no
-two lineages of a job overlap in time.
+Within a lineage nothing is repeated: a step is redone only for a member that died with it. Nothing is ever skipped, and
+no two lineages of a job overlap in time. What a lineage may repeat of those before it: see ``lineages``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from tests.faults.diary import Note
@@ -18,20 +17,22 @@ from tests.faults.findings import Finding, Kind
 Life = list[Note]
 
 
-def judge_steps(job: Job, notes: Sequence[Note], *, has_lost_all: bool) -> Iterator[Finding]:
-    """What is wrong with a job's steps; ``has_lost_all``: all its workers were killed at once on purpose."""
+def judge_steps(job: Job, notes: Sequence[Note], lost: Collection[tuple[int, int]]) -> Iterator[Finding]:
+    """What is wrong with a job's steps; ``lost`` are lineages whose workers were all killed at once on purpose."""
     lives = _lives(notes)
     yield from judge_notes(job.id, notes)
-    for earlier, later in pairwise(lives):
-        yield from _follows(job, earlier, later, has_lost_all)
     for life in lives:
-        yield from _within(job, life, has_lost_all)
+        yield from _within(job, life, lost)
     path = path_of(lives)
-    if job.is_tuned:
-        return
+    if job.taken_over:
+        return  # some of its steps were another's
     yield from _samples(job, path)
-    if job.state == "SUCCEEDED" and (found := sorted(path)) != list(range(1, job.steps + 1)):
+    if job.state != "SUCCEEDED":
+        return
+    if not job.is_tuned and (found := sorted(path)) != list(range(1, job.steps + 1)):
         yield Finding(Kind.STEP, job.id, f"it succeeded with the steps {_ranges(found)} of {job.steps}")
+    if job.is_tuned and sorted(path) != list(range(1, len(path) + 1)):
+        yield Finding(Kind.STEP, job.id, f"it succeeded with the steps {_ranges(sorted(path))}")
 
 
 def judge_notes(job_id: str, notes: Sequence[Note]) -> Iterator[Finding]:
@@ -84,27 +85,6 @@ def _final(notes: list[Note]) -> list[Note]:
     return [note for note in notes if note.generation == generation]
 
 
-def _follows(job: Job, earlier: Life, later: Life, has_lost_all: bool) -> Iterator[Finding]:
-    """A later lineage goes on from something that the earlier one had saved."""
-    old, new = earlier[0].life, later[0].life
-    if new in job.taken_over:
-        return  # the same workers gave theirs up for the state of another job
-    if both := sorted({n.worker for n in earlier} & {n.worker for n in later}) if old[0] == new[0] else []:
-        yield Finding(Kind.STEP, job.id, f"lineage {new} began although {', '.join(both)} of {old} lived")
-    last, first = max(note.step for note in earlier), min(note.step for note in later)
-    if first > last + 1:
-        yield Finding(Kind.STEP, job.id, f"lineage {new} begins with step {first}, {old} ended with {last}")
-    is_anew = job.restart_after >= old[0]
-    if first <= last and not is_anew and not has_lost_all and _was_saved(job, old[0]):
-        yield Finding(Kind.STEP, job.id, f"attempt {old[0]} was saved at step {last}, {new} repeats from {first}")
-
-
-def _was_saved(job: Job, attempt: int) -> bool:
-    """Whether an attempt ended by a pause, or to make room: then all that was done is saved."""
-    end = job.end_of(attempt)
-    return end is not None and (end.target == "PAUSED" or (end.target == "QUEUED" and end.reason == "PREEMPTED"))
-
-
 def _in_order(job_id: str, life: Life) -> Iterator[Finding]:
     """No step is left out, done twice by one worker, or redone for nobody who died."""
     where, by_step, last_of = f"lineage {life[0].life}", _by_step(life), _last_of(life)
@@ -126,11 +106,11 @@ def _last_of(life: Life) -> Mapping[str, int]:
     return {note.worker: note.step for note in sorted(life, key=lambda note: note.step)}
 
 
-def _within(job: Job, life: Life, has_lost_all: bool) -> Iterator[Finding]:
+def _within(job: Job, life: Life, lost: Collection[tuple[int, int]]) -> Iterator[Finding]:
     """The parts of each step make up its batch."""
     where = f"lineage {life[0].life}"
     end = job.end_of(life[0].attempt)
-    is_cut = has_lost_all or (end is not None and end.target in ("CANCELLED", "FAILED"))
+    is_cut = life[0].life in lost or (end is not None and end.target in ("CANCELLED", "FAILED"))
     by_step, last_of = _by_step(life), _last_of(life)
     steps = sorted(by_step)
     for step, notes in by_step.items():
@@ -165,7 +145,7 @@ def _samples(job: Job, path: Mapping[int, list[Note]]) -> Iterator[Finding]:
     total = 0
     for step in sorted(path):
         ids = [i for note in path[step] for i in note.ids]
-        if len(ids) != job.batch:
+        if len(ids) != job.samples_of(path[step][0].life, step):
             return  # told already, or unnoted
         total += len(ids)
         for i in ids:

@@ -12,7 +12,7 @@ import pytest
 
 from service.services import build_services
 from service.settings import Settings
-from service.states import JobState, Verb
+from service.states import ENDED_STATES, JobState, Verb
 from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.processes import CLUSTER, RECONCILER, Installation
 from tests.faults.test_crash_points import Scene, lose_a_controller, pair, scale, use_a_bundle, workers_of
@@ -78,12 +78,23 @@ async def come_as_a_new_process(scene: Scene) -> None:
     await scene.submit(env={"OMP_NUM_THREADS": "2"})
 
 
+async def two_workers(scene: Scene) -> list[str]:
+    """Those of a new job, after all before: beside another it may end before there is room for a second worker."""
+
+    async def is_free() -> bool:
+        counts = await scene.services.jobs.count_by_state()
+        return all(state in ENDED_STATES for state, count in counts.items() if count)
+
+    await scene.until("room for two", is_free)
+    return await workers_of(scene, await pair(scene))
+
+
 async def lose_one_of_two(scene: Scene) -> None:
-    await scene.installation.cluster.kill((await workers_of(scene, await pair(scene)))[1:])
+    await scene.installation.cluster.kill((await two_workers(scene))[1:])
 
 
 async def freeze_one_of_two(scene: Scene) -> None:
-    await scene.installation.cluster.freeze((await workers_of(scene, await pair(scene)))[1])
+    await scene.installation.cluster.freeze((await two_workers(scene))[1])
 
 
 STIRS: Mapping[str, tuple[Callable[[Scene], Awaitable[None]], ...]] = {

@@ -1,4 +1,4 @@
-"""PostgreSQL is restarted and cut every few seconds under mixed load; how soon all is well again is a benchmark's."""
+"""PostgreSQL is restarted, cut and far away every few seconds under mixed load, and soon all is well again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ __all__ = ["postgres"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.postgres, pytest.mark.timeout(400)]
 
-ROUNDS = 10
+ROUNDS = 12
+RECOVERED_S = 5.0
+"""What is promised; 100 rounds on a machine with much to do took at most 2.1 s of the API and 3.6 s of the leader."""
 
 
-async def test_a_database_that_is_restarted_and_cut_under_mixed_load_loses_nothing(
+async def test_a_database_that_is_restarted_cut_and_far_away_under_mixed_load_loses_nothing(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     done = await run_portion(tmp_path / "home", postgres, rounds=ROUNDS, seed=4)
@@ -26,3 +28,4 @@ async def test_a_database_that_is_restarted_and_cut_under_mixed_load_loses_nothi
     assert done.accepted > ROUNDS
     assert done.answers["503"] > 0, "the database was never missed"
     assert sum(done.spoilt.values()) == len(done.api_s) == len(done.reconciler_s) == ROUNDS
+    assert max(*done.api_s, *done.reconciler_s) <= RECOVERED_S, (done.api_s, done.reconciler_s)

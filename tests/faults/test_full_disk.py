@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +11,22 @@ import pytest
 
 from service.folders import token_file
 from service.settings import Settings, load_settings
-from tests.faults.diary import read_diary
+from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, Installation
+from tests.faults.small_disk import fill, small_disk
 from tests.waiting import LIMIT_S, wait_for
+
+__all__ = ["small_disk"]
 
 pytestmark = [pytest.mark.faults, pytest.mark.mount]
 
-DISK = "6m"
 STEPS = 800
 STEPS_MEANWHILE = 100
 PADDING = "x" * 10_000
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with hardly any room."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.fixture
@@ -49,16 +35,6 @@ def cramped(small_disk: Path, migrated_file: Path) -> Settings:
     home.mkdir(mode=0o700)
     shutil.copy(migrated_file, home / "concertina.db")
     return load_settings({"home": home}, {})
-
-
-def fill(ballast: Path) -> None:
-    """Take all the room that is left."""
-    descriptor = os.open(ballast, os.O_WRONLY | os.O_CREAT)
-    for size in (65_536, 4096):
-        with contextlib.suppress(OSError):
-            while True:
-                os.write(descriptor, b"\0" * size)
-    os.close(descriptor)
 
 
 def test_a_full_disk_refuses_for_a_while_and_loses_nothing(cramped: Settings) -> None:
@@ -127,7 +103,8 @@ async def test_a_job_that_trains_while_the_disk_of_the_service_is_full_for_some_
 
         async def look() -> list[Finding]:
             evidence, notes = gather(settings), read_diary(installation.diary)
-            return judge(Case(evidence=evidence, notes=notes, remains=await installation.cluster.remains()))
+            remains, saves = await installation.cluster.remains(), read_saves(installation.diary)
+            return judge(Case(evidence=evidence, notes=notes, saves=saves, remains=remains))
 
         assert_nothing_found(await at_rest(look, LIMIT_S))
     assert len(gather(settings).jobs[job_id].points) == STEPS

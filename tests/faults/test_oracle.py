@@ -17,82 +17,19 @@ import pytest
 from service.settings import load_settings
 from service.states import JobState
 from service.store.opening import Store
-from tests.faults.diary import Note, line_of, read_diary
-from tests.faults.evidence import Event, Evidence, Job, PointKey, PromotionRun, Row, Sweep, Trial, gather
+from tests.faults.diary import Note, line_of, read_diary, read_saves
+from tests.faults.evidence import Evidence, Job, PromotionRun, Row, Sweep, Trial, gather
 from tests.faults.findings import Kind
 from tests.faults.oracle import Case, judge
 from tests.faults.ray_remains import titled
+from tests.faults.recorded import JOB, NOTES, STEPS, case, chain, kinds, note, pair, point, saved
 from tests.faults.remains import Remains
 from tests.service.conftest import database_url, postgres, store
 from tests.service.given import checkpoint, leader, placed, record, row, snapshot
 from tests.waiting import wait_for
+from workers.checkpoints import checkpoint_name
 
 __all__ = ["database_url", "postgres", "store"]
-
-BATCH, STEPS = 4, 6
-
-
-def note(step: int, worker: str = "1.0", ids: tuple[int, ...] | None = None, **changes: object) -> Note:
-    first = (step - 1) * BATCH % 12
-    made = Note(
-        job="job_1",
-        attempt=1,
-        worker=worker,
-        lineage=1,
-        generation=1,
-        step=step,
-        pid=7,
-        time=float(step),
-        ids=tuple(range(first, first + BATCH)) if ids is None else ids,
-    )
-    return replace(made, **changes)
-
-
-def pair(step: int, **changes: object) -> list[Note]:
-    """A step of two workers."""
-    first = (step - 1) * BATCH % 12
-    return [
-        note(step, "1.0", (first, first + 1), **changes),
-        note(step, "1.1", (first + 2, first + 3), **changes),
-    ]
-
-
-def chain(*targets: str, attempts: tuple[int, ...] = (0, 1, 1, 1)) -> tuple[Event, ...]:
-    sources = (None, *targets)
-    return tuple(
-        Event(seq=n, attempt=attempts[n - 1], source=sources[n - 1], target=target, reason=None)
-        for n, target in enumerate(targets, 1)
-    )
-
-
-def point(number: int, **changes: Any) -> PointKey:
-    return replace(PointKey(attempt=1, lineage=1, generation=1, round=number, step=number), **changes)
-
-
-JOB = Job(
-    id="job_1",
-    spec={"steps": STEPS, "batch": {"global_size": BATCH}, "config": {"num_samples": 12}},
-    state="SUCCEEDED",
-    attempt=1,
-    term=1,
-    restart_after=0,
-    num_current=0,
-    events=chain("QUEUED", "STARTING", "RUNNING", "SUCCEEDED"),
-    points=tuple(point(step) for step in range(1, STEPS + 1)),
-    timeline=(Row(seq=1, attempt=1, key="start", kind="start", steps_lost=None),),
-    checkpoints=frozenset({"c"}),
-    stored=frozenset({"c"}),
-)
-NOTES = [note(step) for step in range(1, STEPS + 1)]
-
-
-def case(job: Job = JOB, notes: list[Note] = NOTES, **changes: object) -> Case:
-    evidence = Evidence(installation="i", fence=1, jobs={job.id: job}, keys={"k": job.id}, folders=frozenset({job.id}))
-    return replace(Case(evidence=evidence, notes=notes, accepted={"k": job.id}), **changes)
-
-
-def kinds(case: Case) -> set[Kind]:
-    return {finding.kind for finding in judge(case)}
 
 
 def test_a_clean_record_gives_no_finding() -> None:
@@ -112,15 +49,6 @@ def test_the_part_of_a_member_that_died_before_it_noted_its_last_step_may_be_mis
     assert judge(case(replace(JOB, points=points), died)) == []
     lived = [*pair(1), *pair(2), pair(3)[0], *pair(4), *(n for s in range(5, STEPS + 1) for n in pair(s))]
     assert kinds(case(notes=lived)) == {Kind.SAMPLE}
-
-
-def test_a_restore_after_the_loss_of_all_may_repeat_and_a_shared_worker_gives_it_away() -> None:
-    again = [note(s, "1.5", lineage=2, time=10.0 + s) for s in range(3, STEPS + 1)]
-    points = tuple(point(s, lineage=1 if s < 3 else 2) for s in range(1, STEPS + 1))
-    job = replace(JOB, points=points)
-    assert judge(case(job, [*NOTES[:4], *again])) == []
-    lived = [replace(n, worker="1.0") for n in again]
-    assert kinds(case(job, [*NOTES[:4], *lived])) == {Kind.STEP}
 
 
 def test_a_state_taken_over_from_another_job_is_no_lost_step_and_the_timeline_must_say_so() -> None:
@@ -193,7 +121,10 @@ SPOILT_BOOKS: dict[str, tuple[Callable[[Job], Job], Kind]] = {
         lambda j: replace(j, timeline=(Row(seq=1, attempt=1, key="x", kind="worker_lost", steps_lost=1),)),
         Kind.TIMELINE,
     ),
-    "an unregistered checkpoint": (lambda j: replace(j, stored=frozenset({"c", "d"})), Kind.CHECKPOINT),
+    "an unregistered checkpoint": (
+        lambda j: replace(j, stored=j.stored | {checkpoint_name(1, 1, 5, 1)}),
+        Kind.CHECKPOINT,
+    ),
 }
 
 
@@ -212,7 +143,8 @@ def test_a_saved_attempt_must_not_repeat_and_a_cancelled_one_may() -> None:
     assert kinds(case(paused, [*NOTES[:4], *again])) == {Kind.STEP}
     assert judge(case(paused, [*NOTES[:2], *again])) == []
     cancelled = tuple(replace(e, source=_c(e.source), target=str(_c(e.target))) for e in events)
-    assert judge(case(replace(paused, events=cancelled), [*NOTES[:4], *again])) == []
+    assert judge(case(replace(paused, events=cancelled), [*NOTES[:4], *again], saves=[saved(2)])) == []
+    assert kinds(case(replace(paused, events=cancelled), [*NOTES[:4], *again], saves=[saved(4)])) == {Kind.STEP}
     untold = points[:1] + points[2:]
     assert judge(case(replace(paused, events=cancelled, points=untold), [*NOTES[:4], *again])) == []
     only_first = tuple(p for p in paused.points if p.attempt == 1)
@@ -357,9 +289,9 @@ def test_a_round_that_was_skipped_is_no_step_and_its_point_no_double() -> None:
 
 def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "diary"
-    file.write_bytes(line_of(NOTES[0]) + line_of(NOTES[1])[:20])
-    assert read_diary(file) == [NOTES[0]]
-    assert read_diary(tmp_path / "none") == []
+    file.write_bytes(line_of(NOTES[0]) + line_of(saved(1)) + line_of(NOTES[1])[:20])
+    assert (read_diary(file), read_saves(file)) == ([NOTES[0]], [saved(1)])
+    assert (read_diary(tmp_path / "none"), read_saves(tmp_path / "none")) == ([], [])
 
 
 @pytest.mark.anyio

@@ -1,6 +1,7 @@
-"""Every command in every state, raced against every other and against every move of the reconciler.
+"""Every command in every state, raced against every other and against every move of the reconciler, on rows alone.
 
-Both have read the same row before either writes: a meeting point in the store's reading makes sure of it.
+What becomes of a job that lives is in ``test_live_races.py``. Both have read the same row before either writes: a
+meeting point in the store's reading makes sure of it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from service.store.opening import Store, open_store
 from service.store.port import StaleRowError, TransitionError
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
+from tests.faults.meeting import MeetingStore
 from tests.faults.oracle import Case, judge
 from tests.service.conftest import BASE_URL, database_url, postgres
 from tests.service.given import leader, spec
@@ -34,7 +36,6 @@ __all__ = ["database_url", "postgres"]
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 _S = JobState
-MEET_S = 2.0
 RECONCILERS = frozenset(
     {_S.STARTING, _S.RUNNING, _S.RECOVERING, _S.SUCCEEDED, _S.FAILED, _S.QUEUED, _S.PAUSED, _S.CANCELLED}
 )
@@ -52,34 +53,6 @@ WAYS: Mapping[JobState, tuple[JobState, ...]] = {
     _S.FAILED: (_S.STARTING, _S.RUNNING, _S.FAILED),
     _S.CANCELLED: (_S.STARTING, _S.RUNNING, _S.CANCELLING, _S.CANCELLED),
 }
-
-
-class MeetingStore:
-    """The API's side of jobs, where the first two that read a job wait for each other."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._num_expected = 0
-        self._met = asyncio.Event()
-
-    def expect_two(self) -> None:
-        self._num_expected, self._met = 2, asyncio.Event()
-
-    async def meet(self) -> None:
-        if self._num_expected > 0:
-            self._num_expected -= 1
-            if self._num_expected == 0:
-                self._met.set()
-            async with asyncio.timeout(MEET_S):
-                await self._met.wait()
-
-    async def job(self, job_id: str) -> JobRow | None:
-        found: JobRow | None = await self._store.job(job_id)
-        await self.meet()
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
 
 @dataclass
@@ -106,6 +79,7 @@ class Arena:
         moves = sorted(TRANSITIONS[state] & RECONCILERS) if state not in (_S.PAUSED, _S.FAILED, _S.CANCELLED) else []
         return {
             **{verb.value: self._call("POST", f"/{verb}") for verb in Verb},
+            "retry from start": self._call("POST", "/retry?from=start"),
             "scale": self._call("PUT", "/scale", {"workers": 2}),
             "delete": self._call("DELETE", ""),
             **{f"to {to}": self._move(to) for to in moves},
@@ -121,7 +95,7 @@ class Arena:
     def _move(self, to: JobState) -> Callable[[str], Awaitable[int]]:
         async def act(job_id: str) -> int:
             job = await self.store.reconciler.job(job_id)
-            await self.meeting.meet()
+            await self.meeting.meet(job_id)
             assert job is not None
             try:
                 if to is _S.STARTING:
@@ -170,7 +144,7 @@ async def test_any_two_at_once_leave_a_legal_state_and_a_whole_history(
     for first, second in combinations_with_replacement(names, 2):
         job = await arena.job_in(state)
         deeds = arena.deeds(state)
-        arena.meeting.expect_two()
+        arena.meeting.expect_two(job.id)
         statuses = await asyncio.gather(deeds[first](job.id), deeds[second](job.id))
         assert all(status < 500 for status in statuses), (first, second, statuses)
         if first == second and first in ("pause", "cancel", "scale"):

@@ -1,4 +1,4 @@
-"""Two replicas on one PostgreSQL under mixed load: any process of either is killed, and the one that leads stopped."""
+"""Two replicas on one PostgreSQL under mixed load: what either has is killed, who leads stopped, theirs restarted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["postgres"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults, pytest.mark.postgres, pytest.mark.timeout(400)]
 
-NUM_KILLS, NUM_SUCCESSIONS, SEED = 30, 4, 11
+NUM_KILLS, NUM_SUCCESSIONS, NUM_RESTARTS, SEED = 30, 4, 6, 11
 LEADER_LEASE_S = 1.0
 
 
@@ -90,6 +90,26 @@ async def test_kills_of_either_and_successions_under_mixed_load_lose_nothing_and
                 await succeed(replicas)
     await judged(load, *replicas)
     assert len(load.accepted) > NUM_KILLS // 2
+
+
+async def test_a_postgres_that_is_restarted_under_both_loses_nothing_and_both_go_on(
+    replicas: tuple[Installation, Installation], load: Load, postgres: PostgresServer
+) -> None:
+    rng = random.Random(SEED)
+    apis = [replica.pid(API) for replica in replicas]
+    load.most_jobs = 2 * NUM_RESTARTS
+    async with load.running():
+        for _ in range(NUM_RESTARTS):
+            await asyncio.sleep(rng.uniform(0.3, 1.5))
+            await asyncio.to_thread(postgres.restart)
+            for replica in replicas:
+                await until(lambda replica=replica: is_ready(replica.url), "an API that can use the database again")
+            tend(replicas)  # a leader whose lease ran out meanwhile may have been succeeded
+    assert [replica.pid(API) for replica in replicas if replica.is_alive(API)] == apis
+    await judged(load, *replicas)
+    assert len(load.accepted) == load.most_jobs
+    assert load.answers["503"] > 0, "the database was never missed"
+    assert load.answers["broken"] == 0, "a call was not answered"
 
 
 def tend(replicas: Sequence[Installation]) -> None:

@@ -15,7 +15,7 @@ from tests.faults.findings import assert_nothing_found
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, Installation
-from tests.tcp_proxy import TcpProxy, proxied, proxied_in_thread
+from tests.tcp_proxy import TcpProxy, proxied, proxied_in_thread, to_port
 from tests.waiting import wait_for
 
 
@@ -31,7 +31,7 @@ async def echo() -> AsyncIterator[TcpProxy]:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with proxied(lambda: asyncio.open_connection("127.0.0.1", port)) as proxy:
+    async with proxied(to_port(port)) as proxy:
         yield proxy
     server.close()
 
@@ -88,7 +88,7 @@ def spoilt(settings: Settings) -> Iterator[tuple[TcpProxy, asyncio.AbstractEvent
     """A proxy before a real API."""
     with Installation(settings, names=(API,)) as installation:
         wait_for("the API's token", token_file(settings.home).exists)
-        with proxied_in_thread(int(installation.url.rsplit(":", 1)[1])) as made:
+        with proxied_in_thread(to_port(int(installation.url.rsplit(":", 1)[1]))) as made:
             yield made
 
 

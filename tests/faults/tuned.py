@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from tests.faults.evidence import Job, PointKey
 from tests.faults.findings import Finding, Kind
 
 
-def judge_samples(job: Job, visible: Sequence[PointKey]) -> Iterator[Finding]:
+def judge_samples(job: Job, visible: Sequence[PointKey], lost: Collection[tuple[int, int]]) -> Iterator[Finding]:
     """Along the newest lineages no sample is skipped or drawn twice, but where the timeline says whose state it took.
 
-    There, and only there, the job goes on from so many samples as that had.
+    There, and only there, the job goes on from so many samples as that had. After a ``lost`` lineage it may go on from
+    more than was told of.
     """
-    taken, cursor, life = job.taken_over, 0, None
+    taken, cursor, life = job.taken_over, 0, (0, 0)
     for point in visible:
         begin, here = point.cursor - point.samples, (point.attempt, point.lineage)
         expected = taken[here] if here != life and here in taken else cursor
-        if begin != expected:
+        is_untold = begin > expected and any(life <= one < here for one in lost)
+        if begin != expected and not is_untold:
             where = f"step {point.step} of lineage {here}"
             yield Finding(Kind.SAMPLE, job.id, f"{where} begins at sample {begin}, not at {expected}")
         cursor, life = point.cursor, here

@@ -110,11 +110,11 @@ class Swept:
             await self.store.reconciler.fold(snapshot(await self.job(number), [told]), self.fence)
         await self.look()
 
-    async def end(self, number: int, state: JobState = JobState.SUCCEEDED) -> None:
+    async def end(self, number: int, state: JobState = JobState.SUCCEEDED, reason: Reason = Reason.USER_ERROR) -> None:
         job, change = await self.job(number), Transition()
         if state is JobState.FAILED:
-            failure = Failure(reason=Reason.USER_ERROR, type="ValueError", message="lr is too much", traceback="")
-            change = Transition(reason=Reason.USER_ERROR, failure=failure)
+            failure = Failure(reason=reason, type="ValueError", message="lr is too much", traceback="")
+            change = Transition(reason=reason, failure=failure)
         await self.store.reconciler.fold(
             replace(snapshot(job), phase=RunPhase.ENDED, workers=(), num_current=0), self.fence
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -77,6 +78,17 @@ async def test_a_new_job_is_answered_whole_with_its_place_and_tag(client: httpx2
     }
     assert job["created_at"].endswith("Z")
     assert (await client.get(answer.headers["location"])).json() == job
+
+
+async def test_the_time_left_is_that_of_samples_that_count(client: httpx2.AsyncClient, services: Services) -> None:
+    job_id, fence = await running(client, services, epochs=2, steps=None)
+    row = await services.store.reconciler.job(job_id)
+    assert row is not None
+    records = [replace(record(r, samples_per_s=64.0), cursor=r * BATCH // 4) for r in range(1, 11)]
+    await services.store.reconciler.fold(snapshot(row, records, total_samples=1010), fence)
+    progress = (await client.get(f"{JOBS}/{job_id}")).json()["progress"]
+    assert (progress["samples"], progress["samples_per_s"]) == (80, 64.0)
+    assert progress["eta_s"] == pytest.approx((1010 - 80) / (64 / 4), abs=0.01)
 
 
 async def test_progress_follows_what_the_workers_told(

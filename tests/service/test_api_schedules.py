@@ -10,8 +10,11 @@ import pytest
 from service.api.shapes import Schedule, ScheduleList, ScheduleRun, ScheduleRuns, UpcomingTimes
 from service.feed import read_topics
 from service.services import Services
+from service.settings import Settings
 from tests.service.given import Clock
 from tests.service.scheduled import JOB, SWEEP, Firing, at, firing_at_seven, schedule_document
+from tests.service.swept import JOB as SWEPT_JOB
+from tests.service.swept import sweep_document
 from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
@@ -278,3 +281,17 @@ async def test_a_stream_tells_of_schedules(client: httpx2.AsyncClient, services:
     await events.aclose()
     assert b"event: schedule" in frames
     assert schedule["id"].encode() in frames
+
+
+@pytest.mark.parametrize(
+    "gpus", [{"job": {**SWEPT_JOB, "resources": {"gpus": 1}}}, {"space": {"resources.gpus": {"choice": [0, 1]}}}]
+)
+async def test_cost_is_no_limit_of_sweeps_whose_gpus_have_no_price(
+    running_app: Any, settings: Settings, gpus: dict[str, Any]
+) -> None:
+    sweep = sweep_document(limits={"cost": 1}, **gpus)
+    schedule = schedule_document(target={"sweep": sweep})
+    async with running_app(settings.model_copy(update={"price_cpu_hour": 1.0})) as client:
+        for place, body, prefix in (("/api/v1/sweeps", sweep, ""), ("/api/v1/schedules", schedule, "/target/sweep")):
+            (problem,) = assert_problem(await client.post(place, json=body), 422, "INVALID")["errors"]
+            assert (problem["pointer"], "set price_gpu_hour" in problem["detail"]) == (f"{prefix}/limits/cost", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import httpx2
@@ -11,8 +12,9 @@ from service.api.sweep_shapes import Sweep, SweepEstimate, SweepList, SweepRepor
 from service.services import Services
 from service.settings import Settings
 from service.states import JobState
+from service.sweep_records import SweepState
 from tests.service.given import Clock
-from tests.service.swept import JOB, Swept, sweep_document
+from tests.service.swept import JOB, Swept, point, sweep_document
 from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
@@ -209,11 +211,44 @@ async def test_an_ended_sweep_goes_on_when_it_is_extended_or_its_failures_are_re
     assert (extended["state"], extended["spec"]["trials"], extended["trials"]["total"]) == ("RUNNING", 12, 12)
 
 
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"time_s": 5}, "limits.time_s=5 is reached after"),
+        ({"trials_without_improvement": 1}, "limits.trials_without_improvement=1 is reached"),
+    ],
+)
+async def test_an_ended_sweep_does_not_go_on_where_a_limit_would_end_it_at_once(
+    client: httpx2.AsyncClient, swept: Swept, limits: dict[str, Any], told: str
+) -> None:
+    limited = await swept.created(swept.store, swept.clock, swept.fence, limits=limits)
+    await limited.play()
+    await limited.finish()
+    await limited.look()
+    for verb, body in (("extend", {"trials": 12}), ("retry-failed", None)):
+        refused = assert_problem(await client.post(f"{SWEEPS}/{limited.id}/{verb}", json=body), 409, "CONFLICT")
+        assert told in refused["detail"]
+        assert f"make a sweep with wider ones, and warm_start: [{limited.id}]" in refused["detail"]
+    assert (await limited.row()).state is SweepState.SUCCEEDED
+
+
 async def test_a_sweep_that_may_try_every_point_cannot_be_extended(client: httpx2.AsyncClient) -> None:
     sweep = await created(client, space={"batch.global_size": {"choice": [32, 64]}}, sampler="grid")
     assert sweep["trials"]["total"] == 2
     refused = await client.post(f"{SWEEPS}/{sweep['id']}/extend", json={"trials": 9})
     assert "the space has 2 points" in assert_problem(refused, 422, "INVALID")["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize(("parallel", "sizes", "most"), [(4, {"int": [32, 64]}, 4), (8, {"choice": [32, 64, 128]}, 3)])
+async def test_a_population_is_not_extended_beyond_what_trains_at_once_from_points_of_its_own(
+    client: httpx2.AsyncClient, parallel: int, sizes: dict[str, Any], most: int
+) -> None:
+    space = {"batch.global_size": sizes}
+    sweep = await created(client, population="pbt", pruner="none", space=space, trials=2, parallel=parallel)
+    place = f"{SWEEPS}/{sweep['id']}/extend"
+    refused = assert_problem(await client.post(place, json={"trials": 8}), 422, "INVALID")["errors"][0]
+    assert (refused["pointer"], f"of 8 not more than {most} could" in refused["detail"]) == ("/trials", True)
+    assert (await client.post(place, json={"trials": most})).json()["spec"]["trials"] == most
 
 
 async def test_a_promotion_is_asked_for_told_and_stopped(client: httpx2.AsyncClient, swept: Swept) -> None:
@@ -311,6 +346,24 @@ async def test_the_report_tells_what_was_found_what_it_cost_and_that_it_flatters
         {"samples": 960, "reached": 2, "waiting": 0, "pruned": 0, "best": 0.95},
         {"samples": 2880, "reached": 2, "waiting": 0, "pruned": 0, "best": 0.95},
     ]
+
+
+async def test_reports_that_are_no_numbers_are_told_as_no_values(client: httpx2.AsyncClient, swept: Swept) -> None:
+    await swept.begin(point(0.001), point(0.01))
+    await swept.report(0, r10=math.nan)
+    await swept.report(1, r10=0.2, r100=math.nan)
+    await swept.end(1)
+    trials = (await client.get(f"{SWEEPS}/{swept.id}/trials")).json()["trials"]
+    assert [(t["state"], t["value"], t["last_value"]) for t in trials] == [
+        ("RUNNING", None, None),
+        ("PRUNED", None, None),
+    ]
+    report = (await client.get(f"{SWEEPS}/{swept.id}/report")).json()
+    SweepReport.model_validate(report)
+    assert [p["value"] for p in report["lr_batch"]] == [None]
+    assert [(rung["reached"], rung["best"]) for rung in report["rungs"]] == [(2, 0.2), (1, None), (1, None)]
+    assert (await client.get(f"/sweeps/{swept.id}")).status_code == 200
+    assert (await client.get(f"/api/v1/jobs/{(await swept.job(0)).id}/metrics")).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,13 @@ def test_the_sentence_names_batch_parts_and_passes() -> None:
     assert batching.in_words({"batch": {"global_size": 32}}, {}) is None
 
 
+def test_a_batch_that_counts_as_less_is_told() -> None:
+    document = {"batch": {"global_size": 256, "max_tokens": None, "lr_rule": "adascale"}}
+    observed = {"plan": {"global_batch": 256}, "workers": [worker(0, 256, 128)], "counted": 0.25}
+    told = batching.in_words(document, observed) or ""
+    assert told.endswith("in forward passes of 128, and counts as 64 by adascale.")
+
+
 def test_passes_are_what_a_part_takes() -> None:
     sizes = ((32, 16), (33, 16), (None, 16), (32, None))
     assert [batching.passes(worker(0, *each)) for each in sizes] == [2, 3, None, None]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +25,8 @@ from tests.service.given import checkpoint, leader, log, placed, record, row, sn
 from tests.service.postgres import PostgresServer
 
 T = TypeVar("T")
+
+NUM_WRITES = 5
 
 KEY = IdempotencyKey(principal="admin", scope="POST /jobs", key="k", body_sha256="b")
 
@@ -95,6 +100,48 @@ def test_a_backup_of_a_database_in_use_is_whole(home: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.glob("backup*")) == ["backup.db"]
     with pytest.raises(CommandError, match="not there yet"):
         back_up_to(copy, home)
+
+
+def test_a_backup_beside_a_writer_is_one_moment_of_it(home: Path, tmp_path: Path) -> None:
+    """Each of its writes makes a job with its event and its key, and counts one change."""
+    file, copy = home / "concertina.db", tmp_path / "backup.db"
+
+    async def back_up(store: Store) -> tuple[int, int]:
+        stop = asyncio.Event()
+
+        async def write() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                await store.jobs.submit(spec(name=f"written-{number}"), replace(KEY, key=f"key-{number}"))
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write())
+            before = await jump_by(store, NUM_WRITES)
+            await asyncio.to_thread(back_up_to, copy, home)
+            after = await jump_by(store, NUM_WRITES)
+            stop.set()
+        return before, after
+
+    before, after = within(url_of(file), back_up)
+    counts = "SELECT change, (SELECT count(*) FROM jobs), (SELECT count(*) FROM idempotency_keys) FROM installation"
+    with closing(sqlite3.connect(copy)) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert conn.execute("PRAGMA foreign_key_check").fetchall() == []
+        change, num_jobs, num_keys = conn.execute(counts).fetchone()
+        (num_events,) = conn.execute("SELECT count(*) FROM events WHERE target = 'QUEUED'").fetchone()
+    with closing(sqlite3.connect(file)) as conn:
+        last, last_jobs, _ = conn.execute(counts).fetchone()
+    assert before <= change < after
+    assert num_jobs == num_events == num_keys + 1 == last_jobs - (last - change)
+
+
+async def jump_by(store: Store, number: int) -> int:
+    """The number of the last change, once there were so many more."""
+    begin = await store.database.change()
+    while (now := await store.database.change()) < begin + number:
+        await asyncio.sleep(0)
+    return now
 
 
 def test_what_cannot_be_backed_up_leaves_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import httpx2
 import pytest
 
-from service.exchange import figures, totals
+from service.exchange import figures, is_exchanging, totals
 from service.pages.tabs import system_view
 from service.services import Services
 from tests.service.given import leader, placed, record, snapshot
@@ -17,6 +17,7 @@ STEP = {
     "step_s": 0.01,
     "exchange_s": 0.004,
     "exposed_s": 0.001,
+    "hidden_s": 0.002,
     "encode_s": 0.0005,
     "decode_s": 0.002,
     "wire_bytes": 500_000.0,
@@ -52,6 +53,7 @@ def test_the_page_tells_shares_seconds_and_bytes() -> None:
     assert told() == [
         ("Gradient exchange", "40 %", "4 ms"),
         ("Exchange not overlapped", "10 %", "1 ms"),
+        ("Exchange behind computing", "20 %", "2 ms"),
         ("Encoding gradients", "5 %", "500 µs"),
         ("Decoding gradients", "20 %", "2 ms"),
         ("Bytes sent a step", "500 kB", "7.5 times fewer than in fp32"),
@@ -105,10 +107,20 @@ def test_totals_are_of_workers_that_exchange() -> None:
     found = totals([(3, STEP), (1, slow), (4, alone), (4, uncounted), (0, STEP), (2, {})])
     assert found.bytes_per_s == pytest.approx(3 * 5e7 + 1e7)
     assert found.ratio == pytest.approx((3 * 5e7 * 7.5 + 1e7) / (3 * 5e7 + 1e7))
-    assert found.shares == pytest.approx({"exchange": 4.0 / 8, "exposed": 1.1 / 8, "encode": 0.05, "decode": 0.2})
-    assert found.seconds == pytest.approx(
-        {"exchange": 2.092 / 8, "exposed": 0.083 / 8, "encode": 0.0005, "decode": 0.002}
+    assert found.shares == pytest.approx(
+        {"exchange": 4.0 / 8, "exposed": 1.1 / 8, "hidden": 0.2, "encode": 0.05, "decode": 0.2}
     )
+    assert found.seconds == pytest.approx(
+        {"exchange": 2.092 / 8, "exposed": 0.083 / 8, "hidden": 0.002, "encode": 0.0005, "decode": 0.002}
+    )
+
+
+def test_what_was_sent_for_a_round_done_again_is_no_exchange_of_who_is_alone_since() -> None:
+    alone = {"step_s": 1.0, "exchange_s": 0.0, "wire_bytes": 400.0, "redone_bytes": 400.0}
+    told = figures([alone, {**alone, "redone_bytes": 0.0, "wire_bytes": 0.0}])
+    assert told["wire_bytes"] == 0.0
+    assert not is_exchanging(told)
+    assert figures([{**alone, "wire_bytes": 500.0}])["wire_bytes"] == 100.0
 
 
 def test_where_nobody_exchanges_there_are_no_shares() -> None:

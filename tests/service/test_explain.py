@@ -108,6 +108,7 @@ async def test_a_job_that_waits_is_told_its_earliest_start_by_what_those_who_tra
             {"scheme": "none", "options": {"bucket_mib": 4}},
             "Gradients travel as none in buckets of 4 MiB, as asked for.",
         ),
+        ({"scheme": "int8", "dense_first": 2}, "Gradients travel as int8 after 2 dense, as asked for."),
         (
             {"scheme": "bf16", "options": {"across": "int4"}},
             "Gradients travel as bf16 across int4, as asked for.",

@@ -315,14 +315,14 @@ async def test_a_job_that_ends_as_storage_goes_away_moves_on_once_its_checkpoint
     scene = Scene(store, scene.settings, scene.fence, cluster, monotonic_s=Clock())
     cluster.cupboard = cupboard = Cupboard(scene.settings.storage_url)
     job = await scene.submit(steps=20)
-    save_checkpoint(scene, job, step=10)
+    save_checkpoint(scene, job, step=2)
     row = await scene.until(job, lambda row: row.explanation is not None)
     assert row.state is not JobState.SUCCEEDED
     cupboard.open()
     wait(scene, 0.5)
     row = await scene.until_state(job, JobState.SUCCEEDED)
     assert row.explanation is None
-    assert [c.step for c in await scene.store.reconciler.checkpoints(job.id)] == [10]
+    assert [c.step for c in await scene.store.reconciler.checkpoints(job.id)] == [2]
 
 
 def test_pauses_between_tries_double_up_to_half_a_minute() -> None:

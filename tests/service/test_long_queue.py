@@ -14,9 +14,11 @@ from service.overview import MAX_DEMAND
 from service.records import Autoscaling, ClusterView, NodeView
 from service.services import Services
 from service.states import JobState
+from service.store.observed import fetch_live_jobs
+from service.store.opening import Store
 from service.store.schema import jobs
 from tests.service.given import leader, placed, spec
-from tests.service.query_plans import noted_statements, num_rows
+from tests.service.query_plans import bad_steps, noted_statements, num_rows, num_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +57,36 @@ async def test_nothing_reads_more_when_more_jobs_wait(client: httpx2.AsyncClient
     few = [await read(path) for path in (*paths, f"/jobs/{last}")]
     last = await store.database.write_quietly(lambda conn: add_queued(conn, 3 * MAX_DEMAND))
     assert [await read(path) for path in (*paths, f"/jobs/{last}")] == few
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_the_first_in_line_are_found_without_those_behind_them(store: Store) -> None:
+    await placed(store, await leader(store))
+    await store.jobs.submit(spec())
+
+    def steps(conn: Connection) -> list[int]:
+        found = []
+        for number in (200, 1600, 6200):
+            add_queued(conn, number)
+            found.append(num_steps(conn, lambda: fetch_live_jobs(conn, 100)))
+        return found
+
+    few, more, most = await store.database.write_quietly(steps)
+    assert more < 1.2 * few
+    assert most < 1.2 * few
+
+
+async def test_the_first_in_line_are_found_along_indexes(store: Store) -> None:
+    await placed(store, await leader(store))
+    await store.jobs.submit(spec())
+
+    def steps(conn: Connection) -> list[str]:
+        add_queued(conn, 200)
+        with noted_statements(conn.engine) as statements:
+            fetch_live_jobs(conn, 100)
+        return bad_steps(conn, statements)
+
+    assert await store.database.write_quietly(steps) == []
 
 
 async def test_the_line_above_every_page_reads_no_job(client: httpx2.AsyncClient, services: Services) -> None:

@@ -36,6 +36,7 @@ def job(**values: Any) -> dict[str, Any]:
     [
         ("topk", {"fraction": 0.1, "quantise": "int8"}, "topk, fraction 0.1, quantise int8"),
         ("bf16", {"across": "int4", "bucket_mib": 4}, "bf16 across int4 in buckets of 4 MiB"),
+        ("int4", {"dense_first": 3, "bucket_mib": 4}, "int4 after 3 dense in buckets of 4 MiB"),
     ],
 )
 def test_a_scheme_is_told_with_its_options(scheme: str, options: dict[str, object], told: str) -> None:
@@ -120,11 +121,13 @@ def test_an_ended_job_has_no_size() -> None:
 
 
 def test_checkpoints_do_not_push_changes_out_of_sight() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"seq": n, "step": n, "time": "", "kind": kind, "reason": "", "actor": ""}
         for n, kind in enumerate(["start", "resize", *["checkpoint"] * 20], 1)
     ]
+    rows[-1]["cost_s"] = 0.112
     view = timeline_view(rows)
+    assert view[0]["sentence"] == "Checkpoint at step 22; training held for 0.11 s"
     assert [row["seq"] for row in view] == list(range(22, 0, -1))
     assert [row["seq"] for row in view if row["is_told"]] == [22, 2, 1]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from service.reconciler.process import Exit, Process
-from service.records import JobRow
+from service.records import ClusterView, JobRow
 from service.schedule_spec import parse_schedule_spec
 from service.settings import Settings
 from service.states import JobState
@@ -78,6 +78,27 @@ class Scene:
         await self.cluster.lose_everything()
 
 
+class Hesitant(FakeCluster):
+    """Tells its nodes once so late that `liveness_s` of 0.2 s are over, and leaves the next question unanswered."""
+
+    def __init__(self, total: int) -> None:
+        super().__init__(total=total)
+        self._has_been_long = False
+        self.has_hesitated = asyncio.Event()
+
+    async def view(self) -> ClusterView:
+        if not self._has_been_long:
+            await asyncio.sleep(0.3)
+            self._has_been_long = True
+        return await super().view()
+
+    async def is_reachable(self) -> bool:
+        if self._has_been_long and not self.has_hesitated.is_set():
+            self.has_hesitated.set()
+            return False
+        return await super().is_reachable()
+
+
 @pytest.fixture
 async def scene(settings: Settings) -> AsyncIterator[Scene]:
     store = open_store(settings.database_url)
@@ -142,6 +163,16 @@ async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(sce
     scene.cluster.is_up = True
     _, end = scene.start()
     assert (await scene.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)).reason is None
+
+
+async def test_one_question_without_an_answer_after_a_long_tick_is_no_loss(scene: Scene) -> None:
+    scene.settings = scene.settings.model_copy(update={"liveness_s": 0.2})
+    scene.cluster = Hesitant(total=1_000_000)
+    scene.start()
+    await asyncio.wait_for(scene.cluster.has_hesitated.wait(), 20)
+    job = await scene.running_job()
+    assert not scene.runs[0].done()
+    assert (await scene.until(job, lambda row: True)).attempt == 1
 
 
 async def test_a_lost_node_beside_the_service_is_told_and_awaited_and_the_workers_elsewhere_are_adopted(

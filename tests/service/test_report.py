@@ -89,6 +89,23 @@ def test_another_scheme_is_told_with_what_it_did_to_bytes_and_waits() -> None:
     assert "sent" not in section["evidence"]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "told"),
+    [
+        ("none in buckets of 4 MiB", "lossless"),
+        ("none across none", "lossless"),
+        ("bf16 across int4", "near_lossless"),
+        ("int8", "near_lossless"),
+        ("powersgd in buckets of 1 MiB", "lossy"),
+    ],
+)
+def test_a_scheme_is_told_with_its_class_of_loss_and_the_losses_beside_the_change(scheme: str, told: str) -> None:
+    change = entry(1, 100.0, "exchange", before={"scheme": "fp16"}, after={"scheme": scheme})
+    [section] = sections([change], {1: Near(steps(60, 40, 100, loss=0.5), steps(101, 10, 200, loss=0.25))})
+    evidence = f"{scheme} counts as {told}, by paired runs (the table in README); median losses 0.5 and 0.25; room"
+    assert section["evidence"].endswith(evidence)
+
+
 def test_steps_of_fewer_workers_since_one_was_lost_tell_nothing_of_another_scheme() -> None:
     change = entry(1, 100.0, "exchange", before={"scheme": "none"}, after={"scheme": "int4", "expected_gain": 5.0})
     tried, alone = steps(101, 12, 50, workers=2), steps(113, 40, 2000, workers=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from tuning.parsing import parse_sweep_spec
 from tuning.space import space_of
 from tuning.spec import trial_spec
 from tuning.trial import TrialState
-from workers.errors import Reason
+from workers.errors import Failure, Reason
 
 pytestmark = pytest.mark.anyio
 
@@ -160,17 +161,29 @@ async def test_pause_stops_all_and_resume_goes_on(scene: Scene) -> None:
 
 async def test_trials_that_fail_are_told_apart_and_can_be_tried_again(scene: Scene) -> None:
     scene.cluster.fails_at = 5
+    scene.cluster.failure = Failure(reason=Reason.USER_ERROR, type="ValueError", message="no such file")
     sweep = await submit(scene)
     view = await until(scene, sweep, has_ended)
     assert (view.sweep.state, len(view.trials)) == (SweepState.FAILED, 5)
     assert {trial.state for trial in view.trials} == {TrialState.FAILED}
-    assert "not finite" in str(view.trials[0].reason)
+    assert "no such file" in str(view.trials[0].reason)
     scene.cluster.fails_at = None
     _, num_retried = await scene.store.sweeps.retry_failed(view.sweep)
     assert num_retried == 5
     view = await until(scene, sweep, has_ended)
     assert {trial.state for trial in view.trials} == {TrialState.COMPLETE}
     assert view.sweep.state is SweepState.SUCCEEDED
+
+
+async def test_trials_that_diverge_are_bad_ones_and_the_sweep_goes_on(scene: Scene) -> None:
+    scene.cluster.fails_at = 5
+    sweep = await submit(scene, trials=7)
+    view = await until(scene, sweep, has_ended)
+    assert [trial.state for trial in view.trials] == [TrialState.PRUNED] * 7
+    assert all("not finite" in str(trial.reason) for trial in view.trials)
+    assert all(math.isnan(trial.reports[-1].value) for trial in view.trials)
+    _, num_retried = await scene.store.sweeps.retry_failed(view.sweep)
+    assert num_retried == 0
 
 
 async def test_an_extended_sweep_goes_on_with_more_trials(scene: Scene) -> None:

@@ -9,7 +9,8 @@ from service.sweep_records import SweepState
 from service.targets import Kind
 from tests.service.given import Clock, spec
 from tests.service.scheduled import SWEEP, Firing, at, firing_at_seven, schedule_spec
-from tests.service.swept import point
+from tests.service.swept import Swept, point
+from tuning.spec_parts import MAX_WARM_STARTS
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +36,26 @@ async def test_a_sweep_begins_from_the_last_one_that_found_something(firing: Fir
     assert (second.spec.warm_start, third.spec.warm_start) == ([first.id], [first.id])
     (run, *_) = await firing.store.schedules.runs(schedule.id, 10)
     assert (run.kind, run.child_state) == (Kind.SWEEP, SweepState.RUNNING)
+
+
+async def test_the_last_one_takes_a_place_among_the_most_that_may_be_named(firing: Firing) -> None:
+    store = firing.store
+    named = [(await Swept.created(store, firing.clock, firing.fence)).id for _ in range(MAX_WARM_STARTS)]
+    schedule = await firing.create(target={"sweep": {**SWEEP, "warm_start": named}}, overlap="allow")
+    await firing.at(at(8))
+    await firing.at(at(9))
+    first, second = await firing.children(schedule)
+    assert (await firing.swept(second).row()).spec.warm_start == [first, *named[:-1]]
+
+
+async def test_labels_by_which_a_trial_is_found_are_not_the_users(firing: Firing) -> None:
+    job = {**SWEEP["job"], "labels": {"sweep": "lr-hunt", "trial": "x", "schedule": "mine", "team": "vision"}}
+    schedule = await firing.create(target={"sweep": {**SWEEP, "job": job}})
+    await firing.at(at(8))
+    (child,) = [firing.swept(child) for child in await firing.children(schedule)]
+    await child.begin(point(0.01))
+    told = {"sweep": child.id, "trial": "0", "schedule": "nightly", "team": "vision"}
+    assert (await child.job(0)).spec.labels == told
 
 
 async def test_another_metric_begins_anew(firing: Firing) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Connection
 
 from service.firing import MAX_AT_ONCE, decide
 from service.records import JobFilter, Transition
@@ -268,16 +267,16 @@ async def test_the_bundle_of_a_schedule_stays_until_the_schedule_goes(
     assert await store.schedules.runs(schedule.id, 10) == []
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_a_look_at_what_is_due_goes_along_indexes_however_many_schedules_and_runs_there_are(
-    firing: Firing, tmp_path: Path
+    firing: Firing, store: Store
 ) -> None:
     await firing.create(overlap="buffer_one")
     await firing.at(at(9))
-    engine = create_engine(f"sqlite:///{tmp_path / 'concertina.db'}")
-    with engine.connect() as conn, noted_statements(engine) as statements:
-        seen = look_at_due(conn, at(10))
+
+    def steps(conn: Connection) -> list[str]:
+        with noted_statements(conn.engine) as statements:
+            seen = look_at_due(conn, at(10))
         assert (len(seen.due), seen.next_at) == (1, None)
-        steps = bad_steps(conn, list(statements))
-    engine.dispose()
-    assert steps == []
+        return bad_steps(conn, statements)
+
+    assert await store.database.read(steps) == []

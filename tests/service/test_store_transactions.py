@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import sqlite3
 import threading
 
 import pytest
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, make_url, select, update
 
 from service.records import JobFilter
 from service.states import JobState
+from service.store import sqlite
 from service.store.database import Database, Write
 from service.store.opening import Store
 from service.store.port import DatabaseAwayError
@@ -82,6 +85,38 @@ async def test_writers_take_turns_in_the_order_in_which_they_asked(store: Store)
     held.may_end.set()
     await first
     assert await asyncio.gather(*later) == [2, 3, 4, 5, 6]
+
+
+@in_threads
+async def test_who_waits_long_for_a_slow_writer_has_its_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.0)
+    database, slow = store.database, Held()
+    first = await begun(database, slow)
+    behind = asyncio.create_task(database.write(lambda write: write.change))
+    await asyncio.sleep(0)
+    slow.may_end.set()
+    await first
+    assert await behind == 2
+
+
+@in_threads
+async def test_those_whom_another_process_keeps_out_fail_with_the_first_and_later_ones_try_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.1)
+    database = Database(database_url)
+    with contextlib.closing(sqlite3.connect(make_url(database_url).database or "", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        kept_out = [asyncio.create_task(database.write(lambda write: write.change)) for _ in range(3)]
+        told = await asyncio.gather(*kept_out, return_exceptions=True)
+        other.execute("ROLLBACK")
+    assert [str(each) for each in told] == [
+        "the database does not answer: database is locked",
+        "the database was busy for 0 s; try again",
+        "the database was busy for 0 s; try again",
+    ]
+    assert await database.write(lambda write: write.change) == 1
+    await database.close()
 
 
 async def test_an_exception_takes_back_all_that_was_written(store: Store) -> None:

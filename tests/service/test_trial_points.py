@@ -1,15 +1,24 @@
-"""What a trial reports after it was ordered to go on from another's state, or could not."""
+"""What a trial reports: no number, say, or what comes after it was ordered to go on from another's state."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from service.records import Transition
+from service.states import JobState
 from service.store.opening import Store
-from tests.service.given import Clock, checkpoint, leader, record, snapshot
-from tests.service.swept import Swept, point
-from tuning.orders import Exploit
+from tests.service.given import Clock, checkpoint, leader, record, snapshot, spec
+from tests.service.swept import JOB, Swept, point
+from tuning.optuna_trials import optuna_trial
+from tuning.orders import Exploit, Prune, Standing
+from tuning.promote import finalists
+from tuning.search import Search
+from tuning.space import space_of
+from tuning.trial import TrialState
+from workers.errors import Reason
 
 pytestmark = pytest.mark.anyio
 
@@ -68,3 +77,74 @@ async def test_a_donor_that_does_not_save_in_time_leaves_the_trial_as_it_was(sto
     trial = await swept.trial(0)
     assert (trial.course.taking, trial.params, trial.course.changes) == (None, point(0.001), ())
     assert (await swept.job(0)).settings is None
+
+
+async def test_a_trial_whose_last_report_is_no_number_counts_with_none_before_it(store: Store, clock: Clock) -> None:
+    swept = await Swept.created(store, clock, await leader(store), pruner="none")
+    await swept.begin(point(0.001), point(0.01), point(0.02))
+    await swept.report(0, r10=0.9, r100=math.nan)
+    await swept.report(1, r10=math.inf)
+    await swept.report(2, r10=math.nan, r100=0.3)
+    for number in range(3):
+        assert (await swept.trial(number)).state is TrialState.RUNNING
+        await swept.end(number)
+    trials = [trial.for_search() for trial in (await swept.view()).trials]
+    assert [(trial.state, trial.value, trial.samples) for trial in trials] == [
+        (TrialState.PRUNED, None, 3200),
+        (TrialState.PRUNED, None, 320),
+        (TrialState.COMPLETE, 0.3, 3200),
+    ]
+    assert (await swept.trial(0)).reason == "its last eval.accuracy is no number"
+    assert [trial.number for trial in finalists(trials, "max")] == [2]
+    space = space_of((await swept.row()).spec.space)
+    assert [optuna_trial(trial, space).intermediate_values for trial in trials[:2]] == [{}, {}]
+
+
+async def test_a_trial_that_diverges_is_bad_whatever_it_reported_before_and_no_failure(
+    store: Store, clock: Clock
+) -> None:
+    swept = await Swept.created(store, clock, await leader(store))
+    await swept.begin(point(0.01), point(0.02))
+    await swept.report(0, r10=0.9)
+    await swept.end(0, JobState.FAILED, Reason.DIVERGED)
+    await swept.end(1, JobState.FAILED, Reason.DIVERGED)
+    first, second = (await swept.view()).trials
+    assert (first.state, first.reason, first.value) == (TrialState.PRUNED, "lr is too much", None)
+    assert [report.value for report in first.reports] == [0.9, pytest.approx(math.nan, nan_ok=True)]
+    assert (second.state, len(second.reports)) == (TrialState.PRUNED, 1)
+
+
+async def test_a_search_hears_of_a_report_that_is_no_number_while_the_trial_runs(store: Store, clock: Clock) -> None:
+    swept = await Swept.created(store, clock, await leader(store))
+    await swept.begin(point(0.001))
+    await swept.report(0, r10=math.nan)
+    view = await swept.view()
+    standing = Standing(num_trials=8, samples_per_epoch=None, time_s=10.0, cost=None)
+    answer = Search(view.sweep.spec).answer([view.trials[0].for_search()], standing)
+    assert Prune(number=0, reason="reported nan after 320 samples") in answer.orders
+    before = (await swept.row()).changed
+    await swept.look()
+    assert (await swept.row()).changed == before
+
+
+async def test_a_run_of_a_promotion_whose_last_report_is_no_number_has_no_score(store: Store, clock: Clock) -> None:
+    swept = await Swept.created(store, clock, await leader(store))
+    await store.configurations.create("digits", spec(**JOB, steps=None))
+    await swept.play()
+    await swept.finish()
+    await store.sweeps.ask_promotion(await swept.row(), "digits")
+    await swept.compare()
+    view = await store.reconciler.promotion_view(swept.id)
+    assert view is not None
+    job = await store.reconciler.job(view.runs[0].job_id)
+    assert job is not None
+    job = await store.reconciler.admit(job, 1, swept.fence)
+    job = await store.reconciler.transition(job, JobState.RUNNING, Transition(), swept.fence)
+    told = [record(1, eval__accuracy=0.9), record(2, eval__accuracy=math.nan)]
+    await store.reconciler.fold(snapshot(job, told), swept.fence)
+    job = await store.reconciler.job(job.id)
+    assert job is not None
+    await store.reconciler.transition(job, JobState.SUCCEEDED, Transition(), swept.fence)
+    view = await store.reconciler.promotion_view(swept.id)
+    assert view is not None
+    assert (view.runs[0].score, view.runs[0].is_news) == (None, True)

@@ -144,6 +144,18 @@ LOST = {"workers": 2, "lost": [{"worker_id": "1.2", "rank": 1, "node_id": "a"}]}
             "Checkpoint at step 1,200, 1 MB: saving before the pause",
         ),
         (
+            row(TimelineKind.CHECKPOINT, after={"size_bytes": 1_000_000}, cost_s=0.112, steps_lost=0),
+            "Checkpoint at step 1,200, 1 MB; training held for 0.11 s",
+        ),
+        (
+            row(TimelineKind.RESTORE, reason="training from the checkpoint of step 300", cost_s=2.5, steps_lost=37),
+            "Went on from the checkpoint of step 300; took 2.5 s; 37 steps lost",
+        ),
+        (
+            row(TimelineKind.WORKER_LOST, before=LOST, after={"workers": 1}, cost_s=1.5, steps_lost=1),
+            "Worker 1 was lost on node a; went on with 1 of 2 after 1.5 s; 1 step lost",
+        ),
+        (
             row(TimelineKind.BATCH, actor="goodput", before={"global_batch": 128}, after={"global_batch": 256}),
             "Global batch 128 → 256 by goodput",
         ),

@@ -19,22 +19,25 @@ from workers.plan import CheckpointSource, Exchange, Goal, Member
 from workers.status import CheckpointInfo, Phase, WorkerStatus
 from workers.storage_urls import join, open_storage
 from workers.task import TrainingTask
+from workers.training.exchange.reals import as_real
 from workers.training.loading import load_checkpoint
 
 BATCH, LR, NUM_SAMPLES = 12, 0.1, 50
-SHAPES = {"wide": (40, 25), "flat": (300,), "square": (24, 24)}
+SHAPES = {"wide": (40, 25), "flat": (300,), "square": (24, 24), "complex": (60, 2)}
+"""In real numbers."""
 
 
 class Linear(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         for name, shape in SHAPES.items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+            values = torch.empty(shape)
+            self.register_parameter(name, nn.Parameter(torch.view_as_complex(values) if name == "complex" else values))
         self.register_buffer("noted", torch.zeros(7))
         reset(self, 3)
 
     def forward(self, x_BN: torch.Tensor) -> torch.Tensor:
-        return x_BN @ torch.cat([parameter.view(-1) for parameter in self.parameters()])
+        return x_BN @ torch.cat([as_real(parameter).view(-1) for parameter in self.parameters()])
 
 
 class Vectors:
@@ -145,6 +148,6 @@ class Job:
         loaded = load_checkpoint(join(self.group.checkpoints, info.path))
         expected = plain(info.round, begin)
         return {
-            name: loaded.model[name] - LR * loaded.residual.get(name, torch.zeros(1)) - expected[name]
+            name: as_real(loaded.model[name] - expected[name]) - LR * loaded.residual.get(name, torch.zeros(1))
             for name in SHAPES
         }

@@ -61,4 +61,5 @@ def distance(one: nn.Module, other: nn.Module) -> float:
     """The largest difference of any parameter or buffer."""
     mine, theirs = one.state_dict(), other.state_dict()
     assert mine.keys() == theirs.keys()
-    return max((mine[k].double() - theirs[k].double()).abs().max().item() for k in mine)
+    formats = {k: torch.promote_types(mine[k].dtype, torch.float64) for k in mine}
+    return max((mine[k].to(formats[k]) - theirs[k].to(formats[k])).abs().max().item() for k in mine)

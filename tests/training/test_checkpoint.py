@@ -147,16 +147,17 @@ def test_a_restored_training_goes_on_bit_for_bit(kind: type[torch.optim.Optimize
 
 def test_what_was_left_out_of_gradients_is_kept_by_parameter_and_checked_and_is_no_weight(tmp_path: Path) -> None:
     left_out = {"weight": torch.arange(4096.0).view(64, 64), "bias": torch.tensor([0.5, -1.0])}
-    writer = writer_in(tmp_path)
+    writer = writer_in(tmp_path, keep=3)
     save(writer, 1, replace(snapshot(1), residual=left_out))
-    save(writer, 2, replace(snapshot(2), residual={**left_out, "bias": torch.zeros(2)}))
+    save(writer, 2, replace(snapshot(2), residual=left_out))
+    save(writer, 3, replace(snapshot(3), residual={**left_out, "bias": torch.zeros(2)}))
     infos = writer.finished()
     assert all(info.size_bytes > left_out["weight"].nbytes for info in infos)
-    first, second = (info.path for info in infos)
+    first, _, third = (info.path for info in infos)
     back = load_checkpoint(f"{tmp_path}/{first}").residual
     assert back.keys() == left_out.keys()
     assert all(torch.equal(back[name], values) for name, values in left_out.items())
-    manifests = [read_manifest(LocalStorage(tmp_path), name) for name in (first, second)]
+    manifests = [read_manifest(LocalStorage(tmp_path), name) for name in (first, third)]
     whole, changed = (manifest for manifest in manifests if manifest is not None)
     assert changed.residual["weight"] == whole.residual["weight"]  # not written again
     assert changed.residual["bias"] != whole.residual["bias"]

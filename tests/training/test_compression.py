@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,21 +48,21 @@ def told(exchange: Exchange) -> str:
     return " ".join([exchange.scheme, *(name for name, _ in exchange.options)])
 
 
-def sgd(parameters: Any, lr: float) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
+def sgd(parameters: Any, lr: float, momentum: float = 0.9) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
 
 
 class Job:
     """A regression by as many workers as wanted, whose samples pass a gate; ``models`` are theirs, by their start."""
 
-    def __init__(self) -> None:
+    def __init__(self, momentum: float = 0.9) -> None:
         self.gate, self.models = Gate(), list[nn.Module]()
         script = Script(gate=self.gate)
 
         def task() -> TrainingTask:
             self.models.append(model := mlp(torch.float32))
             data = Regression(NUM_SAMPLES, torch.float32, script)
-            return TrainingTask(model=model, train_data=data, loss=mse, optimizer=sgd)
+            return TrainingTask(model=model, train_data=data, loss=mse, optimizer=partial(sgd, momentum=momentum))
 
         script.task = task
         batch = {"global_size": BATCH, "micro_size": BATCH}
@@ -126,6 +127,85 @@ def test_a_lossy_scheme_trains_and_stays_alike_on_all_ranks(exchange: Exchange) 
     assert reference.distance(job.models[0], expected.model) > 0.0
     # The plain loop's fall to a tenth of the first.
     assert sum(losses[-5:]) < MOST_LOSS[exchange.scheme] * sum(expected.losses[-5:])
+
+
+def with_momentum(fraction: float) -> Exchange:
+    return Exchange(scheme="topk", options=(("fraction", fraction), ("momentum", 0.9), ("quantise", "none")))
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_momentum_that_the_exchange_has_is_the_optimizers(num_workers: int) -> None:
+    """Sent at once, by unequal parts: as the plain loop's, whose optimizer has it."""
+    job = Job(momentum=0.0)
+    with job.group as group:
+        workers = group.start(num_workers)
+        group.train(members(workers), exchange=with_momentum(0.5))
+        group.await_done(workers)
+        told = ["noise_scale" in record.values for record in group.records.values()]
+    assert_alike(job.models)
+    assert reference.distance(job.models[0], plain().model) < 1e-5
+    assert not any(told)
+
+
+def test_momentum_of_what_is_sent_late_trains_alike_on_all_ranks() -> None:
+    job = Job(momentum=0.0)
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, (1.0, 1.0)), exchange=with_momentum(0.1))
+        group.await_done(workers)
+        losses = group.losses()
+    expected = plain()
+    assert_alike(job.models)
+    assert reference.distance(job.models[0], expected.model) > 0.0
+    assert sum(losses[-5:]) < MOST_LOSS["topk"] * sum(expected.losses[-5:])
+
+
+class Complex(nn.Module):
+    """Complex parameters beside real ones, of which there is an odd number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.real = nn.Parameter(torch.randn(5, 3, generator=draw))
+        self.complex = nn.Parameter(torch.randn(3, 2, generator=draw, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x @ self.real).to(torch.complex64) @ self.complex).abs()
+
+
+@pytest.mark.parametrize("exchange", [Exchange(), *(Exchange(scheme=name) for name in BOUNDS), topk(0.4)], ids=told)
+def test_both_parts_of_complex_gradients_travel(exchange: Exchange) -> None:
+    models = list[Complex]()
+
+    def task() -> TrainingTask:
+        models.append(model := Complex())
+        data = Regression(NUM_SAMPLES, torch.float32)
+        return TrainingTask(model=model, train_data=data, loss=mse, optimizer=partial(sgd, momentum=0.0))
+
+    group = Group(Script(task=task), samples=10 * BATCH, batch={"global_size": BATCH}, optimizer={"lr": 0.01})
+    with group:
+        workers = group.start(2)
+        group.train(members(workers, (2.0, 1.0)), exchange=exchange)
+        group.await_done(workers)
+    assert torch.equal(models[0].complex, models[1].complex)
+    data, model = Regression(NUM_SAMPLES, torch.float32), Complex()
+    reference.train(model, sgd(model.parameters(), 0.01, 0.0), reference.batches(data, BATCH, 0, 10), mse)
+    moved = (model.complex - Complex().complex).detach()
+    apart = (models[0].complex - model.complex).detach()
+    assert apart.imag.abs().max() < 0.1 * moved.imag.abs().max()
+    assert apart.real.abs().max() < 0.1 * moved.real.abs().max()
+
+
+def test_a_warm_up_follows_the_rounds_of_the_job() -> None:
+    job = Job()
+    exchange = Exchange(scheme="topk", options=(("fraction", 0.1), ("quantise", "none"), ("warm_up", 10)))
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, (1.0, 1.0)), exchange=exchange)
+        group.await_done(workers)
+        sent = [record.values["wire_bytes"] for _, record in sorted(group.records.items())]
+    assert_alike(job.models)
+    assert min(sent[:5]) > max(sent[5:])
 
 
 def test_a_scheme_with_other_options_is_another() -> None:

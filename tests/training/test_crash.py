@@ -15,7 +15,8 @@ from workers.control.restore import CheckpointSearch
 from workers.errors import CheckpointError
 from workers.local_storage import FileCalls, LocalStorage
 from workers.retention import remove_superfluous
-from workers.storage import Data
+from workers.storage import Data, Storage
+from workers.storage_urls import open_storage
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.loading import load_checkpoint
 from workers.training.state import CheckpointHeader, LoadedState, StateSnapshot
@@ -44,14 +45,17 @@ def header(round: int) -> CheckpointHeader:
 
 
 def save(root: Path, round: int, calls: FileCalls | None = None, is_thawed: bool = False) -> None:
-    """As the writer does it: save, built on the checkpoint before, then remove what is superfluous."""
-    storage = LocalStorage(root, calls)
+    save_to(LocalStorage(root, calls), round, is_thawed)
+
+
+def save_to(storage: Storage, round: int, is_thawed: bool = False) -> None:
+    """As the writer does it: save, built on the last checkpoint but one, then remove what is superfluous."""
     names = [info.path for info in list_checkpoints(storage)]
-    write_checkpoint(storage, state(round, is_thawed), header(round), names[-1] if names else None, Wish())
+    write_checkpoint(storage, state(round, is_thawed), header(round), names[-2] if len(names) > 1 else None, Wish())
     remove_superfluous(storage, KEEP, None)
 
 
-def restored(root: Path) -> LoadedState:
+def restored(root: Path | str) -> LoadedState:
     found = CheckpointSearch(str(root), 0).look()
     assert found.latest is not None
     assert found.rows == ()  # no damaged one had to be passed over
@@ -91,8 +95,8 @@ def test_a_power_cut_at_any_operation_leaves_the_newest_complete_one_and_no_garb
     assert seen == {3, 4}
 
 
-def assert_no_garbage(root: Path) -> None:
-    storage = LocalStorage(root)
+def assert_no_garbage(root: Path | str) -> None:
+    storage = open_storage(str(root))
     manifests = [read_manifest(storage, info.path) for info in list_checkpoints(storage)]
     needed = {piece for manifest in manifests if manifest for piece in manifest.pieces}
     assert set(storage.keys()) - set(storage.keys("manifests")) == needed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import UserDict
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from workers.errors import DataError
 from workers.lr import Decay, LrPlan, LrRule
 from workers.plan import Cause, FreshSource, Member, Plan, PlanId, Switch, TimelineKind
 from workers.training import data
-from workers.training.batching import Batcher, own_part, pieces
+from workers.training.batching import Batcher, own_part, pieces, to_device
 from workers.training.data import SampleOrder
 
 CPU = torch.device("cpu")
@@ -164,6 +165,45 @@ def test_a_collate_that_loses_samples_is_told_where_the_loss_is_a_mean_over_them
 @pytest.mark.parametrize("collate", LAID_OUT_OTHERWISE)
 def test_a_collate_that_lays_samples_out_otherwise_is_not_taken_for_one_that_loses_them(collate: str) -> None:
     rows_of(LAID_OUT_OTHERWISE[collate], has_rows=True)
+
+
+def test_a_collate_that_lost_no_row_before_may_not_make_one_of_two_and_none_may_lose_all() -> None:
+    dataset = TensorDataset(torch.randn(9, 3), torch.arange(9))
+
+    def drops(samples: Any) -> Any:
+        return default_collate(samples if len(samples) > 2 else samples[:1])
+
+    batcher = Batcher(dataset, drops, CPU, has_rows=True)
+    batcher.batch(range(7))
+    with pytest.raises(DataError, match="batch of 1 rows from 2 samples"):
+        batcher.batch(range(2))
+    with pytest.raises(DataError, match="batch of 0 rows from 7 samples"):
+        rows_of(lambda _: torch.zeros(0, 3), has_rows=True)
+
+
+def test_a_sample_of_a_subset_that_cannot_be_read_is_named_as_any_other_and_so_is_where_it_is_read() -> None:
+    noted: list[int] = []
+    indexes = [*range(20, 30), 7, 3]
+    subset = Subset(Broken(), range(100))
+    with pytest.raises(DataError, match=r"train_data\[7\] raised"):
+        data.fetch(subset, indexes, "train_data", lambda error: False, noted.append)
+    assert noted == indexes[: indexes.index(7) + 1]
+
+
+def test_a_sample_that_cannot_be_read_among_many_is_named() -> None:
+    class Many(Broken):
+        def __getitems__(self, indexes: list[int]) -> list[int]:
+            return [self[index] for index in indexes]
+
+    with pytest.raises(DataError, match=r"train_data\[7\] raised"):
+        data.fetch(Many(), [*range(20, 30), 7, 3], "train_data", lambda error: False)
+
+
+def test_a_batch_of_a_mapping_of_its_own_keeps_its_class_on_its_way_to_a_device() -> None:
+    batch = UserDict({"a": torch.zeros(2), "b": [torch.ones(1)]})
+    moved = to_device(batch, torch.device("meta"))
+    assert type(moved) is UserDict
+    assert (moved["a"].device.type, moved["b"][0].device.type, batch["a"].device.type) == ("meta", "meta", "cpu")
 
 
 def test_getitems_is_used_and_must_return_one_sample_an_index() -> None:

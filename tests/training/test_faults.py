@@ -289,36 +289,6 @@ def test_twenty_rounds_on_end_that_are_not_finite_are_a_divergence() -> None:
     assert "for 20 steps on end" in failures[0].message  # type: ignore[union-attr]  # just asserted
 
 
-def test_an_error_in_the_optimizer_step_ends_that_worker() -> None:
-    models: list[nn.Module] = []
-    once, calls = Once(), [0]
-
-    class Fragile(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            calls[0] += 1
-            if once(calls[0] >= 7):
-                raise RuntimeError("no room for the momentum")
-            return super().step(closure)
-
-    def fragile(parameters: Any, lr: float) -> torch.optim.Optimizer:
-        return Fragile(parameters, lr=lr, momentum=0.9)
-
-    with job(Script(task=task_with(mse, models, optimizer=fragile))) as group:
-        workers = group.start(2)
-        group.train(workers)
-        statuses = group.await_break(workers)
-        failed = [i for i, s in statuses.items() if s.phase is Phase.FAILED]
-        assert len(failed) == 1
-        failure = statuses[failed[0]].failure
-        assert failure is not None
-        assert failure.message == "no room for the momentum"
-        survivor = next(i for i in workers if i not in failed)
-        group.train([survivor, *group.start(1)])
-        group.await_done([survivor])
-        losses = group.losses()
-    assert losses == pytest.approx(expected().losses, abs=1e-10)
-
-
 def test_a_global_batch_below_the_number_of_workers_is_refused() -> None:
     with job(Script(task=task_with(mse, [])), batch={"global_size": 2}) as group:
         workers = group.start(3)

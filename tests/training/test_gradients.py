@@ -68,6 +68,9 @@ def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_
         took = exchange.finish(lambda: None)
         assert took.backward_s is not None
         assert took.exchange_s - took.exposed_s < took.backward_s
+        assert took.hidden_s is not None
+        assert took.wire_s is not None
+        assert 0.0 < took.hidden_s <= min(took.wire_s, took.exchange_s - took.exposed_s)
         return told.events, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
     results = in_threads(NUM_RANKS, work)

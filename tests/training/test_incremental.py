@@ -1,4 +1,4 @@
-"""What did not change is not written again, and lives as long as a kept checkpoint needs it."""
+"""What did not change is written for two checkpoints, not again, and lives as long as a kept one needs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from workers.checkpoints import PIECES, damage, list_checkpoints
+from workers.checkpoints import PIECES, damage, list_checkpoints, read_manifest
+from workers.control.restore import CheckpointSearch
 from workers.local_storage import LocalStorage
 from workers.status import CheckpointInfo
 from workers.training.checkpoint import CheckpointWriter
@@ -61,22 +62,32 @@ def assert_all_restore(root: Path, expected: dict[int, StateSnapshot]) -> None:
             assert all(torch.equal(loaded.optimizer["state"][i][name], value) for name, value in moments.items())
 
 
-def test_a_frozen_layer_is_written_once_and_outlives_the_checkpoint_that_wrote_it(tmp_path: Path) -> None:
+def flip(root: Path, name: str) -> None:
+    """Change one byte of what stands still in a checkpoint."""
+    manifest = read_manifest(LocalStorage(root), name)
+    assert manifest is not None
+    [still] = [root / piece for piece in manifest.pieces if piece.endswith("still")]
+    data = bytearray(still.read_bytes())
+    data[len(data) // 2] ^= 1
+    still.write_bytes(data)
+
+
+def test_a_frozen_layer_is_written_twice_and_outlives_the_checkpoints_that_wrote_it(tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
     states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in range(1, 6)}
     written = [save(writer, state).written_bytes for state in states.values()]
-    assert written[0] > 4 * LARGE
-    assert all(one < 4 * LARGE / 10 for one in written[1:])
+    assert all(one > 4 * LARGE for one in written[:2])
+    assert all(one < 4 * LARGE / 10 for one in written[2:])
     assert [info.round for info in list_checkpoints(LocalStorage(tmp_path))] == [4, 5]
     assert_all_restore(tmp_path, states)
-    assert stored_bytes(tmp_path) < 1.2 * 4 * LARGE
+    assert stored_bytes(tmp_path) < 2.2 * 4 * LARGE
 
 
-def test_moments_that_stand_still_are_written_once_too(tmp_path: Path) -> None:
+def test_moments_that_stand_still_are_not_written_again_either(tmp_path: Path) -> None:
     writer = writer_in(tmp_path)
-    states = {n: snapshot(n, STILL=LARGE, head=SMALL) for n in range(1, 4)}
+    states = {n: snapshot(n, STILL=LARGE, head=SMALL) for n in range(1, 5)}
     written = [save(writer, state).written_bytes for state in states.values()]
-    assert all(one < 4 * LARGE / 10 for one in written[1:])
+    assert all(one < 4 * LARGE / 10 for one in written[2:])
     assert_all_restore(tmp_path, states)
 
 
@@ -91,25 +102,47 @@ def test_a_small_still_part_is_set_apart_once_and_does_not_hold_large_pieces_for
 
 
 def test_a_restored_training_builds_on_the_checkpoint_that_it_was_restored_from(tmp_path: Path) -> None:
-    states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in (1, 2, 3)}
-    first = save(writer_in(tmp_path), states[1])
-    restored, stranger = writer_in(tmp_path), writer_in(tmp_path)
+    states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in range(1, 6)}
+    first = save(writer_in(tmp_path, keep=4), states[1])
+    restored, stranger = writer_in(tmp_path, keep=4), writer_in(tmp_path, keep=4)
     restored.build_on(first.path)
-    assert save(restored, states[2]).written_bytes < 4 * LARGE / 10
+    # Its next one is the second copy.
+    assert save(restored, states[2]).written_bytes > 4 * LARGE
+    assert save(restored, states[3]).written_bytes < 4 * LARGE / 10
     # One that has read nothing here trusts nothing here.
-    assert save(stranger, states[3]).written_bytes > 4 * LARGE
+    assert all(save(stranger, states[n]).written_bytes > 4 * LARGE for n in (4, 5))
     assert_all_restore(tmp_path, states)
 
 
-def test_a_shared_piece_that_is_gone_or_cut_is_written_again(tmp_path: Path) -> None:
+def test_whatever_one_file_spoils_the_newest_or_the_one_before_is_whole_and_the_next_saves_heal(tmp_path: Path) -> None:
     writer, storage = writer_in(tmp_path), LocalStorage(tmp_path)
-    states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in (1, 2, 3)}
-    save(writer, states[1])
+    states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in range(1, 8)}
+    infos = [save(writer, states[n]) for n in range(1, 5)]
+    flip(tmp_path, infos[-1].path)
+    assert [damage(storage, info.path) is None for info in infos[-2:]] == [True, False]
+    # The next takes what stands still from the one before; the one after it finds the damage.
+    assert damage(storage, save(writer, states[5]).path) is None
+    assert damage(storage, save(writer, states[6]).path) is None
+    assert save(writer, states[7]).written_bytes < 4 * LARGE / 10
+    flip(tmp_path, list_checkpoints(storage)[-1].path)
+    found = CheckpointSearch(str(tmp_path), 0).look()
+    assert found.latest is not None
+    assert found.latest.round == 6
+    assert len(found.rows) == 1
+    assert_all_restore(tmp_path, states)
+
+
+def test_where_only_one_is_kept_a_shared_piece_that_is_damaged_gone_or_cut_is_written_again(tmp_path: Path) -> None:
+    writer, storage = writer_in(tmp_path, keep=1), LocalStorage(tmp_path)
+    states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in range(1, 5)}
+    flip(tmp_path, save(writer, states[1]).path)
+    assert damage(storage, save(writer, states[2]).path) is None
     [still] = [tmp_path / key for key in storage.keys(PIECES) if key.endswith("still")]
     still.write_bytes(still.read_bytes()[:-1])
-    assert damage(storage, save(writer, states[2]).path) is None
-    still.unlink()
     assert damage(storage, save(writer, states[3]).path) is None
+    [still] = [tmp_path / key for key in storage.keys(PIECES) if key.endswith("still")]
+    still.unlink()
+    assert damage(storage, save(writer, states[4]).path) is None
 
 
 def test_a_final_one_keeps_its_pieces_when_all_others_are_gone(tmp_path: Path) -> None:

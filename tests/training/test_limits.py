@@ -140,3 +140,20 @@ def test_a_worker_whose_log_runs_away_answers_polls_with_little_of_it_and_says_s
     assert sum(len(chunk.data) for status in polled for chunk in status.logs) < 2 * BURST_BYTES
     assert polled[0].logs[0].offset >= 3 * MAX_BEHIND_BYTES
     assert [cut.what for cut in polled[-1].cuts] == ["logs"]
+
+
+def test_an_error_of_megabytes_is_cut_in_the_log_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    def loss(model: Any, batch: Any) -> Any:
+        raise ValueError("begin" + "x" * 10_000_000 + "end")
+
+    script = Script()
+    script.task = lambda: TrainingTask(model=mlp(), train_data=Regression(8, torch.float32, script), loss=loss)
+    with Group(script, steps=2, batch={"global_size": 4}) as group:
+        workers = group.start(1)
+        group.train(workers)
+        statuses = group.await_break(workers)
+    told = capsys.readouterr().err
+    assert "ValueError: begin" in told
+    assert told.rstrip().endswith("end")
+    assert len(told) < MAX_TRACEBACK_CHARS + 1000
+    assert {cut.what for status in statuses.values() for cut in status.cuts} == {"error"}

@@ -13,6 +13,7 @@ from tests.training.tasks import Regression, Script, mlp, mse
 from workers.plan import Member, PlanId
 from workers.status import WorkerStatus
 from workers.task import TrainingTask
+from workers.training.exchange.registry import CODECS
 from workers.training.loads import LEAST_ROUNDS, LEAST_S, NUM_TOLD, Loads, OwnCost
 
 SLOW_S = 0.1
@@ -71,6 +72,25 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
         assert load.backward_s is not None
         assert 0.0 < load.backward_s < load.seconds
     assert [statuses[i].build.buckets for i in workers] == [{25: (1.0,)}] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("none", set[str]()),
+        ("auto", {*CODECS}),
+        ({"scheme": "auto", "loss_class": "lossy"}, {*CODECS, "two_four", "topk", "powersgd"}),
+    ],
+)
+def test_a_worker_tells_what_the_schemes_cost_that_its_job_may_use(asked: object, told: set[str]) -> None:
+    def task() -> TrainingTask:
+        return TrainingTask(model=mlp(), train_data=Regression(8, torch.float32), loss=mse)
+
+    with Group(Script(task=task), steps=1, batch={"global_size": 8}, workers=2, communication=asked) as group:
+        (worker,) = group.start(1)
+        build = group.poll()[worker].build
+    assert build is not None
+    assert {*build.schemes} == told
 
 
 class SlowToRead(Regression):

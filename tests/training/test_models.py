@@ -338,6 +338,30 @@ def test_an_optimizer_that_one_dense_gradient_a_step_does_not_serve_is_refused_w
     assert failure.message.endswith("such as AdamW")
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "has"),
+    [
+        (lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9), "SGD has momentum"),
+        (
+            lambda p, lr: torch.optim.Adam(p, torch.tensor(lr), betas=(torch.tensor(0.9), torch.tensor(0.99))),
+            "Adam has betas",
+        ),
+        (None, "AdamW has betas"),
+    ],
+)
+def test_momentum_is_not_given_twice(optimizer: Callable[..., torch.optim.Optimizer] | None, has: str) -> None:
+    def build() -> TrainingTask:
+        return TrainingTask(model=mlp(DTYPE), train_data=Regression(SAMPLES, DTYPE), loss=mse, optimizer=optimizer)
+
+    asked = {"scheme": "topk", "options": {"momentum": 0.9}, "loss_class": "lossy"}
+    with Group(Script(task=build), steps=STEPS, batch={"global_size": BATCH}, communication=asked) as group:
+        (worker,) = group.start(1)
+        failure = group.poll()[worker].failure
+    assert failure is not None
+    assert (failure.reason, failure.round) == (Reason.USER_ERROR, None)
+    assert f"communication.options.momentum is 0.9, and the optimizer {has} besides; build it" in failure.message
+
+
 class Looked(nn.Module):
     """Gives sparse gradients."""
 

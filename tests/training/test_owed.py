@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from workers.racks import Topology
 from workers.run_settings import Donor
 from workers.status import Phase
 from workers.storage_urls import join, open_storage
-from workers.training import owed, round
+from workers.training import owed, replicas, round
 from workers.training.exchange import buckets
 from workers.training.exchange.compressed import Compressed
 from workers.training.exchange.schemes import InFlight
@@ -102,22 +102,26 @@ def test_whatever_happens_all_gradients_are_applied_or_still_owed(seed: int) -> 
         assert_nothing_lost(job)
 
 
-def test_the_wait_for_what_others_left_out_counts_as_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    total, clock, passed_s = Owed.total, time.perf_counter, [0.0]
+@pytest.mark.parametrize(("place", "what"), [(Owed, "total"), (replicas, "look")])
+def test_the_wait_for_what_others_left_out_and_the_comparing_of_states_count_as_held(
+    place: object, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, clock, passed_s = getattr(place, what), time.perf_counter, [0.0]
 
-    def slow(owed: Owed) -> dict[str, torch.Tensor]:
+    def slow(*given: Any) -> Any:
         passed_s[0] += 1000.0
-        return total(owed)
+        return real(*given)
 
-    monkeypatch.setattr(Owed, "total", slow)
+    monkeypatch.setattr(place, what, slow)
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + passed_s[0])
     job = Job(4, checkpoint={"every_steps": 3})
     with job.group:
-        job.begin(1, TOPK)
+        job.begin(2, TOPK)
         job.go_on(3)
         await_true(lambda: len(job.stored()) == 1, "the checkpoint")  # or the last might overtake it
+        assert job.stored()[0].held_s > 1000.0
         job.finish()
-        assert [info.held_s > 1000.0 for info in job.stored()] == [True, False]
+        assert job.stored()[1].held_s < 1000.0
 
 
 def test_a_newcomer_knows_what_others_keep_before_its_first_round() -> None:
@@ -300,36 +304,21 @@ def test_a_job_that_begins_with_another_ones_weights_alone_begins_without_debts(
     assert max(difference.abs().max() for difference in lacks.values()) < CLOSE
 
 
-def test_where_parameters_are_frozen_and_buckets_are_others_the_rest_is_kept() -> None:
-    num_calls = dict[int, int]()
+def freezing(trains: Callable[[int], bool]) -> Callable[[nn.Module, list[torch.Tensor]], torch.Tensor]:
+    """A loss that tells by the number of a model's call whether a part of it trains."""
+    num_calls = defaultdict[int, int](int)
 
     def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-        num_calls[id(model)] = num_calls.get(id(model), 0) + 1
-        if num_calls[id(model)] == 5:
-            model.get_parameter("square").requires_grad_(False)
-            model.get_buffer("noted").add_(1.0)
+        num_calls[id(model)] += 1
+        model.get_parameter("square").requires_grad_(trains(num_calls[id(model)]))
         return mean(model, batch)
 
-    job = Job(8, loss)
-    with job.group:
-        job.begin(2, TOPK)
-        job.finish()
-        [final] = job.stored()
-        lacks = job.lacks(final)
-    assert lacks["square"].abs().max() > CLOSE  # what is frozen is not to change
-    assert max(lacks[name].abs().max() for name in ("wide", "flat")) < CLOSE
+    return loss
 
 
 def test_what_is_frozen_where_buckets_change_goes_on_being_exchanged() -> None:
     """Code may freeze by turns, as of two nets that train against each other."""
-    num_calls = dict[int, int]()
-
-    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-        num_calls[id(model)] = num_calls.get(id(model), 0) + 1
-        model.get_parameter("square").requires_grad_(num_calls[id(model)] % 2 == 1)
-        return mean(model, batch)
-
-    job = Job(14, loss, precision="fp32")
+    job = Job(14, freezing(lambda n: n % 2 == 1), precision="fp32")
     with job.group:
         job.begin(2, EXCHANGES[2])
         job.go_on(5)
@@ -339,15 +328,7 @@ def test_what_is_frozen_where_buckets_change_goes_on_being_exchanged() -> None:
 
 
 def test_a_newcomer_travels_in_the_buckets_of_those_that_have_frozen_some() -> None:
-    num_calls = dict[int, int]()
-
-    def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
-        num_calls[id(model)] = num_calls.get(id(model), 0) + 1
-        if num_calls[id(model)] == 3:
-            model.get_parameter("square").requires_grad_(False)
-        return mean(model, batch)
-
-    job, smaller = Job(14, loss), replace(EXCHANGES[2], options=SMALLER)
+    job, smaller = Job(14, freezing(lambda n: n < 3)), replace(EXCHANGES[2], options=SMALLER)
     with job.group as group:
         job.begin(2, EXCHANGES[2])
         job.go_on(5)

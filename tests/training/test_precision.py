@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.training.group import Group
 from tests.training.tasks import Gate, Regression, Script, mlp, mse, reset
-from workers.plan import Format, Precision
+from workers.plan import Exchange, Format, Precision
 from workers.status import RoundRecord
 from workers.task import TrainingTask
 from workers.training.precision.applier import PrecisionApplier
@@ -140,10 +140,39 @@ def test_an_overflow_on_one_rank_makes_all_redo_the_step_at_half_the_scale() -> 
         assert not torch.equal(mine[5].x, mine[6].x)
         assert [(r.round, r.cursor, r.is_skipped) for r in records] == [(n, n * BATCH, False) for n in range(1, 9)]
         assert [r.values["loss_scale"] for r in records] == [INITIAL_SCALE] * 3 + [INITIAL_SCALE / 4] * 5
+        assert [r.round for r in records if "redone_bytes" in r.values] == [4]
     for one, other in zip(*tried, strict=True):
         assert_alike(one.state, other.state)
     assert_alike(models[0].state_dict(), models[1].state_dict())
     assert models[0].state_dict()["1.num_batches_tracked"] == 8
+
+
+def test_what_was_sent_for_a_step_drawn_again_is_told_where_its_buckets_changed_meanwhile() -> None:
+    script = Script(gate=(gate := Gate()))
+    num_passes: dict[nn.Module, int] = {}
+
+    def build() -> TrainingTask:
+        num_passes[model := mlp()] = 0
+        data = Regression(SAMPLES, torch.float32, script)
+        return TrainingTask(model=model, train_data=data, loss=loss, optimizer=sgd)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        num_passes[model] += 1
+        return 0.01 * mse(model, batch) * (1e36 if num_passes[model] == 4 else 1.0)
+
+    script.task, fp16 = build, Precision(format=Format.FP16)
+    with Group(script, steps=5, batch={"global_size": BATCH, "micro_size": BATCH}, optimizer={"lr": LR}) as group:
+        workers = group.start(2)
+        gate.close_at(3 * BATCH)
+        first = group.train(workers, precision=fp16)
+        group.await_all(lambda s: s.round == 3, workers)
+        smaller = Exchange(options=(("bucket_mib", 1),))
+        plan = group.agree(workers, generation=first.generation, precision=fp16, exchange=smaller)
+        gate.open()
+        group.await_done(workers)
+        records = [record for _, record in sorted(group.records.items())]
+    assert [r.plan_id for r in records] == [first.id] * 3 + [plan.id] * 2
+    assert [r.round for r in records if "redone_bytes" in r.values] == [4]
 
 
 def test_an_overflow_on_one_rank_at_the_least_scale_makes_all_pass_the_samples_over() -> None:

@@ -15,6 +15,7 @@ from tests.training.tasks import Gate, Regression, Script, mlp, mse
 from workers.checkpoints import PIECES, list_checkpoints
 from workers.control.restore import CheckpointSearch
 from workers.plan import CheckpointSource
+from workers.status import StopCause
 from workers.storage import read
 from workers.storage_urls import join, open_storage
 from workers.task import TrainingTask
@@ -50,17 +51,23 @@ def test_a_job_saves_to_an_object_store_and_goes_on_from_it_past_a_damaged_one(u
         assert infos[-1].round == STEPS
         [moving] = [key for key in storage.keys(PIECES) if infos[-1].path in key and key.endswith("moving")]
         storage.write(moving, [read(storage, moving)[:-1]])
+        later = group.start(1)
+        newest = infos[-1]
+        group.train(later, source=CheckpointSource(newest.path, newest.step, newest.cursor), lineage=2)
+        stop = group.await_break(later)[later[0]].stop
+        assert stop is not None
+        assert stop.cause is StopCause.CHECKPOINT
+        assert "is damaged: it ends before byte" in (stop.failure.message if stop.failure else "")
         found = CheckpointSearch(url, 0).look()
         assert found.latest is not None
         assert found.latest.round < STEPS
         assert [row.after["passed_over"] for row in found.rows] == [infos[-1].path]
         assert load_checkpoint(join(url, found.latest.path)).round == found.latest.round
-        later = group.start(1)
         group.train(
-            later, source=CheckpointSource(found.latest.path, found.latest.step, found.latest.cursor), lineage=2
+            later, source=CheckpointSource(found.latest.path, found.latest.step, found.latest.cursor), lineage=3
         )
         group.await_done(later)
-        redone = [record for key, record in sorted(group.records.items()) if key[0] == 2]
+        redone = [record for key, record in sorted(group.records.items()) if key[0] == 3]
         assert [record.round for record in redone] == list(range(found.latest.round + 1, STEPS + 1))
         for record in redone:
             assert record.values["loss"] == pytest.approx(group.records[1, record.round].values["loss"], abs=1e-10)

@@ -42,3 +42,25 @@ def test_what_is_timed_is_one_encoding_and_two_decodings(monkeypatch: pytest.Mon
     for told in calls.values():
         assert told[:3] == ["encode", "decode", "decode"]
         assert told.count("decode") == 2 * told.count("encode")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_format_that_code_sets_for_all_new_tensors_changes_nothing(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        assert measure_schemes(torch.device("cpu"), [torch.Size([512, 512])]).keys() > {"topk", "powersgd"}
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_where_a_job_allows_it_lossy_schemes_are_told_with_what_they_send() -> None:
+    before = torch.get_rng_state()
+    told = measure_schemes(torch.device("cpu"), [torch.Size([512]), torch.Size([512, 512]), torch.Size([2, 3])])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert set(told) == {*CODECS, "two_four", "topk", "powersgd"}
+    assert all(cost.seconds_a_million > 0.0 for name, cost in told.items() if name != "none")
+    numel = 512 + 512 * 512 + 6
+    assert told["powersgd"].bytes_a_value == pytest.approx(4 * (512 + 6 + 4 * (512 + 512)) / numel)
+    assert told["two_four"].bytes_a_value == pytest.approx(0.625 + 1 / 64)
+    assert told["topk"].bytes_a_value == pytest.approx(4 / 88, rel=0.02)

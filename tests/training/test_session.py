@@ -68,6 +68,7 @@ def test_polls_are_answered_while_user_code_blocks() -> None:
             "compute_s",
             "exchange_s",
             "exposed_s",
+            "hidden_s",
             "encode_s",
             "decode_s",
             "optimizer_s",

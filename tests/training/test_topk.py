@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 import torch
 
@@ -82,3 +84,73 @@ def test_where_an_all_reduce_is_less_nothing_is_left_out() -> None:
 
     for error in ranks(3, 10_007, work):
         assert error.abs().max() < 1e-5
+
+
+def velocities(rank: Rank, num_rounds: int, momentum: float, others: int) -> torch.Tensor:
+    """The sum over so many ranks of what SGD would have as momentum after some rounds."""
+    sums = torch.zeros(rank.numel, dtype=torch.float64)
+    for round in range(num_rounds):
+        sums = momentum * sums + sum(rank.gradients(round, other).double() for other in range(others))
+    return sums
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_momentum_of_what_is_sent_at_once_is_that_of_sgd(size: int) -> None:
+    """Whatever units gradients come in, and whatever was begun and taken back."""
+
+    def work(rank: Rank) -> torch.Tensor:
+        options = (("fraction", 0.5), ("momentum", 0.9), ("quantise", "none"))
+        rank.scheme = scheme_named("topk", rank.residual, options)
+        for round, units in enumerate((1.0, 8.0, 2.0)):
+            rank.exchange(round + 100, units)
+            rank.rollback()
+            sums = rank.exchange(round, units)[: rank.numel] / units
+            rank.commit()
+        return sums.double() - velocities(rank, 3, 0.9, size)
+
+    for error in ranks(size, 10_007, work):
+        assert error.abs().max() < 1e-5
+
+
+def test_momentum_adds_up_before_it_is_chosen_and_begins_again_where_it_was() -> None:
+    """Algorithm 4 of the paper, in fp64 and one value at a time."""
+    numel, fraction, num_rounds, momentum = 1000, 0.05, 6, 0.9
+
+    def work(rank: Rank) -> list[torch.Tensor]:
+        options = (("fraction", fraction), ("momentum", momentum), ("quantise", "none"))
+        rank.scheme = scheme_named("topk", rank.residual, options)
+        found = []
+        for round in range(num_rounds):
+            found.append(rank.exchange(round)[:numel].double())
+            rank.commit()
+        return found
+
+    one, other = ranks(2, numel, work)
+    velocity, left = torch.zeros(2, numel, dtype=torch.float64), torch.zeros(2, numel, dtype=torch.float64)
+    for round, (sums, others) in enumerate(zip(one, other, strict=True)):
+        expected = torch.zeros(numel, dtype=torch.float64)
+        for rank in range(2):
+            velocity[rank] = momentum * velocity[rank] + Rank(rank, None, numel).gradients(round).double()  # type: ignore[arg-type]
+            left[rank] += velocity[rank]
+            wanted = ceil(fraction * numel)
+            chosen = largest(left[rank].float(), wanted, ceil(1.5 * fraction * numel))
+            expected[chosen] += left[rank, chosen]
+            velocity[rank, chosen] = left[rank, chosen] = 0.0
+        assert torch.equal(sums, others)
+        assert (sums - expected).abs().max() < 1e-5
+
+
+def test_the_first_rounds_send_more_each_part_of_them_a_quarter_of_the_one_before() -> None:
+    def work(rank: Rank) -> list[int]:
+        rank.scheme = scheme_named("topk", rank.residual, (("fraction", 0.01), ("quantise", "none"), ("warm_up", 8)))
+        sent = []
+        for round in (0, 1, 2, 3, 4, 6, 7, 8, 1000):
+            rank.scheme.begin(round)
+            rank.residual.load({}, is_owed=False)
+            sent.append(int(rank.exchange(0)[: rank.numel].count_nonzero()))
+        return sent
+
+    sent, _ = ranks(2, 100_003, work)
+    shares = [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.01, 0.01, 0.01, 0.01]
+    two = [share + share - share * share for share in shares]  # of two ranks, whose largest fall together by chance
+    assert [n / 100_003 for n in sent] == pytest.approx(two, rel=0.2)

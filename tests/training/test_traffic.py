@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -15,10 +15,11 @@ from torch import nn
 
 from tests.forking import FORKS, import_before_forking
 from tests.training.fake_store import FakeStore
-from tests.training.rank import RemoteCalls, serve_store
+from tests.training.rank import RemoteCalls, await_true, serve_store
 from tests.training.test_world import WAIT_S, joined, seat
 from workers.exchange_options import Options
 from workers.training import sockets
+from workers.training.calls import StoreCalls
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.meter import Meter
 from workers.training.exchange.registry import scheme_named, scheme_over_racks
@@ -26,7 +27,7 @@ from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
 from workers.training.sockets import Place
 from workers.training.traffic import Traffic, traffic_of
-from workers.training.world import Seat, World, await_released
+from workers.training.world import Seat, World, WorldError, await_released
 
 import_before_forking(__name__)
 
@@ -35,6 +36,8 @@ NUMEL = SIDE * SIDE
 NUM_ROUNDS = 2
 FRACTION, FACTOR_RANK = 0.01, 32
 OPTIONS: Mapping[str, Options] = {"topk": (("fraction", FRACTION),), "powersgd": (("rank", FACTOR_RANK),)}
+GROUP, SENT, PARTED = "1/1", "sent", "parted"
+SENT_AGAIN = 0.05  # by TCP, on a busy machine
 SCALE = 4 / 256  # of a block's scale, to each value
 BYTES_A_VALUE = {
     "none": 4.0,
@@ -53,6 +56,8 @@ OVER_RACKS = {
     (0, 0, 1, 1, 1): [1.0 + 0.5 * CODE] * 2 + [1.5 + 0.5 * CODE] * 2 + [1.0],
     (0, 0, 1, 1, 2, 2): [1.0 + 2 * 2 / 3 * 0.5 * CODE] * 6,
 }
+
+Work: TypeAlias = Callable[[World, StoreCalls], Any]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -104,6 +109,27 @@ def test_a_connection_that_was_closed_stays_at_its_bytes_whatever_takes_its_desc
         assert traffic.sent_bytes() == sent_bytes
 
 
+def test_a_connection_is_counted_once_and_to_the_end_while_others_look_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others look through a duplicate of their own, as several ranks of one process do, and close it at once."""
+    mine, theirs = pair()
+    address = theirs.getsockname()
+    with mine, theirs:
+        for is_closed_before_it_is_read in (True, False):
+            look = mine.dup()
+            found = [place_of(look), place_of(mine)]
+            assert sorted(sockets.connections([], [address])) == sorted(found)
+            with monkeypatch.context() as patched:
+                patched.setattr(sockets, "connections", lambda *_, found=found: found)
+                if is_closed_before_it_is_read:
+                    look.close()
+                traffic = traffic_of([], [address], 1)
+            assert traffic is not None
+            before = traffic.sent_bytes()
+            look.close()
+            mine.sendall(bytes(1000))
+            assert traffic.sent_bytes() - before == 1000
+
+
 def test_peers_see_that_a_connection_was_closed_also_after_it_was_read() -> None:
     mine, theirs = pair()
     with theirs:
@@ -133,27 +159,28 @@ def test_a_world_of_one_sends_nothing() -> None:
 def test_what_a_host_does_not_see_of_an_accelerator_is_left_out() -> None:
     of_nccl = [Seat(group="1/1", rank=0, size=n, backend="nccl", device=torch.device("cuda")) for n in (1, 2)]
     meters = [Meter(World(seat, FakeStore()), scheme_named("none", Residual())) for seat in of_nccl]
-    one, two = (meter.stop(0.0, 1.0) for meter in meters)
+    one, two = (meter.stop(1.0) for meter in meters)
     assert one.values(NUMEL, 1) == {"wire_bytes": 0.0}
     assert two.values(NUMEL, 2) == {}
     assert one.backward_s is None  # calls return before a device is done
 
 
-def serve(pipe: Connection, rank: int, size: int, calls: Any, work: Callable[[World], Any]) -> None:
+def serve(pipe: Connection, rank: int, size: int, address: Any, work: Work) -> None:
     """A rank's process: the counting is that of one rank a process."""
-    world = joined(RemoteCalls(*calls), rank, size, "1/1")  # type: ignore[arg-type]  # it has the calls of a store
-    pipe.send(work(world))
+    calls = RemoteCalls(*address)
+    world = joined(calls, rank, size, GROUP)
+    pipe.send(work(world, calls))
     pipe.recv()
     world.leave()
     await_released(WAIT_S)
 
 
-def in_processes(size: int, work: Callable[[World], Any]) -> list[Any]:
+def in_processes(size: int, work: Work) -> list[Any]:
     """``work`` in a process a rank."""
-    calls, pipes, processes = serve_store(FakeStore()), [], []
+    address, pipes, processes = serve_store(FakeStore()), [], []
     for rank in range(size):
         pipe, theirs = FORKS.Pipe()
-        processes.append(FORKS.Process(target=serve, args=(theirs, rank, size, calls, work), daemon=True))
+        processes.append(FORKS.Process(target=serve, args=(theirs, rank, size, address, work), daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(pipe)
@@ -185,7 +212,7 @@ def sent_by(scheme: Scheme, world: World) -> int:
     return min(told)
 
 
-def by_every_scheme(world: World) -> dict[str, int]:
+def by_every_scheme(world: World, calls: StoreCalls) -> dict[str, int]:
     names = [*BYTES_A_VALUE, "topk"]
     return {name: sent_by(scheme_named(name, Residual(), OPTIONS.get(name, ())), world) for name in names}
 
@@ -198,7 +225,7 @@ def test_every_scheme_sends_the_bytes_that_it_is_said_to(size: int) -> None:
         assert sent == pytest.approx(expected, rel=0.02)
 
 
-def over_racks(world: World) -> int:
+def over_racks(world: World, calls: StoreCalls) -> int:
     [racks] = [racks for racks in OVER_RACKS if len(racks) == world.size]
     return sent_by(scheme_over_racks("none", "int4", racks, world.rank, Residual()), world)
 
@@ -209,16 +236,31 @@ def test_only_a_rack_s_owners_send_across_and_no_more_than_a_sum_a_rack(racks: t
     assert [num_bytes / NUMEL / 4 for num_bytes in sent] == pytest.approx(OVER_RACKS[racks], rel=0.02)
 
 
-def exchanged(world: World) -> list[dict[str, float]]:
-    """Telemetry of rounds, between which members send each other much else."""
-    parameter = nn.Parameter(torch.zeros(SIDE, SIDE))
-    exchange = GradientExchange([("weight", parameter)], 0)
+def side_by_side(num: int) -> list[tuple[str, nn.Parameter]]:
+    return [(f"weight.{number}", nn.Parameter(torch.zeros(SIDE, SIDE))) for number in range(num)]
+
+
+def exchange_among(world: World, named: list[tuple[str, nn.Parameter]]) -> GradientExchange:
+    """One that has a bucket for each parameter."""
+    exchange = GradientExchange(named, 0, bucket_mib=1)
     exchange.join(world, scheme_named("none", Residual()))
+    return exchange
+
+
+def backward(exchange: GradientExchange, parameters: list[nn.Parameter]) -> None:
+    exchange.clear()
+    exchange.arm(lambda: None)
+    torch.stack([parameter.sum() for parameter in parameters]).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def exchanged(world: World, calls: StoreCalls) -> list[dict[str, float]]:
+    """Telemetry of rounds, between which members send each other much else."""
+    [(name, parameter)] = side_by_side(1)
+    exchange = exchange_among(world, [(name, parameter)])
     told = []
     for _ in range(NUM_ROUNDS):
         world.broadcast(torch.zeros(NUMEL), 0)
-        exchange.clear()
-        parameter.sum().backward()  # type: ignore[no-untyped-call]  # torch's
+        backward(exchange, [parameter])
         exchange.finish(lambda: None)
         told.append(exchange.values())
     return told
@@ -230,3 +272,99 @@ def test_a_round_is_told_its_own_bytes_and_what_part_they_are_of_fp32_s() -> Non
         assert least["wire_bytes"] == pytest.approx(4 * NUMEL, rel=0.01)
         assert least["wire_ratio"] == pytest.approx(4 * NUMEL / least["wire_bytes"])
         assert (least["encode_s"], least["decode_s"]) == (0.0, 0.0)
+        assert "redone_bytes" not in least
+
+
+def redrawn(world: World, calls: StoreCalls) -> list[dict[str, float]]:
+    """Telemetry of two rounds, the first of which was done three times."""
+    [(name, parameter)] = side_by_side(1)
+    exchange = exchange_among(world, [(name, parameter)])
+    told = []
+    for is_told in (False, False, True, True):
+        backward(exchange, [parameter])
+        exchange.finish(lambda: None)
+        told += [exchange.values()] if is_told else []
+    return told
+
+
+def test_a_round_that_was_drawn_again_is_told_all_that_was_sent_for_it() -> None:
+    for again, after in in_processes(2, redrawn):
+        assert again["redone_bytes"] == pytest.approx(2 * 4 * NUMEL, rel=SENT_AGAIN)
+        assert again["wire_bytes"] == pytest.approx(3 * 4 * NUMEL, rel=SENT_AGAIN)
+        assert again["wire_ratio"] == pytest.approx(4 * NUMEL / again["wire_bytes"])
+        assert after["wire_bytes"] == pytest.approx(4 * NUMEL, rel=SENT_AGAIN)
+        assert "redone_bytes" not in after
+
+
+def parted(world: World, calls: StoreCalls) -> int | None:
+    """What rank 0, which ends the group, has sent in it by its own count afterwards."""
+    before = world.sent_bytes()
+    world.sum(torch.zeros(NUMEL))
+    if world.rank == 1:
+        calls.set(GROUP, SENT, b"")
+        calls.get(GROUP, PARTED, WAIT_S)
+        return None
+    calls.get(GROUP, SENT, WAIT_S)
+    world.destroy()
+    await_released(WAIT_S)
+    calls.set(GROUP, PARTED, b"")
+    after = world.sent_bytes()
+    assert before is not None
+    assert after is not None
+    return after - before
+
+
+def test_what_was_sent_in_a_group_is_known_to_the_rank_that_destroyed_it() -> None:
+    assert in_processes(2, parted) == [pytest.approx(4 * NUMEL, rel=SENT_AGAIN), None]
+
+
+def tell_once_sent(world: World, num_bytes: int, calls: StoreCalls) -> None:
+    """Let the other rank know as soon as this one has read that so much was sent."""
+    count = world.sent_bytes
+
+    def telling() -> int | None:
+        if (sent := count()) is not None and sent >= num_bytes:
+            calls.set(GROUP, SENT, b"")
+        return sent
+
+    world.sent_bytes = telling  # type: ignore[method-assign]  # as it was, but heard of
+
+
+def broken_off(world: World, calls: StoreCalls) -> dict[str, float]:
+    """Telemetry of a round of two buckets in another group, after rank 1 ended its own when the first had come."""
+    named = side_by_side(2)
+    exchange, parameters = exchange_among(world, named), [parameter for _, parameter in named]
+    before = world.sent_bytes()
+    assert before is not None
+    if world.rank == 0:
+        tell_once_sent(world, before + 4 * NUMEL, calls)
+        backward(exchange, parameters)
+        with pytest.raises(WorldError):
+            exchange.finish(lambda: None)
+    else:
+        backward(exchange, parameters[1:])
+        calls.get(GROUP, SENT, WAIT_S)
+        await_true(lambda: (world.sent_bytes() or 0) >= before + 4 * NUMEL, "the first bucket to leave")
+    world.destroy()
+    await_released(WAIT_S)
+    exchange.drop()
+    again = joined(calls, world.rank, 2, "1/2")
+    exchange.join(again, scheme_named("none", Residual()))
+    backward(exchange, parameters)
+    exchange.finish(lambda: None)
+    again.leave()
+    return exchange.values()
+
+
+def test_a_round_is_told_what_was_sent_for_it_in_a_group_that_broke() -> None:
+    for told in in_processes(2, broken_off):
+        assert told["redone_bytes"] == pytest.approx(4 * NUMEL, rel=SENT_AGAIN)
+        assert told["wire_bytes"] == pytest.approx(3 * 4 * NUMEL, rel=SENT_AGAIN)
+
+
+def test_one_that_is_alone_after_its_group_broke_is_told_no_ratio() -> None:
+    exchange = exchange_among(World(seat(0, 1, GROUP), FakeStore()), side_by_side(1))
+    exchange.untold_bytes = 1000
+    exchange.finish(lambda: None)
+    told = exchange.values()
+    assert (told["wire_bytes"], told["redone_bytes"], "wire_ratio" in told) == (1000.0, 1000.0, False)

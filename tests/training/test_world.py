@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.training.fake_store import FakeStore
+from workers.training.calls import StoreCalls
 from workers.training.world import Seat, Transfer, World, WorldError, await_released
 
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ def seat(rank: int, size: int, group: str) -> Seat:
     return Seat(group=group, rank=rank, size=size, backend="gloo", device=CPU)
 
 
-def joined(store: FakeStore, rank: int, size: int, group: str) -> World:
+def joined(store: StoreCalls, rank: int, size: int, group: str) -> World:
     world = World(seat(rank, size, group), store)
     world.connect()
     return world

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tuning.trial import Report, Trial, TrialState
@@ -15,7 +15,10 @@ Curve = Callable[[int], float]
 
 @dataclass
 class SimulatedSweep:
-    """``parallel`` trials at once, each reporting every ``interval`` samples up to ``total``."""
+    """``parallel`` trials at once, each reporting every ``interval`` samples up to ``total``.
+
+    ``failing``: trial -> samples at which it fails, before it reports there.
+    """
 
     pruner: Pruner
     curves: list[Curve]
@@ -23,6 +26,7 @@ class SimulatedSweep:
     interval: int = 100
     total: int = 2_700
     seed: int = 0
+    failing: Mapping[int, int] = field(default_factory=dict)
     trials: dict[int, Trial] = field(default_factory=dict)
     log: list[tuple[Trial, list[Trial], Decision]] = field(default_factory=list)
     promotions: list[Promote] = field(default_factory=list)
@@ -59,6 +63,9 @@ class SimulatedSweep:
     def _report(self, number: int) -> None:
         trial = self.trials[number]
         samples = min(self.total, trial.samples + self.interval)
+        if samples >= self.failing.get(number, self.total + 1):
+            self._set(number, TrialState.FAILED)
+            return
         trial = replace(trial, reports=(*trial.reports, Report(samples=samples, value=self.curves[number](samples))))
         self.trials[number] = trial
         others = [other for n, other in self.trials.items() if n != number]

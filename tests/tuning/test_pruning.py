@@ -88,6 +88,38 @@ def test_even_the_smallest_sweep_ends_with_a_trial_that_is_complete(name: str, n
     assert SimulatedSweep(pruner(name), [rising(1.0 + n) for n in range(num_trials)]).run().complete()
 
 
+@pytest.mark.parametrize("num_trials", [2, 3, 4, 9])
+@pytest.mark.parametrize("fails_at", [100, 200, 400, 2_700])
+@every_pruner
+def test_a_sweep_whose_best_trials_fail_ends_with_another_that_is_complete(
+    name: str, fails_at: int, num_trials: int
+) -> None:
+    heights = shuffled(num_trials, 4)
+    for num_failing in range(1, num_trials if name == "promoting" else 2):
+        failing = {heights.index(float(num_trials - n)): fails_at for n in range(num_failing)}
+        sweep = SimulatedSweep(pruner(name), [rising(h) for h in heights], failing=failing).run()
+        assert sweep.complete()
+
+
+@pytest.mark.parametrize("state", [TrialState.FAILED, TrialState.PRUNED])
+def test_where_the_best_of_a_rung_has_ended_the_next_one_goes_on_until_one_is_complete(state: TrialState) -> None:
+    lost, rest = at(0, (100, 0.9), state=state), [waiting(n, (100, 0.9 - n / 10)) for n in range(1, 4)]
+    assert PROMOTING.promote([lost, rest[2], rest[0]], can_start=True) is None
+    found = PROMOTING.promote([lost, *rest], can_start=False)
+    assert found is not None
+    assert (found.number, found.rung) == (1, 100)
+    complete = at(1, (100, 0.8), (2_700, 0.9), state=TrialState.COMPLETE)
+    assert PROMOTING.promote([lost, complete, rest[1]], can_start=False) is None
+
+
+def test_a_trial_that_failed_takes_no_place_of_others() -> None:
+    failed = [at(n, (100, 0.9), state=TrialState.FAILED) for n in range(3)]
+    others = [waiting(n, (100, 0.5)) for n in range(3, 5)]
+    assert PROMOTING.decide(at(7, (100, 0.6)), [*failed, *others]) == Continue(reason="1 of 3 at 100 samples")
+    assert STOPPING.decide(at(7, (100, 0.6)), failed) == Continue(reason="1 of 1 at 100 samples")
+    assert PROMOTING.promote([*failed, *others, waiting(7, (100, 0.6))], can_start=True)
+
+
 @every_pruner
 def test_every_decision_tells_why(name: str) -> None:
     sweep = SimulatedSweep(pruner(name), [rising(h) for h in shuffled(9, 3)]).run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -50,6 +52,19 @@ def test_parameters_with_conditions_do_not_spoil_the_importance_of_the_others() 
     assert set(importance(trials, space, "max")) == {p.path for p in space.parameters if not p.when}
 
 
+def test_importance_loads_no_forests_and_leaves_them_to_others() -> None:
+    code = """
+import sys
+from tests.tuning import test_report
+test_report.test_what_matters_is_told_from_what_does_not()
+print("sklearn" in sys.modules)
+from sklearn.ensemble import RandomForestRegressor
+test_report.test_what_matters_is_told_from_what_does_not()
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout.split() == ["False"]
+
+
 def test_importance_of_too_little_is_empty() -> None:
     spec = accepted(space={"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}})
     points = [{"optimizer.lr": 0.001 * (n + 1)} for n in range(9)]
@@ -66,6 +81,19 @@ def test_the_map_knows_what_the_job_says_where_only_one_of_the_two_is_searched()
     )
     points = lr_batch_map(spec, [*trials, pruned])
     assert [(p.number, p.lr, p.global_batch, p.value) for p in points] == [(0, 0.01, 128, 0.5), (2, 0.1, 128, 0.1)]
+
+
+def test_the_map_has_what_a_trial_trained_with_where_a_condition_left_lr_and_batch_out() -> None:
+    kind = {"config.kind": "a"}
+    spec = accepted(
+        space={
+            "config.kind": {"choice": ["a", "b"]},
+            "optimizer.lr": {"log_uniform": [1e-4, 1e-1], "when": kind},
+            "batch.global_size": {"choice": [32, 64], "when": kind},
+        }
+    )
+    (point,) = lr_batch_map(spec, [trial(0, 0.5, params={"config.kind": "b"})])
+    assert (point.lr, point.global_batch) == (1e-3, 128)
 
 
 def test_an_estimate_lies_between_perfect_pruning_and_none() -> None:

@@ -162,6 +162,22 @@ def test_a_field_that_cannot_be_read_makes_no_other_one_wrong() -> None:
         ({"sampler": "grid"}, "/space/optimizer.lr", "give a step, or list a choice"),
         ({"population": "pbt", "pruner": "asha"}, "/pruner", "leave the pruner out, or write pruner: none"),
         ({"population": "pbt"}, "/space/config.hidden", "can search optimizer.lr and batch.global_size only"),
+        (
+            {
+                "population": "pbt",
+                "space": {
+                    "optimizer.lr": {"choice": [0.1, 0.01]},
+                    "batch.global_size": {"choice": [32, 64], "when": {"optimizer.lr": 0.1}},
+                },
+            },
+            "/space/batch.global_size",
+            "pbt gives its trials other values while they run, whatever the conditions; take out when",
+        ),
+        (
+            {"population": "pbt", "trials": 4, "space": {"optimizer.lr": {"choice": [0.1, 0.01, 0.001]}}},
+            "/trials",
+            "begins each trial at another point, and the space has 3 (seen: 4); lower it, or widen the space",
+        ),
         ({"population": "pbt"}, "/parallel", "parallel=4 is below trials=32; raise it"),
         ({"population": "pb2", "trials": 3}, "/trials", "needs at least 4 trials (seen: 3)"),
         ({"population": "pb2"}, "/space/batch.global_size", "write int or uniform bounds, or use pbt"),

@@ -17,7 +17,7 @@ from tuning.space import Space, space_of
 from tuning.spec_parts import DistributionSpec, SamplerName
 from tuning.study import Study, StudySetting
 from tuning.trial import Report, Trial, TrialState
-from tuning.values import Params, key_of
+from tuning.values import Params, Scalar, key_of
 from workers.errors import SpecError
 
 NUMBERS: dict[str, Any] = {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.width": {"int": [1, 64]}}
@@ -182,6 +182,20 @@ def test_openings_come_first_and_only_those_of_the_space() -> None:
     assert asking.ask() == incumbent
     asking.record(row(0, incumbent))
     assert asking.ask() != incumbent
+
+
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+def test_a_whole_number_is_one_point_however_it_is_spelled(sampler: SamplerName) -> None:
+    clipping = {"optimizer.clip_norm": {"choice": [1, 5]}}
+    asking = study(setting(sampler, clipping, openings=({"optimizer.clip_norm": 1.0},)))
+    assert [trial.params["optimizer.clip_norm"] for trial in run(asking, 2)] == [1, 5]
+    assert asking.ask() is None
+
+
+def test_points_have_one_key_where_their_values_are_the_same() -> None:
+    assert key_of({"a": 1.0, "b": -0.0}) == key_of({"b": 0, "a": 1})
+    values: list[Scalar] = [1, True, "1", "1.0", 1.5, None, math.nan, math.inf, 2**53 + 1, float(2**53), 10**400]
+    assert len({key_of({"a": value}) for value in values}) == len(values)
 
 
 def test_an_incumbent_lies_in_the_space_or_not() -> None:

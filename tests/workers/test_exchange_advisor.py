@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workers.advisors import exchange
+from workers.advisors.buckets import BUCKET_S
 from workers.advisors.exchange import (
     ALIKE,
     GENTLER_GAIN,
@@ -179,6 +180,7 @@ def test_what_did_not_pay_where_the_link_took_nothing_is_not_tried_again() -> No
     codec_s={},
     allowed=set(),
     bucket_mib=4,
+    num_dense=0,
     backward_s=1e-4,
 )
 @given(
@@ -189,6 +191,7 @@ def test_what_did_not_pay_where_the_link_took_nothing_is_not_tried_again() -> No
     codec_s=st.dictionaries(st.sampled_from(sorted(set(BYTES) - {"none"})), st.floats(0.0, 1.0)),
     allowed=st.sets(st.sampled_from(sorted(BYTES))),
     bucket_mib=st.sampled_from((25, 4)),
+    num_dense=st.integers(0, 2),
     backward_s=st.none() | seconds,
 )
 def test_the_choice_is_as_good_as_that_of_trying_all(
@@ -199,12 +202,13 @@ def test_the_choice_is_as_good_as_that_of_trying_all(
     codec_s: dict[str, float],
     allowed: set[str],
     bucket_mib: int,
+    num_dense: int,
     backward_s: float | None,
 ) -> None:
     costs = {name: replace(cost, seconds_a_million=codec_s.get(name, 0.0)) for name, cost in COSTS.items()}
     names = tuple(name for name in BYTES if name in allowed | {"none", scheme})
     told = Situation(
-        scheme=(now := in_buckets(scheme, bucket_mib)),
+        scheme=(now := in_buckets(scheme, bucket_mib, num_dense if scheme != "none" else 0)),
         allowed=names,
         costs=costs,
         num_ranks=4,
@@ -213,7 +217,14 @@ def test_the_choice_is_as_good_as_that_of_trying_all(
         link=Link(exchange_s=took_s, exposed_s=share * took_s, backward_s=backward_s),
         buckets=HALF_LATE,
     )
+
+    def is_less_lossy(other: str) -> bool:
+        formats, bucket_mib, num_dense = bucketed(other)
+        dense_share = sum(HALF_LATE[bucket_mib][:num_dense])
+        return (names.index(formats), -dense_share) < (names.index(scheme), -sum(HALF_LATE[told_mib][:now_dense]))
+
     tried = exchange.candidates(told)
+    _, told_mib, now_dense = bucketed(now)
     assert now in tried
     assert {bucketed(name)[0] for name in tried} <= set(names)
     all_s = {name: exchange.predict(told, name) for name in tried}
@@ -223,14 +234,13 @@ def test_the_choice_is_as_good_as_that_of_trying_all(
         assert all_s[advice.scheme] <= ALIKE * min(all_s.values())
         assert all(all_s[other] > ALIKE * min(all_s.values()) for other in tried[: tried.index(advice.scheme)])
         assert advice.expected_gain == pytest.approx(told.step_s / all_s[advice.scheme])
-        is_gentler = names.index(bucketed(advice.scheme)[0]) < names.index(scheme)
-        is_due = is_gentler or advice.scheme == scheme != "none"  # back to the usual buckets, of four ranks
-        assert advice.expected_gain >= (GENTLER_GAIN if is_due else LEAST_GAIN)
-        assert advice.least_kept == (GENTLER_KEPT if is_due else LEAST_KEPT)
+        is_gentler = is_less_lossy(advice.scheme)
+        assert advice.expected_gain >= (GENTLER_GAIN if is_gentler else LEAST_GAIN)
+        assert advice.least_kept == (GENTLER_KEPT if is_gentler else LEAST_KEPT)
     else:
         best = next(name for name in tried if all_s[name] <= ALIKE * min(all_s.values()))
-        is_gentler = names.index(bucketed(best)[0]) < names.index(scheme)
-        least = GENTLER_GAIN if is_gentler or best == scheme != "none" else LEAST_GAIN
+        is_gentler = is_less_lossy(best)
+        least = GENTLER_GAIN if is_gentler else LEAST_GAIN
         assert best == now or told.step_s < least * all_s[best]
 
 
@@ -263,7 +273,7 @@ def test_smaller_buckets_that_are_in_force_stay_and_are_no_loss() -> None:
 def test_bytes_that_backward_cannot_hide_are_made_fewer_all_the_same() -> None:
     advice = exchange.advise(replace(behind(0.1), scheme="none in buckets of 4 MiB"))
     assert isinstance(advice, Change)
-    assert (advice.scheme, advice.least_kept) == ("int4", LEAST_KEPT)
+    assert (bucketed(advice.scheme)[0], advice.least_kept) == ("int4", LEAST_KEPT)
 
 
 def test_back_from_fewer_bytes_to_all_of_them_in_smaller_buckets_loses_less() -> None:
@@ -273,25 +283,61 @@ def test_back_from_fewer_bytes_to_all_of_them_in_smaller_buckets_loses_less() ->
     assert "none in buckets of 4 MiB, which loses less than int8, is expected" in advice.reason
 
 
-def test_only_one_hop_is_hidden_so_that_buckets_of_more_stay_large() -> None:
-    of_four, of_two = (exchange.candidates(behind(0.6, num_ranks=num)) for num in (4, 2))
-    assert [name for name in of_four if name.startswith("int8")] == ["int8"]
-    assert [name for name in of_two if name.startswith("int8")] == [
-        "int8",
-        "int8 in buckets of 4 MiB",
-        "int8 in buckets of 1 MiB",
-    ]
+RACKS = "bf16 across int4"
+
+
+def over_racks(scheme: str) -> Situation:
+    told = behind(2.0, "int8")
+    return replace(told, scheme=scheme, allowed=(RACKS,), costs=COSTS | {RACKS: COSTS["int8"]})
+
+
+def test_buckets_are_cut_where_backward_hides_the_first_hop_and_not_over_racks() -> None:
+    names = [name for name in exchange.candidates(behind(0.6)) if name.startswith("int8") and "dense" not in name]
+    assert names == ["int8", "int8 in buckets of 4 MiB", "int8 in buckets of 1 MiB"]
+    assert exchange.candidates(over_racks(RACKS)) == [RACKS]
     unseen = replace(behind(0.6).link, backward_s=None)
     now = replace(behind(0.6), scheme="none in buckets of 4 MiB", link=unseen)
-    assert [name for name in exchange.candidates(now) if name.startswith("int8")] == ["int8"]
+    assert [name for name in exchange.candidates(now) if name.startswith("int8")] == ["int8 in buckets of 4 MiB"]
 
 
-def test_a_group_that_grew_beyond_one_hop_gives_its_small_buckets_up() -> None:
-    grown = replace(behind(2.0, "int8"), scheme="int8 in buckets of 4 MiB", allowed=("int8",))
-    advice = exchange.advise(grown)
+@pytest.mark.parametrize(
+    ("scheme", "num_ranks", "num_hops"),
+    [("none", 4, 1), ("topk", 4, 1), ("int8", 2, 1), ("int8", 4, 2), ("powersgd", 2, 2)],
+)
+def test_of_several_hops_the_first_alone_is_hidden_however_small_buckets_are(
+    scheme: str, num_ranks: int, num_hops: int
+) -> None:
+    """Ten buckets that backward hides but for the last, after one that leaves at its end."""
+    cost = SchemeCost(bytes_a_value=4.0, seconds_a_million=0.0)
+    told = replace(
+        situation(exchange_s=1.0, step_s=3.0),
+        scheme=scheme,
+        allowed=(scheme,),
+        costs={"none": cost, scheme: cost},
+        num_ranks=num_ranks,
+        link=Link(exchange_s=3.0, exposed_s=1.0, wire_s=1.0, backward_s=2.0),
+        buckets={25: (1.0,), 4: (0.1,) * 10},
+    )
+    first_s = (1.0 - exchange.LATENCY_S) / num_hops
+    expected_s = 3.0 - (first_s - 0.1 * first_s) + 9 * num_hops * BUCKET_S
+    assert exchange.predict(told, f"{scheme} in buckets of 4 MiB") == pytest.approx(expected_s)
+
+
+def test_a_group_that_came_to_sit_in_racks_gives_its_small_buckets_up() -> None:
+    advice = exchange.advise(over_racks(f"{RACKS} in buckets of 4 MiB"))
     assert isinstance(advice, Change)
-    assert (advice.scheme, advice.least_kept, advice.expected_gain) == ("int8", GENTLER_KEPT, pytest.approx(1.0))
-    assert isinstance(exchange.advise(replace(grown, num_ranks=2)), Keep)
+    assert (advice.scheme, advice.least_kept, advice.expected_gain) == (RACKS, GENTLER_KEPT, pytest.approx(1.0))
+
+
+def test_what_loses_less_is_not_tried_where_what_was_given_up_already_leaves_no_room_for_it() -> None:
+    costs = {name: replace(cost, seconds_a_million=0.0 if name == "int8" else 0.008) for name, cost in COSTS.items()}
+    link = Link(exchange_s=0.8, exposed_s=0.0, wire_s=0.03)
+    told = replace(situation("int8", step_s=1.0), costs=costs, link=link, allowed=("bf16", "int8"))
+    for spent, least_kept in ((1.0, GENTLER_KEPT), (0.98, GENTLER_KEPT / 0.98)):
+        advice = exchange.advise(replace(told, spent=spent))
+        assert isinstance(advice, Change)
+        assert (advice.scheme, advice.least_kept) == ("bf16", least_kept)
+    assert isinstance(exchange.advise(replace(told, spent=0.971)), Keep)  # 0.992 would be less than is kept
 
 
 def test_larger_buckets_that_did_not_pay_are_tried_again_over_a_faster_link() -> None:
@@ -308,3 +354,42 @@ def test_what_was_refused_or_barred_is_so_with_its_buckets() -> None:
     )
     assert not any(name.startswith("none in") for name in names)
     assert "none" in names
+
+
+def busy(scheme: str = "none", num_buckets: int = 5) -> Situation:
+    """Buckets that the link takes a second for as they are, behind a backward pass of as long."""
+    formats, _, num_dense = bucketed(scheme)
+    coded = BYTES[formats] / BYTES["none"]
+    wire_s = coded + (1.0 - coded) * num_dense / num_buckets
+    told = replace(situation("none", step_s=1.8), scheme=scheme, num_ranks=2, allowed=("none", "int4"))
+    link = Link(exchange_s=1.6, exposed_s=0.6, wire_s=wire_s, backward_s=1.0)
+    return replace(told, link=link, buckets={25: (1.0 / num_buckets,) * num_buckets})
+
+
+def test_buckets_that_backward_hides_as_they_are_go_as_they_are_once_the_others_formats_pay() -> None:
+    """The first is there after a fifth of backward, and of five the link has carried four by its end."""
+    assert not any("dense" in name for name in exchange.candidates(busy()))
+    [mixed] = [name for name in exchange.candidates(busy("int4")) if "dense" in name]
+    assert mixed == "int4 after 4 dense"
+    assert exchange.predict(busy("int4"), mixed) == pytest.approx(busy("int4").step_s)
+
+
+def test_what_loses_less_of_the_same_formats_need_not_be_faster() -> None:
+    advice = exchange.advise(replace(busy("int4"), link=replace(busy("int4").link, exposed_s=0.05)))
+    assert isinstance(advice, Change)
+    assert (advice.scheme, advice.least_kept) == ("int4 after 4 dense", GENTLER_KEPT)
+    assert "int4 after 4 dense, which loses less than int4, is expected" in advice.reason
+
+
+def test_a_mix_in_force_stays_where_another_differs_by_little() -> None:
+    for num_dense, num_mixed in ((19, 1), (2, 2)):
+        told = busy(f"int4 after {num_dense} dense", 20)
+        names = [name for name in exchange.candidates(told) if "dense" in name]
+        assert told.scheme in names
+        assert len(names) == num_mixed
+
+
+def test_nothing_goes_as_it_is_first_where_nobody_sees_backward_or_over_racks() -> None:
+    unseen = replace(busy(), link=replace(busy().link, backward_s=None))
+    for told in (unseen, over_racks(RACKS)):
+        assert not any("dense" in name for name in exchange.candidates(told))

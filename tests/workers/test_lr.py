@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.lr import Decay, LrPlan, LrRule
+from workers.lr import Decay, LrPlan, LrRule, gain
 
 BATCH = 10
 TOTAL = 1000
@@ -31,7 +31,8 @@ plans = st.builds(
 
 @given(plan=plans, total=st.integers(1, 10**9), cursor=st.integers(0, 10**9), batch=st.integers(1, 10**5))
 def test_a_rate_is_never_negative_nor_above_the_scaled_one(plan: LrPlan, total: int, cursor: int, batch: int) -> None:
-    scale = {LrRule.NONE: 1.0, LrRule.LINEAR: batch / plan.base_batch, LrRule.SQRT: math.sqrt(batch / plan.base_batch)}
+    ratio = batch / plan.base_batch
+    scale = {LrRule.NONE: 1.0, LrRule.LINEAR: ratio, LrRule.SQRT: math.sqrt(ratio), LrRule.ADASCALE: min(1.0, ratio)}
     assert 0.0 <= plan.at(min(cursor, total - 1), total, batch) <= plan.lr * scale[plan.rule] * (1 + 1e-9)
 
 
@@ -69,6 +70,15 @@ def test_a_rate_that_rises_later_begins_near_the_last_and_is_the_new_one_after_a
         assert first == pytest.approx(last + share * (whole - last))
 
 
+def test_a_rate_that_rises_by_the_noise_is_warmed_up_as_well() -> None:
+    plan = LrPlan(lr=1.0, base_batch=BATCH, rule=LrRule.ADASCALE, warmup_fraction=0.1, decay=Decay.CONSTANT)
+    cursor, total, noise = 50 * TOTAL, 100 * TOTAL, 1e5
+    last, whole = (plan.at(cursor, total, times * BATCH, noise) for times in (1, 8))
+    eased = plan.eased(last, cursor, total, 8 * BATCH, noise, most_samples=80 * BATCH)
+    assert whole > 7 * last
+    assert eased.at(cursor, total, 8 * BATCH, noise) == pytest.approx(last + 0.1 * (whole - last))
+
+
 def test_without_warm_up_the_first_step_has_the_whole_rate() -> None:
     for decay in Decay:
         assert LrPlan(lr=0.5, base_batch=BATCH, warmup_fraction=0.0, decay=decay).at(0, TOTAL, BATCH) == 0.5
@@ -97,6 +107,23 @@ def test_the_rate_follows_the_batch_by_its_rule(rule: LrRule, factor: float) -> 
     plan = LrPlan(lr=0.1, base_batch=32, rule=rule, warmup_fraction=0.0, decay=Decay.CONSTANT)
     assert plan.at(0, TOTAL, 128) == pytest.approx(0.1 * factor)
     assert plan.at(0, TOTAL, 32) == pytest.approx(0.1)
+
+
+@given(noise=st.none() | st.floats(0, 1e9), base=st.integers(1, 1000), batch=st.integers(1, 100_000))
+def test_a_gain_lies_between_one_step_and_as_many_as_the_samples_are(
+    noise: float | None, base: int, batch: int
+) -> None:
+    low, high = sorted((1.0, batch / base))
+    assert low * (1 - 1e-9) <= gain(noise, base, batch) <= high * (1 + 1e-9)
+    counted = LrPlan(lr=1.0, base_batch=base, rule=LrRule.ADASCALE).counted(batch, noise)
+    assert min(base, batch) * (1 - 1e-9) <= counted <= batch
+
+
+def test_a_gain_is_that_of_the_paper() -> None:
+    variance, square, base, batch = 6.0, 0.5, 4, 32  # of one sample's gradient, and |G|^2
+    small, scale = variance / base, batch / base
+    assert gain(variance / square, base, batch) == pytest.approx((small + square) / (small / scale + square))
+    assert gain(0.0, base, batch) == gain(None, base, batch) == 1.0
 
 
 @given(decay=st.sampled_from(Decay), cursor=st.integers(0, 999_990))

@@ -10,9 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.errors import BatchSplitError
-from workers.exchange_options import filled, in_buckets
+from workers.exchange_options import filled, in_buckets, options_of
 from workers.lr import LrPlan
-from workers.plan import Cause, Exchange, FreshSource, Member, Plan, PlanId, Switch, TimelineKind, split_batch
+from workers.plan import (
+    Cause,
+    Exchange,
+    FreshSource,
+    Member,
+    Plan,
+    PlanId,
+    Switch,
+    TimelineKind,
+    none_at_zero,
+    split_batch,
+)
 
 WEIGHTS = st.lists(st.floats(0.0, 1e6, allow_subnormal=False), min_size=1, max_size=40).filter(any)
 
@@ -36,6 +47,17 @@ def test_each_part_is_within_one_sample_of_its_share(batch: int, weights: list[f
 def test_a_weight_of_zero_gets_nothing(batch: int, weights: list[float], at: int) -> None:
     weights.insert(at, 0.0)
     assert split_batch(batch, weights)[min(at, len(weights) - 1)] == 0
+
+
+@given(batch=st.integers(1, 10**6), weights=WEIGHTS)
+def test_nobody_is_left_without_a_sample_where_there_is_one_for_each(batch: int, weights: list[float]) -> None:
+    before, after = split_batch(batch, weights), split_batch(batch, none_at_zero(batch, weights))
+    assert sum(after) == batch
+    if min(before) > 0 or batch < len(weights):
+        assert after == before
+    else:
+        assert min(after) >= 1
+        assert sum(max(0, b - a) for a, b in zip(after, before, strict=True)) == before.count(0)
 
 
 @given(batch=st.integers(0, 10**6), num_ranks=st.integers(1, 64))
@@ -102,11 +124,14 @@ def test_a_plan_never_changes_and_travels() -> None:
 @given(
     formats=st.sampled_from(["none", "int8", "none across int4", "bf16 across bf16"]),
     bucket_mib=st.integers(1, 1024),
+    dense_first=st.integers(0, 100),
 )
-def test_an_exchange_is_what_its_name_says(formats: str, bucket_mib: int) -> None:
-    exchange = Exchange.named(in_buckets(formats, bucket_mib), "measured")
+def test_an_exchange_is_what_its_name_says(formats: str, bucket_mib: int, dense_first: int) -> None:
+    dense_first = dense_first if formats == "int8" else 0
+    exchange = Exchange.named(in_buckets(formats, bucket_mib, dense_first), "measured")
     scheme, _, across = formats.partition(" across ")
-    options = {**({"across": across} if across else {}), **({"bucket_mib": bucket_mib} if bucket_mib != 25 else {})}
-    assert (exchange.scheme, dict(exchange.options)) == (scheme, options)
+    options = {"across": across, "bucket_mib": bucket_mib, "dense_first": dense_first}
+    usual = {"across": "", "bucket_mib": 25, "dense_first": 0}
+    assert (exchange.scheme, dict(exchange.options)) == (scheme, dict(options.items() - usual.items()))
     assert Exchange.named(exchange.name, "measured") == exchange
-    assert exchange.options == filled(scheme, options)
+    assert exchange.options == filled(scheme, dict(options_of(exchange.name)))

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from workers.node_lock import node_lock, try_lock
 from workers.scratch import LOCK, PART, Bounds, keep_in_use, sweep
 
@@ -136,3 +138,37 @@ def test_nodes_are_swept_by_one_process_at_a_time_and_not_all_the_time(tmp_path:
 def test_a_node_without_anything_of_ours_is_given_nothing(tmp_path: Path) -> None:
     assert swept(tmp_path / "scratch") == []
     assert list(tmp_path.iterdir()) == []
+
+
+LANE = """
+import os, sys
+from pathlib import Path
+from workers.control import offspring
+from workers.scratch import enter, occupy
+
+def begin(job_id):
+    occupy(Path(sys.argv[1]), job_id)
+    offspring.guard()
+    enter(Path(sys.argv[1]) / "bundles" / "a", lambda _: sys.exit("it was there"), "making", 10, print)
+    return len(os.listdir("/proc/self/fd"))
+
+print(begin("job_a"), *(begin(f"job_{number}") for number in range(20)), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_goes_from_job_to_job_holds_no_more_for_it_and_only_the_last_ones(tmp_path: Path) -> None:
+    kept(tmp_path / "bundles" / "a")
+    for name in ("job_a", "job_19"):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+    command = [sys.executable, "-c", LANE, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        open_files = process.stdout.readline().split()
+        assert len(open_files) == 21
+        assert len(set(open_files)) == 1
+        assert len(psutil.Process(process.pid).children()) == 1
+        for name in ("job_a", "job_19"):
+            aged(tmp_path / "logs" / name, 48 * HOUR_S)
+        assert swept(tmp_path) == ["job_a"]
+        process.kill()

@@ -102,10 +102,6 @@ def test_the_names_of_secrets_are_told() -> None:
     assert accepted(env={"A": {"secret": "B"}, "C": "d"}).secret_names() == {"B"}
 
 
-def lossy(scheme: str, **options: Any) -> dict[str, Any]:
-    return {"communication": {"scheme": scheme, "options": options, "loss_class": "lossy"}}
-
-
 @pytest.mark.parametrize("document", [None, "name: x", 3, [BASE]])
 def test_what_is_not_a_mapping_is_refused(document: object) -> None:
     with pytest.raises(SpecError, match="a job spec is a mapping"):
@@ -142,79 +138,18 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
     [
         ({"precision": "fp99"}, "/precision", "must be 'auto', 'fp32', 'bf16' or 'fp16' or a mapping (seen: 'fp99')"),
         ({"precision": 3}, "/precision", "must be 'auto', 'fp32', 'bf16' or 'fp16' or a mapping (seen: 3)"),
-        ({"communication": "gzip"}, "/communication", "'local_steps' or a mapping (seen: 'gzip')"),
         (
-            {"communication": {"scheme": "int4", "loss_class": "lossless"}},
-            "/communication/loss_class",
-            "lossless allows none and auto, and the scheme is int4; use near_lossless, or scheme none",
+            {"batch": {"lr_rule": "adascale", "global_size": 64, "micro_size": 64}},
+            "/batch/micro_size",
+            "64 lets the one worker compute a step in one pass, which shows no gradient noise, and adascale follows "
+            "that; use auto, or half of it",
         ),
         (
-            {"communication": "int4", "batch": {"adapt": "goodput"}},
-            "/communication",
-            "goodput needs the gradient noise scale, which int4 does not let be measured; use int8 there",
+            {"batch": {"adapt": "goodput", "global_size": 64, "micro_size": 64}},
+            "/batch/micro_size",
+            "64 lets the one worker compute a step in one pass, which shows no gradient noise, and goodput "
+            "follows that; use auto, or half of it",
         ),
-        (
-            {"communication": "topk", "batch": {"adapt": "goodput"}},
-            "/communication",
-            "goodput needs the gradient noise scale, which topk does not let be measured; use int8 there",
-        ),
-        (
-            {"communication": {"scheme": "topk"}},
-            "/communication/loss_class",
-            "near_lossless does not allow topk, which a job may pay for in loss; use loss_class: lossy",
-        ),
-        (
-            {"communication": {"scheme": "two_four", "loss_class": "lossless"}},
-            "/communication/loss_class",
-            "lossless does not allow two_four, which a job may pay for in loss; use loss_class: lossy",
-        ),
-        (lossy("topk", fracton=0.1), "/communication/options/fracton", "did you mean 'fraction'?"),
-        (lossy("topk", fraction=0), "/communication/options/fraction", "must be greater than 0 (seen: 0)"),
-        (lossy("topk", fraction=0.6), "/communication/options/fraction", "less than or equal to 0.5 (seen: 0.6)"),
-        (lossy("topk", fraction="1%"), "/communication/options/fraction", "must be a number (seen: '1%')"),
-        (lossy("topk", quantise="int2"), "/communication/options/quantise", "must be 'none' or 'int8' (seen: 'int2')"),
-        (lossy("two_four", bucket_mib=0), "/communication/options/bucket_mib", "greater than or equal to 1 (seen: 0)"),
-        (lossy("none", bucket_mib=2.5), "/communication/options/bucket_mib", "must be a whole number (seen: 2.5)"),
-        (lossy("local_steps", steps=0), "/communication/options/steps", "greater than or equal to 1 (seen: 0)"),
-        (lossy("local_steps", outer_momentum=1), "/communication/options/outer_momentum", "less than 1 (seen: 1)"),
-        (
-            lossy("local_steps", across="int4"),
-            "/communication/options/across",
-            "unknown key 'across'; known here: outer_lr, outer_momentum, quantise, steps",
-        ),
-        (lossy("powersgd", rank=65), "/communication/options/rank", "less than or equal to 64 (seen: 65)"),
-        (lossy("powersgd", rank=0.5), "/communication/options/rank", "must be a whole number (seen: 0.5)"),
-        (
-            {"communication": {"scheme": "two_four", "options": {"a/b": 1}, "loss_class": "lossy"}},
-            "/communication/options/a~1b",
-            "unknown key 'a/b'; known here: bucket_mib",
-        ),
-        (
-            {"communication": {"scheme": "bf16", "options": {"across": "int5"}}},
-            "/communication/options/across",
-            "must be 'none', 'bf16', 'fp16', 'int8' or 'int4' (seen: 'int5')",
-        ),
-        (
-            {"communication": {"scheme": "bf16", "options": {"across": ["int4"]}}},
-            "/communication/options/across",
-            "must be 'none', 'bf16', 'fp16', 'int8' or 'int4'",
-        ),
-        (
-            {"communication": {"scheme": "auto", "options": {"across": "int4"}}},
-            "/communication/options/across",
-            "auto takes no options; leave it out",
-        ),
-        (
-            {"communication": {"scheme": "none", "options": {"across": "int4"}, "loss_class": "lossless"}},
-            "/communication/options/across",
-            "lossless allows none, and across is 'int4'; use near_lossless, or across: none",
-        ),
-        (
-            {"communication": {"scheme": "none", "options": {"across": "int4"}}, "batch": {"adapt": "goodput"}},
-            "/communication",
-            "which int4 does not let be measured; use int8 there",
-        ),
-        ({"communication": {"scheme": "gzip"}}, "/communication/scheme", "must be 'auto', 'none', 'bf16', 'fp16',"),
         ({"batch": {"micro_size": "big"}}, "/batch/micro_size", "must be 'auto' or a whole number (seen: 'big')"),
         ({"batch": {"micro_size": 0}}, "/batch/micro_size", "must be greater than 0 (seen: 0)"),
         ({"batch": {"lr_rule": "cube"}}, "/batch/lr_rule", "must be 'none', 'linear', 'sqrt' or 'adascale'"),
@@ -321,7 +256,6 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"batch": {"lr_rule": "adascale"}}, {"/batch/lr_rule": "adascale is not built yet; use sqrt, linear or none"}),
         ({"precision": {"*": "fp32"}}, {"/precision": "a policy is not built yet; use auto, fp32, bf16 or fp16"}),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
         ({"resources": {"gpus": 2}}, {"/resources/gpus": "2 is not built yet; use 0 or 1, and more workers"}),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
+from s3fs import S3FileSystem
 
 from tests.object_store import ObjectStore
 from workers.local_storage import LocalStorage
@@ -13,10 +16,14 @@ from workers.remote_storage import RemoteStorage
 from workers.storage import Data, Storage, read
 from workers.storage_urls import open_storage
 
+SENT_AT_ONCE_BYTES = 5 * 2**20
+"""The least that a bucket takes as a part of an object."""
+
 
 @pytest.fixture(scope="module")
 def objects() -> Iterator[ObjectStore]:
-    with ObjectStore() as store:
+    with pytest.MonkeyPatch.context() as patch, ObjectStore() as store:
+        patch.setattr(S3FileSystem, "default_block_size", SENT_AT_ONCE_BYTES)
         yield store
 
 
@@ -79,11 +86,35 @@ def test_keys_are_listed_in_order_by_folder(storage: Storage) -> None:
     assert storage.keys() == []
 
 
-def test_a_write_that_breaks_off_leaves_no_object_where_none_was(storage: Storage) -> None:
+@pytest.mark.parametrize("size_bytes", [5, SENT_AT_ONCE_BYTES + 5])
+def test_a_write_that_breaks_off_leaves_what_was_there_be_it_nothing(storage: Storage, size_bytes: int) -> None:
     def parts() -> Iterator[Data]:
-        yield b"half"
+        yield b"x" * size_bytes
         raise KeyError
 
     with pytest.raises(KeyError):
         storage.write("a", parts())
+    gc.collect()  # a file that is let go must not be stored when its memory is
     assert (storage.size("a"), storage.keys()) == (None, [])
+    storage.write("a", [b"earlier"])
+    with pytest.raises(KeyError):
+        storage.write("a", parts())
+    gc.collect()
+    assert (read(storage, "a"), storage.keys()) == (b"earlier", ["a"])
+
+
+class OnlyToFreeNames(LocalFileSystem):
+    """As some protocols rename."""
+
+    def mv(self, path1: str, path2: str, **more: object) -> None:
+        if self.exists(path2):
+            raise FileExistsError(path2)
+        super().mv(path1, path2, **more)
+
+
+def test_where_only_free_names_are_renamed_to_an_object_is_replaced_too(tmp_path: Path) -> None:
+    storage = RemoteStorage(f"file://{tmp_path}/root")
+    storage._files = OnlyToFreeNames()
+    for data in (b"one", b"two"):
+        storage.write("a", [data])
+    assert (read(storage, "a"), storage.keys()) == (b"two", ["a"])

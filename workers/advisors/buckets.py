@@ -7,27 +7,61 @@ free. Backward is taken to make gradients at an even pace.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 BUCKET_S = 0.002
 """What one bucket more takes of the cores that compute: a collective of its own."""
 
 
-def left_s(shares: Sequence[float], carried_s: float, backward_s: float) -> float:
-    """What the link takes after the backward pass, of ``carried_s`` for all buckets; ``shares`` are theirs in order."""
+def left_s(shares: Sequence[float], carried_s: Sequence[float], backward_s: float) -> float:
+    """What the link takes after the backward pass; ``carried_s`` is what each bucket takes, in their order."""
     is_there_s = ends_s = 0.0
-    for share in shares:
+    for share, carries_s in zip(shares, carried_s, strict=True):
         is_there_s += share * backward_s
-        ends_s = max(ends_s, is_there_s) + share * carried_s
+        ends_s = max(ends_s, is_there_s) + carries_s
     return ends_s - backward_s
 
 
-def exposed_s(
-    known_s: float, before: Sequence[float], after: Sequence[float], carried_s: float, backward_s: float
-) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """Buckets of an exchange: ``coded_s`` is what the link takes of all of them as they are encoded, in ``num_hops``.
+
+    The first ``num_dense`` go in one hop as they are; all that went so would take ``dense_s``.
+    """
+
+    shares: Sequence[float]
+    coded_s: float
+    num_hops: int = 1
+    num_dense: int = 0
+    dense_s: float = 0.0
+
+    def waited_s(self, backward_s: float) -> float:
+        """What is waited for: all hops but the first hide behind nothing."""
+        return left_s(self.shares, [self._first_s(n) for n in range(len(self.shares))], backward_s) + self._later_s
+
+    @property
+    def least_s(self) -> float:
+        """What is waited for however long backward is: the last bucket, and all hops but the first."""
+        return self._first_s(len(self.shares) - 1) + self._later_s
+
+    @property
+    def cores_s(self) -> float:
+        """What as many collectives take of the cores that compute."""
+        return (self.num_dense + (len(self.shares) - self.num_dense) * self.num_hops) * BUCKET_S
+
+    @property
+    def _later_s(self) -> float:
+        return (1.0 - sum(self.shares[: self.num_dense])) * self.coded_s * (1.0 - 1.0 / self.num_hops)
+
+    def _first_s(self, number: int) -> float:
+        return self.shares[number] * (self.dense_s if number < self.num_dense else self.coded_s / self.num_hops)
+
+
+def exposed_s(known_s: float, before: Leaving, after: Leaving, backward_s: float) -> float:
     """What is waited for in buckets ``after``, where it is ``known_s`` in buckets ``before``.
 
-    What the model does not know of the one it does not know of the other either. The last bucket hides behind nothing,
-    and what fewer buckets give back is not counted on.
+    What the model does not know of the one it does not know of the other either. What fewer collectives give back of
+    the cores is not counted on.
     """
-    gained_s = left_s(before, carried_s, backward_s) - left_s(after, carried_s, backward_s)
-    return max(known_s - gained_s, after[-1] * carried_s) + max(0, len(after) - len(before)) * BUCKET_S
+    gained_s = before.waited_s(backward_s) - after.waited_s(backward_s)
+    return max(known_s - gained_s, after.least_s) + max(0.0, after.cores_s - before.cores_s)

@@ -2,17 +2,19 @@
 
 A linear model of one exchange: some time whatever it carries, the link's in proportion to its bytes, a codec's to its
 values. What backward does not hide of the first two is exposed, and so is all that a codec takes, as it needs the same
-cores. An exchange has a name of ``workers.exchange_options``: the formats that gradients travel in, and their buckets.
+cores. An exchange has a name of ``workers.exchange_options``: the formats that gradients travel in, their buckets, and
+how many of those, the first, go as they are. Of buckets alike no other choice of such is better: what an early one
+carries the link may have done with before backward ends, and what is behind it never.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from workers.advisors import buckets
-from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, bucketed, in_buckets
+from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, bucketed, formats_of, in_buckets
 from workers.measures import SchemeCost
 
 LEAST_GAIN = 1.05
@@ -45,6 +47,12 @@ FAST_BYTES_PER_S = 250e6
 
 DENSE = "none"
 
+LEAST_MIX = 0.1
+"""Of the gradient: by less the part that goes as it is differs from that in force only as what was measured does."""
+
+ONE_HOP = (DENSE, "topk")
+"""Formats whose buckets go in one hop between any number of ranks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -73,7 +81,8 @@ class Situation:
     ``allowed`` are the formats that it may use, that which loses least first; ``costs`` what the slowest worker
     measured of each. ``num_values`` are a gradient's, ``step_s`` the seconds of a step. ``buckets`` are those that
     gradients may travel in, as shares of all, by mebibytes, the usual ones first. ``refused`` maps exchanges that did
-    not pay to ``link_s`` at that time; ``barred`` are not to be tried.
+    not pay to ``link_s`` at that time; ``barred`` are not to be tried. ``spent`` is how fast steps still are where what
+    loses less was kept: several one after the other may cost no more than one.
     """
 
     scheme: str
@@ -86,6 +95,7 @@ class Situation:
     buckets: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     refused: Mapping[str, float] = field(default_factory=dict)
     barred: frozenset[str] = frozenset()
+    spent: float = 1.0
 
     @property
     def formats(self) -> str:
@@ -115,7 +125,8 @@ Advice: TypeAlias = Keep | Change
 
 def codec_s(situation: Situation, scheme: str) -> float:
     """What encoding and decoding take of one exchange."""
-    return situation.costs[bucketed(scheme)[0]].seconds_a_million * situation.num_values / 1e6
+    num_coded = (1.0 - _dense_share(situation, scheme)) * situation.num_values
+    return situation.costs[bucketed(scheme)[0]].seconds_a_million * num_coded / 1e6
 
 
 def link_s(situation: Situation) -> float:
@@ -135,28 +146,58 @@ def candidates(situation: Situation) -> list[str]:
     """The exchanges that may pay, that which loses least first; the one in force is among them, allowed or not."""
     now = situation.formats
     names = situation.allowed if now in situation.allowed else (*situation.allowed, now)
-    return [
-        scheme
-        for name in names
-        for cut in _cuts(situation, name)
-        if _may_pay(situation, scheme := in_buckets(name, cut))
-    ]
+    return [scheme for name in names for scheme in _ways(situation, name) if _may_pay(situation, scheme)]
+
+
+def _ways(situation: Situation, formats: str) -> list[str]:
+    """How such formats may travel, with the most as it is first, the one in force among them.
+
+    Buckets go as they are only where the others' formats are known to pay: it is them that it must not be slower than.
+    """
+    cuts = _cuts(situation, formats)
+    ways = [in_buckets(formats, bucket_mib) for bucket_mib in cuts]
+    if formats == situation.formats:
+        mixed = [in_buckets(formats, bucket_mib, _num_dense(situation, formats, bucket_mib)) for bucket_mib in cuts]
+        ways = [*mixed, situation.scheme, *ways]
+    return sorted(dict.fromkeys(ways), key=lambda scheme: -_dense_share(situation, scheme))
 
 
 def _cuts(situation: Situation, formats: str) -> list[int]:
     """The buckets that such formats may travel in, in mebibytes; those in force are among them."""
-    now, bucket_mib = bucketed(situation.scheme)
-    if not _is_one_hop(situation, formats):
+    now, bucket_mib, _ = bucketed(situation.scheme)
+    if _is_over_racks(situation, formats):
         return [*dict.fromkeys((BUCKET_MIB, bucket_mib))] if formats == now else [BUCKET_MIB]
     return [*situation.buckets] if _knows_buckets(situation) else [bucket_mib]
 
 
-def _is_one_hop(situation: Situation, formats: str) -> bool:
-    """Whether backward can hide all of a bucket: what goes in more hops waits with all but the first until it is over.
+def _num_dense(situation: Situation, formats: str, bucket_mib: int) -> int:
+    """How many buckets may go as they are for steps to be the shortest, of equal ones the most; 0 where none gains."""
+    if formats == DENSE or formats_of(formats)[1] is not None or not _knows_buckets(situation):
+        return 0
+    names = [in_buckets(formats, bucket_mib, n) for n in range(len(situation.buckets[bucket_mib]))]
+    best = min(reversed(names), key=lambda name: round(_exposed_s(situation, name), 6))
+    if bucketed(situation.scheme)[:2] == (formats, bucket_mib):
+        differs = _dense_share(situation, best) - _dense_share(situation, situation.scheme)
+        best = situation.scheme if abs(differs) < LEAST_MIX else best
+    return bucketed(best)[2]
 
-    Smaller buckets are for nothing else.
-    """
-    return formats == DENSE or situation.num_ranks == 2
+
+def _dense_share(situation: Situation, scheme: str) -> float:
+    """Of the gradient, what goes as it is before the rest goes in other formats."""
+    _, bucket_mib, num_dense = bucketed(scheme)
+    return sum(situation.buckets.get(bucket_mib, ())[:num_dense])
+
+
+def _is_over_racks(situation: Situation, formats: str) -> bool:
+    """Whether they go in many hops of which the first are the fast ones: backward can hide little of that."""
+    return formats_of(formats)[1] is not None and situation.num_ranks > 2
+
+
+def _num_hops(situation: Situation, formats: str) -> int:
+    """Hops of a bucket; all but the first wait until backward is over. Each of two carries half of the bytes."""
+    if formats in ONE_HOP or (situation.num_ranks == 2 and formats != "powersgd"):
+        return 1
+    return 2
 
 
 def _knows_buckets(situation: Situation) -> bool:
@@ -169,16 +210,16 @@ def advise(situation: Situation) -> Advice:
     best = next(scheme for scheme in took_s if took_s[scheme] <= ALIKE * min(took_s.values()))
     gain = situation.step_s / took_s[best]
     exposed = f"a step of {_told(situation.step_s)} waits {_told(situation.link.exposed_s)} for gradients"
-    names = [bucketed(scheme)[0] for scheme in took_s]
-    is_gentler = names.index(bucketed(best)[0]) < names.index(situation.formats)
-    is_due = is_gentler or (best == situation.formats and not _is_one_hop(situation, best))
-    if best != situation.scheme and gain >= (GENTLER_GAIN if is_due else LEAST_GAIN):
+    is_gentler = _loss(situation, best, took_s) < _loss(situation, situation.scheme, took_s)
+    is_due = is_gentler or (best == situation.formats and _is_over_racks(situation, best))
+    least_kept = GENTLER_KEPT / situation.spent if is_due else LEAST_KEPT
+    if best != situation.scheme and gain >= (max(GENTLER_GAIN, least_kept) if is_due else LEAST_GAIN):
         instead = f", which loses less than {situation.scheme}," if is_gentler else f" instead of {situation.scheme}"
         return Change(
             scheme=best,
             reason=f"{exposed}; {best}{instead} is expected to make it {gain:.2f} times as fast",
             expected_gain=gain,
-            least_kept=GENTLER_KEPT if is_due else LEAST_KEPT,
+            least_kept=least_kept,
         )
     told = f"Gradients travel {in_words(situation.scheme)}: {exposed}"
     others = {scheme: seconds for scheme, seconds in took_s.items() if scheme != situation.scheme}
@@ -189,6 +230,12 @@ def advise(situation: Situation) -> Advice:
         reason=f"{told}, and {other} is expected to make it {situation.step_s / others[other]:.2f} times as fast, "
         f"where {LEAST_GAIN} is the least that is worth a change."
     )
+
+
+def _loss(situation: Situation, scheme: str, tried: Iterable[str]) -> tuple[int, float]:
+    """Less of what loses less than another, of those that were tried."""
+    names = [bucketed(name)[0] for name in tried]
+    return names.index(bucketed(scheme)[0]), -_dense_share(situation, scheme)
 
 
 def _lack(situation: Situation) -> str:
@@ -210,7 +257,7 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
     formats, refused_s = bucketed(scheme)[0], situation.refused.get(scheme)
     if formats not in situation.costs or scheme in situation.barred:
         return False
-    num_bytes = situation.costs[situation.formats].bytes_a_value * situation.num_values
+    num_bytes = _share(situation, situation.scheme) * situation.costs[DENSE].bytes_a_value * situation.num_values
     is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
     is_needed = formats == DENSE or not (is_fast or _is_small(situation))
     return is_needed and (refused_s is None or _is_another_link(situation, scheme, refused_s))
@@ -238,15 +285,32 @@ def _own_s(situation: Situation) -> float:
 
 
 def _exposed_s(situation: Situation, scheme: str) -> float:
-    room_s = max(0.0, situation.link.exchange_s - situation.link.exposed_s)
-    on_link_s = min(_own_s(situation), LATENCY_S) + link_s(situation) * _share(situation, scheme)
-    exposed_s = max(on_link_s - room_s, _last_share(situation) * on_link_s)
-    now_mib, bucket_mib, backward_s = bucketed(situation.scheme)[1], bucketed(scheme)[1], situation.link.backward_s
-    is_hidden = any(_is_one_hop(situation, formats) for formats in (situation.formats, bucketed(scheme)[0]))
-    if bucket_mib != now_mib and is_hidden and _knows_buckets(situation) and backward_s is not None:
-        before, after = situation.buckets[now_mib], situation.buckets[bucket_mib]
-        exposed_s = buckets.exposed_s(exposed_s, before, after, on_link_s, backward_s)
-    return exposed_s + codec_s(situation, scheme)
+    link, codecs_s = situation.link, codec_s(situation, scheme)
+    is_flat = not any(_is_over_racks(situation, bucketed(one)[0]) for one in (situation.scheme, scheme))
+    if is_flat and _knows_buckets(situation) and link.backward_s is not None:
+        before, after = (_leaving(situation, one) for one in (situation.scheme, scheme))
+        known_s = max(0.0, link.exposed_s - codec_s(situation, situation.scheme))
+        return buckets.exposed_s(known_s, before, after, link.backward_s) + codecs_s
+    on_link_s = _on_link_s(situation, scheme)
+    room_s = max(0.0, link.exchange_s - link.exposed_s)
+    return max(on_link_s - room_s, _last_share(situation) * on_link_s) + codecs_s
+
+
+def _leaving(situation: Situation, scheme: str) -> buckets.Leaving:
+    """What it takes whatever the bytes are is no bucket's: it is part of what is known, and stays."""
+    formats, bucket_mib, num_dense = bucketed(scheme)
+    return buckets.Leaving(
+        shares=situation.buckets[bucket_mib],
+        coded_s=link_s(situation) * _share(situation, formats),
+        num_hops=_num_hops(situation, formats),
+        num_dense=num_dense,
+        dense_s=link_s(situation),
+    )
+
+
+def _on_link_s(situation: Situation, scheme: str) -> float:
+    """What the link takes of an exchange, be it for bytes or not."""
+    return min(_own_s(situation), LATENCY_S) + link_s(situation) * _share(situation, scheme)
 
 
 def _last_share(situation: Situation) -> float:
@@ -262,7 +326,9 @@ def _last_share(situation: Situation) -> float:
 
 def _share(situation: Situation, scheme: str) -> float:
     """Of the bytes of dense gradients."""
-    return situation.costs[bucketed(scheme)[0]].bytes_a_value / situation.costs[DENSE].bytes_a_value
+    dense_share = _dense_share(situation, scheme)
+    coded = situation.costs[bucketed(scheme)[0]].bytes_a_value / situation.costs[DENSE].bytes_a_value
+    return dense_share + (1.0 - dense_share) * coded
 
 
 def in_words(scheme: str) -> str:

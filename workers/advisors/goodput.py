@@ -152,6 +152,14 @@ def _worth(s: Situation, batch: int) -> float:
 
 
 def _layout(s: Situation, batch: int) -> Layout:
-    part = batch / s.layout.num_workers
-    passes = 1 if s.most_a_pass is None else max(1, math.ceil(part / s.most_a_pass))
-    return replace(s.layout, global_batch=batch, num_passes=passes)
+    return replace(s.layout, global_batch=batch, num_passes=_num_passes(s, batch))
+
+
+def _num_passes(s: Situation, batch: int) -> int:
+    """Of the worker that tells: with uneven parts as many times those of now as the batch is larger."""
+    if s.most_a_pass is None:
+        return 1
+    now, all_a_pass = s.layout, s.layout.num_workers * s.most_a_pass
+    if now.num_passes == math.ceil(now.global_batch / all_a_pass):
+        return math.ceil(batch / all_a_pass)
+    return math.ceil(now.num_passes * batch / now.global_batch)

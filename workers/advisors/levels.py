@@ -8,6 +8,7 @@ a rack over racks. What travels inside a rack counts by as much less as links ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from workers.exchange_options import formats_of
 from workers.measures import SchemeCost
@@ -21,6 +22,11 @@ def costs_of(
 ) -> dict[str, SchemeCost]:
     """The costs of exchanges by name, where ``formats`` are what each format costs by itself."""
     return {name: _cost(name, formats, topology) for name in names}
+
+
+def gathered(cost: SchemeCost, num_ranks: int) -> SchemeCost:
+    """Of a scheme by which all get what each sends, at what it costs two; what decoding more takes is left out."""
+    return replace(cost, bytes_a_value=cost.bytes_a_value * num_ranks / 2)
 
 
 def _cost(name: str, formats: Mapping[str, SchemeCost], topology: Topology) -> SchemeCost:

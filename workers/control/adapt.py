@@ -141,7 +141,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
     return Situation(
         layout=layout,
         initial=batch.global_size,
-        most=batch.max_global_size or UNBOUNDED * batch.global_size,
+        most=batch.max_global_size or _most(state),
         largest_measured=max(each.global_batch for each in known.memory),
         noise_scale=known.noise_scale,
         model=adapting.model(known),
@@ -151,10 +151,20 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
     )
 
 
+def _most(state: ControllerState) -> int:
+    """Where no bound was asked for: a step that holds a sample twice learns nothing from the second."""
+    asked = state.spec.batch.global_size
+    return min(UNBOUNDED * asked, max(asked, _epoch(state)))
+
+
 def _has_rested(state: ControllerState) -> bool:
     """Whether there were few enough changes in the last epoch."""
-    epochs = [s.build.num_train for s in membership.statuses(state) if s.build is not None]
-    return adapting.has_rested(state.adapting, _cursor(state), min(epochs, default=0))
+    return adapting.has_rested(state.adapting, _cursor(state), _epoch(state))
+
+
+def _epoch(state: ControllerState) -> int:
+    """Samples of the dataset, 0 while nobody has told."""
+    return min((s.build.num_train for s in membership.statuses(state) if s.build is not None), default=0)
 
 
 def _cursor(state: ControllerState) -> int:

@@ -95,8 +95,8 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     if plan.id != trial.plan_id or sharing.num_shifts(known, plan) != known.num_shifts:
         return replace(state, sharing=replace(known, trial=None)), ()
     now = sharing.rate(known, plan.id)
-    verdict = judging.judge(trial.rate, now, least_gain=shares.LEAST_KEPT)
-    if verdict is None or now is None or sharing.standing(known, plan) is None:
+    verdict, standing = judging.judge(trial.rate, now, least_gain=shares.LEAST_KEPT), sharing.standing(known, plan)
+    if verdict is None or now is None or standing is None:
         return None
     known = replace(known, num_judged=known.num_judged + 1, trial=None)
     gain = judging.in_words(verdict, shares.in_words(tuple(trial.before.values())), trial.expected_gain, "taken back")
@@ -116,10 +116,11 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         known = replace(known, num_failed=0, reviewed_s=float("-inf"))
         return replace(state, sharing=known), (Note(row),)
     known = replace(sharing.reviewed(known, plan, now_s), num_failed=known.num_failed + 1)
-    state = replace(state, sharing=known)
+    # Who is slow whatever its part may show only now: the next look would be minutes away.
+    state, named = _named(replace(state, sharing=known), inputs, standing, now_s)
     draft = replace(trials.draft(state, plan, _cause(row.reason)), parts=trial.before)
     state, note = trials.issue(state, inputs, draft, _parts(trial.after), _parts(trial.before))
-    return state, (Note(row), note)
+    return state, (Note(row), *named, note)
 
 
 def _cause(reason: str) -> Cause:

@@ -21,6 +21,9 @@ from workers.racks import Topology
 SCHEMES: tuple[str, ...] = (DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3], "int8", LEVELS[3], "int4")
 """What may be chosen, the one that loses least first; of those over racks where ranks sit in racks."""
 
+AT_A_LOSS: tuple[str, ...] = ("two_four", "powersgd", "topk")
+"""What may be chosen besides where the job allows it and ranks sit in no racks; likewise."""
+
 MOST_RUNS = 2 * compressing.MIN_RUNS
 """Runs of rounds within which an exchange should be measured; a job that is too unsteady for it must not wait on."""
 
@@ -39,10 +42,10 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
 
 def allowed(state: ControllerState) -> tuple[str, ...]:
     """The schemes that the job may use, by the class of loss that it allows and what its batch is chosen by."""
-    schemes = SCHEMES
+    schemes = (*SCHEMES, *AT_A_LOSS) if state.spec.exchange.loss_class == "lossy" else SCHEMES
     if state.spec.exchange.loss_class == "lossless":
         schemes = (DENSE, LEVELS[0])
-    elif state.spec.batch.adapt == "goodput":
+    elif state.spec.follows_noise:
         schemes = tuple(name for name in SCHEMES if BLURRING.isdisjoint(formats_of(name)))
     return tuple(name for name in schemes if name not in state.compressing.barred)
 
@@ -99,7 +102,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         return None
     known = compressing.reviewed(known, plan, link, now_s)
     if plan.generation != state.compressing.reviewed_at[0]:
-        known = replace(known, refused={})  # what did not pay among others may among these
+        known = replace(known, refused={}, spent=1.0)  # what did not pay among others may among these
     topology, step_s = racks.known(state, plan) or levels.ONE_RACK, plan.global_batch / rate.samples_per_s
     situation = _situation(replace(state, compressing=known), plan, topology, link, step_s)
     if situation is None:
@@ -152,9 +155,11 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         name: max((table[name] for table in tables), key=lambda cost: cost.seconds_a_million)
         for name in set.intersection(*map(set, tables))
     }
+    if "topk" in formats:
+        formats["topk"] = levels.gathered(formats["topk"], plan.num_members)
     now = bucketed(plan.exchange.name)[0]
-    is_open = {*allowed(state)} - (set() if topology.has_levels else {*LEVELS})
-    may_use = tuple(name for name in SCHEMES if name in is_open or name == now)  # also where its racks are gone
+    is_open = {*allowed(state)} - {*(AT_A_LOSS if topology.has_levels else LEVELS)}
+    may_use = tuple(name for name in (*SCHEMES, *AT_A_LOSS) if name in is_open or name == now)  # its racks may be gone
     names = [n for n in dict.fromkeys((DENSE, *may_use, now)) if {*formats_of(n)} <= {*formats, None}]
     if not {DENSE, now} <= set(names):
         return None
@@ -169,6 +174,7 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         buckets=cuts[0] if all(one == cuts[0] for one in cuts) else {},
         refused=state.compressing.refused,
         barred=state.compressing.barred,
+        spent=state.compressing.spent,
     )
 
 
@@ -197,7 +203,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     )
     row = trials.row_of(state, inputs, judged, known.num_judged)
     if verdict.is_kept:
-        known = replace(known, num_failed=0, why=_sentence(row.reason))
+        known = replace(compressing.kept(known, verdict.gain), why=_sentence(row.reason))
         # How fast other sizes and batches were with the scheme before tells nothing of them now.
         sizing = replace(state.sizing, memory={n: m for n, m in state.sizing.memory.items() if n == plan.num_members})
         batches = adapting.forgotten(state.adapting)

@@ -73,8 +73,8 @@ class Trial:
     @property
     def is_back(self) -> bool:
         """Whether it is the one before in larger buckets, so that it needs nothing which that did not."""
-        (before, before_mib), (after, after_mib) = map(bucketed, (self.before, self.after))
-        return before == after and after_mib > before_mib
+        (before, before_mib, before_dense), (after, after_mib, after_dense) = map(bucketed, (self.before, self.after))
+        return (before, before_dense) == (after, after_dense) and after_mib > before_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Compressing:
     ``refused`` maps schemes that did not pay to what the link took then; ``suspected`` are those with which a group
     broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
     to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
-    racks were looked at last.
+    racks were looked at last. ``spent`` is how fast steps still are where what loses less was kept.
     """
 
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -101,6 +101,7 @@ class Compressing:
     unjudged: str | None = None
     why: str = ""
     told_racks: int = 0
+    spent: float = 1.0
 
 
 def observe(known: Compressing, statuses: Iterable[WorkerStatus], worker_ids: Iterable[str]) -> Compressing:
@@ -213,6 +214,11 @@ def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
 def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compressing:
     """Looked at just now."""
     return replace(known, reviewed_s=now_s, reviewed_at=place_of(plan), reviewed_link=now)
+
+
+def kept(known: Compressing, gain: float) -> Compressing:
+    """What was on trial makes steps ``gain`` times as fast, and stays."""
+    return replace(known, trial=None, num_failed=0, spent=min(1.0, known.spent * gain))
 
 
 def refuse(known: Compressing, trial: Trial) -> Compressing:

@@ -43,7 +43,7 @@ from workers.control.snapshot import Gist, Progress, fold, gist_of
 from workers.control.telemetry import Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
-from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase
+from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase, StopCause
 from workers.storage_urls import provide
 
 END_S = 5.0
@@ -154,6 +154,7 @@ class Course:
         self._has_left = False
         self._rested: frozenset[str] = frozenset()
         self._latest: CheckpointInfo | None = None
+        self._doubted = 0
         self._checkpoints = CheckpointSearch(launch.storage.checkpoints, launch.restart_after, launch.storage.root)
         self._tails: set[asyncio.Task[None]] = set()
         self._turned = asyncio.Event()
@@ -265,7 +266,7 @@ class Course:
             refusing=heard.refusing,
             head_seen_s=heard.head_seen_s,
             was_cut_off=heard.was_cut_off,
-            latest=await self._newest(heard.lost.keys()),
+            latest=await self._newest(heard),
         )
         before = self._state
         self._state, actions = turn(before, inputs, time.monotonic())
@@ -325,17 +326,28 @@ class Course:
                 await self.fleet.news.wait()
         self.fleet.news.clear()
 
-    async def _newest(self, lost: Any) -> CheckpointInfo | None:
+    async def _newest(self, heard: Heard) -> CheckpointInfo | None:
         """The newest checkpoint to go on from; looked for where nobody is left who holds state in memory."""
+        lost, is_doubted = heard.lost, self._doubt(heard)
         held = [i for i, f in self._state.workers.items() if f.status is not None and f.status.round is not None]
         if any(i not in lost for i in held):
             self._latest = None
-        elif self._pace.may_look(time.monotonic()) or lost:
+        elif self._pace.may_look(time.monotonic()) or lost or is_doubted:
             found = await self._search()
             for row in found.rows:
                 self._telemetry.note_unstored(row)
             self._latest = found.latest
         return self._latest
+
+    def _doubt(self, heard: Heard) -> bool:
+        """Whether a worker tells for the first time that it could not read the checkpoint to begin from."""
+        stops = [status.stop for status in heard.statuses.values() if status.stop is not None]
+        unread = max((stop.generation for stop in stops if stop.cause is StopCause.CHECKPOINT), default=0)
+        if unread <= self._doubted:
+            return False
+        self._doubted = unread
+        self._checkpoints.doubt()
+        return True
 
     async def _search(self) -> Found:
         """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""

@@ -69,14 +69,18 @@ def _wish(state: ControllerState, inputs: Inputs) -> Ending | None:
 
 
 def _failed(state: ControllerState) -> Ending | None:
-    """A failure that no retry helps: at start-up, or one that would come again by itself."""
+    """A failure that no retry helps: at start-up, or one that would come again by itself.
+
+    Who ran out of memory in mid-commit is replaced: the others may have had enough, and go on.
+    """
     trains = bool(membership.holders(state)) or bool(membership.in_group(state))
     for status in membership.statuses(state):
         failure = status.failure
         if status.phase is not Phase.FAILED or failure is None:
             continue
         is_start_up = status.round is None and not trains and not state.has_trained
-        if is_start_up or (failure.reason in _FATAL and status.round is not None):
+        is_fatal = failure.reason in _FATAL and status.round is not None and not failure.is_in_commit
+        if is_start_up or is_fatal:
             return Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=failure.message)
     return None
 

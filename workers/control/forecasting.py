@@ -18,6 +18,9 @@ from workers.spec import JobSpec
 REFRESH_S = 30.0
 """A fit takes about 20 ms, and the controller of a sweep has those of all its trials to make."""
 
+FIRST_S = 3.0
+"""Of a controller's life before it foresees anything: a trial of a sweep is over by then."""
+
 MIN_STEPS = 10
 """Steps of the layout in force before anything is foreseen."""
 
@@ -38,6 +41,8 @@ def foresee(state: ControllerState, now_s: float) -> ControllerState:
     if (known.layout.num_workers, known.layout.global_batch) != in_force:
         return state
     told = state.forecast
+    if told is None and now_s - state.begun_s < FIRST_S:
+        return state
     is_other = told is None or (told.num_workers, told.global_batch) != in_force
     is_rough = state.foreseen_by < adapting.MAX_STEPS <= num_steps
     if not (is_other or is_rough) and now_s - state.foreseen_s < REFRESH_S:

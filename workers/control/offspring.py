@@ -6,14 +6,16 @@ Ray ends those that it finds when it ends a worker itself, and none of a worker 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 
 _GUARD = 'read -r nothing; kill -KILL "-$1"'
 
 
+@functools.cache
 def guard() -> None:
-    """From now on what this process starts ends with it; call it once, before there are such processes.
+    """From now on what this process starts ends with it; call it before there are such processes, and again at will.
 
     A shell waits for the end of this process and kills its process group. Who wants to outlive it has to leave the
     group on purpose.

@@ -10,7 +10,7 @@ from workers.control import compressing, membership, sizing
 from workers.control.costs import donor_of, tuning_of
 from workers.control.decisions import ControllerState, Inputs, Note
 from workers.exchange_options import filled
-from workers.lr import LrPlan, LrRule
+from workers.lr import LrPlan
 from workers.plan import (
     Cause,
     CheckpointSource,
@@ -24,6 +24,7 @@ from workers.plan import (
     Source,
     Switch,
     TimelineKind,
+    none_at_zero,
 )
 from workers.run_settings import Donor, RunSettings
 from workers.status import Phase, TimelineRow
@@ -77,13 +78,14 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         source=draft.source,
         saves=saves,
         until=line(state, inputs),
-        members=_ranked(state, draft, base),
+        members=_ranked(state, draft, base, sections.global_batch),
         cause=draft.cause,
         failures=state.failures,
     )
     after = replace(
         state,
         plan=plan,
+        sharing=state.sharing if draft.global_batch is None else replace(state.sharing, why=""),
         next_n=state.next_n + 1,
         is_broken=False,
         why_broken="",
@@ -106,7 +108,7 @@ def _within_judged(state: ControllerState, draft: Draft) -> Draft:
     return replace(draft, exchange=exchange, cause=replace(draft.cause, reason=f"{draft.cause.reason}; {told}"))
 
 
-def _ranked(state: ControllerState, draft: Draft, base: Plan | None) -> tuple[Member, ...]:
+def _ranked(state: ControllerState, draft: Draft, base: Plan | None, global_batch: int) -> tuple[Member, ...]:
     """The draft's members in its order, with their parts and what labels say of their nodes' racks.
 
     What the old plan said of one stays with it, and a newcomer, whose speed nobody knows, gets the mean of its peers.
@@ -116,9 +118,10 @@ def _ranked(state: ControllerState, draft: Draft, base: Plan | None) -> tuple[Me
     peers = [weights[worker_id] for worker_id in draft.members if worker_id in weights]
     mean = sum(peers) / len(peers) if sum(peers) > 0 else 1.0
     racks = {s.worker_id: s.build.rack for s in membership.statuses(state) if s.build is not None}
+    shares = none_at_zero(global_batch, [weights.get(i, mean) for i in draft.members])
     return tuple(
-        Member(worker_id=i, rank=rank, weight=weights.get(i, mean), rack=racks.get(i, ""))
-        for rank, i in enumerate(draft.members)
+        Member(worker_id=i, rank=rank, weight=weight, rack=racks.get(i, ""))
+        for rank, (i, weight) in enumerate(zip(draft.members, shares, strict=True))
     )
 
 
@@ -130,7 +133,6 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     asked = spec.exchange
     auto = "auto: as they are, until it was measured what that takes"
     assert isinstance(spec.precision, str)
-    assert isinstance(spec.batch.lr_rule, LrRule)
     return Plan(
         id=PlanId(0, 0),
         switch=Switch.NOW,
@@ -163,8 +165,9 @@ def _tuned(state: ControllerState, plan: Plan, wish: RunSettings | None) -> Plan
     if wish is None or wish.donor is not None or left is None:
         return ordered
     cursor = max(s.cursor or 0 for s in membership.statuses(state))
-    last = plan.lr.at(cursor, cursor + left, plan.global_batch)
-    return replace(ordered, lr=ordered.lr.eased(last, cursor, cursor + left, ordered.global_batch))
+    noise = state.adapting.noise_scale
+    last = plan.lr.at(cursor, cursor + left, plan.global_batch, noise)
+    return replace(ordered, lr=ordered.lr.eased(last, cursor, cursor + left, ordered.global_batch, noise))
 
 
 def _rebatched(state: ControllerState, plan: Plan, global_batch: int) -> Plan:
@@ -174,9 +177,10 @@ def _rebatched(state: ControllerState, plan: Plan, global_batch: int) -> Plan:
     changed = replace(plan, global_batch=global_batch)
     if left is None:
         return changed
-    last = plan.lr.at(cursor, cursor + left, plan.global_batch)
-    ramp = REWARM_STEPS * global_batch
-    return replace(changed, lr=plan.lr.eased(last, cursor, cursor + left, global_batch, most_samples=ramp))
+    noise = state.adapting.noise_scale
+    last = plan.lr.at(cursor, cursor + left, plan.global_batch, noise)
+    eased = plan.lr.eased(last, cursor, cursor + left, global_batch, noise, most_samples=REWARM_STEPS * global_batch)
+    return replace(changed, lr=eased)
 
 
 def _ordered(plan: Plan, wish: RunSettings | None) -> Plan:

@@ -22,6 +22,9 @@ MAX_LAUNCHES = 5
 """Starts without a survivor, none of which gets further than any before, until the attempt fails."""
 
 
+UNREAD_PAUSE_S = 0.5
+"""Before the same checkpoint is read again, which a worker could not read; twice as long for each start."""
+
 HEALING_STEPS = 100
 """Steps of the spec further than where the user's code failed: then that failure no longer counts."""
 
@@ -181,11 +184,27 @@ def launch(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     if not (enough and is_gathered):
         return _await_workers(state, inputs, now_s)
     source = planning.start_source(state, inputs)
+    is_again = state.plan is None or source == state.plan.source or _unread(state) is None
+    if waited_s < _pause_s(state, is_again=is_again):
+        return state, ()
     draft = planning.Draft(
         switch=Switch.NOW, members=found, source=source, cause=_launch_cause(state, inputs, source), is_new_lineage=True
     )
     state, note = planning.issue(state, inputs, draft, None)
-    return replace(state, num_launches=state.num_launches + 1), (note,)
+    # To find damage is no try: each time there is one checkpoint less.
+    return replace(state, num_launches=state.num_launches + is_again), (note,)
+
+
+def _unread(state: ControllerState) -> Failure | None:
+    """Why the checkpoint of the latest plan could not be read; None where nobody says so."""
+    generation = state.plan.generation if state.plan else 0
+    stops = [r for r in _reports(state) if r.cause is StopCause.CHECKPOINT and r.generation == generation]
+    return next((report.failure for report in stops if report.failure is not None), None)
+
+
+def _pause_s(state: ControllerState, *, is_again: bool) -> float:
+    """A checkpoint that was found whole since a worker could not read it: storage may be away for a moment."""
+    return UNREAD_PAUSE_S * 2.0**state.num_launches if is_again and _unread(state) is not None else 0.0
 
 
 def _await_workers(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
@@ -204,16 +223,20 @@ def _await_workers(state: ControllerState, inputs: Inputs, now_s: float) -> Turn
 
 
 def _give_up(state: ControllerState) -> Turned:
+    unread = _unread(state)
     lost = "; ".join(sorted(set(state.departed.values()))) or "no worker told why"
     detail = f"all workers were lost {state.num_launches} times without getting further ({lost})"
-    failure = state.failure or Failure(reason=Reason.USER_ERROR, type="WorkersLost", message=detail)
+    if unread is not None:
+        detail = f"{unread.message} (started {state.num_launches} times without getting further)"
+    failure = unread or state.failure or Failure(reason=Reason.USER_ERROR, type="WorkersLost", message=detail)
     end = Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=detail)
     return replace(state, ending=end), ()
 
 
 def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cause:
     is_again = isinstance(source, CheckpointSource | Donor)
-    kind = TimelineKind.RESTORE if is_again or state.has_trained else TimelineKind.START
+    unread = _unread(state)
+    kind = TimelineKind.RESTORE if is_again or unread or state.has_trained else TimelineKind.START
     match source:
         case CheckpointSource(step=step):
             origin = f"from the checkpoint of step {step}"
@@ -222,6 +245,8 @@ def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cau
         case _:
             origin = _origin(state)
     why = f" after all workers were lost ({_lost_words(state)})" if state.has_trained else ""
+    if unread is not None:
+        why = f", as the state to begin from could not be read ({unread.message})"
     return Cause(kind=kind, actor="controller", reason=f"training {origin}{why}")
 
 

@@ -34,8 +34,12 @@ class CheckpointSearch:
         self._url, self._restart_after, self._root = url, restart_after, root
         self._intact: str | None = None
 
+    def doubt(self) -> None:
+        """Somebody could not read what was found: look at its bytes again."""
+        self._intact = None
+
     def look(self) -> Found:
-        """Read all bytes of the newest one, once; blocks. Raises OSError where the storage fails."""
+        """Read all bytes of the newest one, once until it is doubted; blocks. Raises OSError where storage fails."""
         storage = open_storage(self._url, self._root)
         for name in reversed(checkpoint_names(storage)):
             if _attempt_of(name) <= self._restart_after:

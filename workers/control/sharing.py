@@ -20,8 +20,9 @@ REVIEW_S = 300.0
 MIN_LOADS = 3
 """Runs of rounds under the plan in force that every worker must have told before its parts are looked at."""
 
-NUM_BEFORE = 16
-"""Steps before a change that it is measured by: what is older may come from before a worker changed its speed."""
+NUM_BEFORE = 7
+"""Steps before a change that it is measured by. A worker's other speed is believed after three runs of three rounds at
+least, of which the first may hold some at the old one: what is older may be from before."""
 
 MAX_STEPS = 64
 
@@ -69,10 +70,10 @@ class Sharing:
     """Speeds by worker id; steps as (samples a second, seconds) under the plan ``plan_id``; when parts were reviewed.
 
     ``wire_bytes_per_s`` is what each member sends, by the newest step, ``most_bytes_per_s`` the most that it was seen
-    to send while gradients were under way. ``reviewed_s`` is the controller's monotonic
-    clock, ``reviewed_generation`` and ``num_shifts`` what they were then: another group, or a worker whose speed has
-    changed, is looked at without delay. ``told`` are the workers that were named as stragglers, ``why`` tells why the
-    parts stay, empty while they do not.
+    to send while gradients were under way; both without what was sent for rounds done again. ``reviewed_s`` is the
+    controller's monotonic clock, ``reviewed_generation`` and ``num_shifts`` what they were then: another group, or
+    a worker whose speed has changed, is looked at without delay. ``told`` are the workers that were named as
+    stragglers, ``why`` tells why the parts stay, empty while they do not.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -120,6 +121,8 @@ def _heard(known: Known, status: WorkerStatus) -> Known:
 
 def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
     step_s, wire_bytes = record.values.get("step_s", 0.0), record.values.get("wire_bytes")
+    if wire_bytes is not None:
+        wire_bytes -= record.values.get("redone_bytes", 0.0)
     wire_bytes_per_s = None if wire_bytes is None or step_s <= 0.0 else wire_bytes / step_s
     exchange_s = record.values.get("exchange_s", 0.0)
     most = max(sharing.most_bytes_per_s, (wire_bytes or 0.0) / exchange_s if exchange_s > 0.0 else 0.0)

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from workers.recipes.holding_out import stratified
 from workers.recipes.options import check_range, read_options
 from workers.task import TrainingTask
 
@@ -65,20 +69,23 @@ def load_split() -> tuple[TensorDataset, TensorDataset]:
 
     Loaded once in a process, which may serve one trial of a sweep after another.
     """
-    # Imported here: it takes as long as torch, and a config that is refused needs none of it.
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # the package has no types
-    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]  # the same
-
-    digits = load_digits()
-    images_NP = (torch.tensor(digits.data, dtype=torch.float32) - PIXEL_MEAN) / PIXEL_STD
-    labels_N = torch.tensor(digits.target, dtype=torch.int64)
-    train, held_out = train_test_split(
-        range(len(labels_N)), test_size=EVAL_FRACTION, random_state=SPLIT_SEED, stratify=digits.target
-    )
+    table = np.loadtxt(_bundled(), delimiter=",", dtype=np.float32)  # pixels, then the digit
+    images_NP = (torch.from_numpy(table[:, :NUM_PIXELS]) - PIXEL_MEAN) / PIXEL_STD
+    digits = table[:, NUM_PIXELS].astype(np.int64)
+    labels_N = torch.from_numpy(digits)
+    train, held_out = stratified(digits, EVAL_FRACTION, SPLIT_SEED)
     return (
         TensorDataset(images_NP[train], labels_N[train]),
         TensorDataset(images_NP[held_out], labels_N[held_out]),
     )
+
+
+def _bundled() -> Path:
+    """The table within scikit-learn, which is not imported: that takes as long as torch."""
+    package = find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("the digits come with scikit-learn, which is not installed here", name="sklearn")
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
 
 
 def mlp(options: DigitsOptions) -> nn.Module:

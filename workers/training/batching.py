@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class Batcher:
     ) -> None:
         self.dataset, self.own_collate, self.name, self.has_rows = dataset, collate, name, has_rows
         self._collate = default_collate if collate is None else collate
-        self._device = device
+        self._device, self._had_rows = device, False
         self.turnstile = turnstile or Turnstile()
         # Rows of tensors, collated as they are, are one indexing each: several times as fast as sample by sample.
         is_plain = type(dataset) is TensorDataset and collate is None
@@ -91,7 +92,7 @@ class Batcher:
                 "collate"
             ) from error
         if self.has_rows and self.own_collate is not None:
-            check_rows(batch, len(samples), self.name)
+            self._had_rows |= check_rows(batch, len(samples), self.name, has_rows=self._had_rows)
         return batch
 
 
@@ -109,12 +110,21 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 def with_leaves(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     """The batch with what ``change`` makes of each value that is no container; containers are rebuilt."""
     if isinstance(batch, Mapping):
-        return {key: with_leaves(value, change) for key, value in batch.items()}
+        return _mapped(batch, {key: with_leaves(value, change) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(with_leaves(value, change) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(with_leaves(value, change) for value in batch)
     return change(batch)
+
+
+def _mapped(batch: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, Any]:
+    """A mapping of the same class where that can be written to, as torch's own ``pin_memory`` has it; else a dict."""
+    if type(batch) is dict or not isinstance(batch, MutableMapping):
+        return values
+    same = copy.copy(batch)
+    same.update(values)
+    return same
 
 
 def own_part(plan: Plan, rank: int, num_samples: int) -> tuple[int, int]:

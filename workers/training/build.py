@@ -18,7 +18,7 @@ from workers.assignment import Assignment
 from workers.bundle import extract_bundle
 from workers.entrypoint import build_from, enter_bundle, load_entrypoint
 from workers.errors import BundleError, DependencyError, EntrypointError, OutOfMemoryError
-from workers.scratch import BUNDLES, PART, keep_in_use
+from workers.scratch import BUNDLES, PART, enter
 from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training.dependencies import install_dependencies
@@ -119,8 +119,7 @@ def _bundle_folder(assignment: Assignment, fetch_bundle: Callable[[], bytes] | N
         _extract(sha256, fetch_bundle, folder, report)
 
     try:
-        # Never closed: this process is in there until it ends.
-        keep_in_use(folder, make, "extracting the bundle", EXTRACT_TIMEOUT_S, report)
+        enter(folder, make, "extracting the bundle", EXTRACT_TIMEOUT_S, report)
     except TimeoutError as error:
         raise BundleError(f"the bundle {sha256[:12]} is not extracted: {error}; retry the job") from None
     return folder

@@ -1,6 +1,11 @@
 """Checkpoints written beside the training: one thread, one save at a time.
 
-What is written is in ``writing``, what it looks like in ``workers.checkpoints``.
+What is written is in ``writing``, what it looks like in ``workers.checkpoints``. A checkpoint takes what did not
+change from the last but one: so two in a row share no file, and whatever one damaged file spoils, the newest
+checkpoint or the one before it is whole. What is taken is read first, and written anew where it is damaged: so damage
+lasts for at most two saves. Where ``keep`` is 1 there is none before, and each takes from the last. Not
+promised: a restart before those saves when a file of each of the two was damaged; and a file that
+its machine still has in memory reads well, whatever became of it on the disk.
 """
 
 from __future__ import annotations
@@ -8,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +28,9 @@ from workers.training.state import CheckpointHeader, StateSnapshot
 from workers.training.writing import Wish, write_checkpoint
 
 MAX_FAILED = 8
+NUM_COPIES = 2
+"""Of what does not change, in turns."""
+
 NICENESS = 5
 
 
@@ -46,7 +55,7 @@ class CheckpointWriter:
         self._wish = Wish()
         self._is_writing = False
         self._wanted: Mapping[Place, Form] | None = None
-        self._base: str | None = None
+        self._bases: deque[str] = deque(maxlen=min(keep, NUM_COPIES))
         self._spare: Staging | None = None
         self._done: list[CheckpointInfo] = []
         self._failed: dict[str, FailedSave] = {}
@@ -54,7 +63,8 @@ class CheckpointWriter:
 
     def build_on(self, name: str) -> None:
         """This state was read whole from a checkpoint here: what stays as it is need not be written again."""
-        self._base = name
+        self._bases.clear()
+        self._bases.append(name)
 
     def prepare(self, wanted: Mapping[Place, Form]) -> None:
         """Make memory for snapshots of these forms meanwhile; nothing is lost where there is none."""
@@ -154,7 +164,7 @@ class CheckpointWriter:
         info: CheckpointInfo | None = None
         error: CheckpointError | None = None
         try:
-            info = write_checkpoint(self._storage, save.snapshot, save.header, self._base, wish)
+            info = write_checkpoint(self._storage, save.snapshot, save.header, self._base(), wish)
         except Unwanted:
             pass
         except Exception as fault:  # storage of all kinds, and tensors of all kinds: the training must not end for it
@@ -163,10 +173,15 @@ class CheckpointWriter:
             self._spare = save.staging
             self._error = error
             if info is not None:
-                self._base = info.path
+                if info.path not in self._bases:
+                    self._bases.append(info.path)
                 self._done.append(info)
         if info is not None:
             self._tidy()
+
+    def _base(self) -> str | None:
+        """What the next save takes from, None until there is a copy for each turn."""
+        return self._bases[0] if len(self._bases) == self._bases.maxlen else None
 
     def _told(self, header: CheckpointHeader, fault: Exception) -> CheckpointError:
         why = fault.message if isinstance(fault, CheckpointError) else described(fault)

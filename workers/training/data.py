@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch.utils.data import Subset
 
 from workers.errors import DataError, JobError, described
 from workers.task import MapDataset
@@ -63,7 +64,7 @@ def fetch(
 
     Raises DataError naming the sample that cannot be read.
     """
-    many = getattr(dataset, "__getitems__", None)
+    many = _reads_many(dataset)
     index: object = f"{indexes[:8]}..." if len(indexes) > 8 else list(indexes)
     try:
         if many is not None:
@@ -79,11 +80,30 @@ def fetch(
     except (Exception, SystemExit) as error:
         if is_fatal(error):
             raise
+        which, why = (many and _first_bad(dataset, indexes)) or (index, error)
         raise DataError(
-            f"{name}[{index}] raised {described(error)}; correct the dataset or leave the sample out"
+            f"{name}[{which}] raised {described(why)}; correct the dataset or leave the sample out"
         ) from error
     if len(samples) != len(indexes):
         raise DataError(
             f"{name}.__getitems__ returned {len(samples)} samples for {len(indexes)} indexes; return one for each"
         )
     return samples
+
+
+def _reads_many(dataset: object) -> Callable[[list[int]], Sequence[Any]] | None:
+    """Its ``__getitems__``; torch's own Subset has one, and beneath it may be a dataset that reads one by one."""
+    if type(dataset) is Subset and _reads_many(dataset.dataset) is None:
+        return None
+    many: Callable[[list[int]], Sequence[Any]] | None = getattr(dataset, "__getitems__", None)
+    return many
+
+
+def _first_bad(dataset: MapDataset, indexes: Sequence[int]) -> tuple[object, BaseException] | None:
+    """The first sample that cannot be read by itself, and why; None where each can."""
+    for index in indexes:
+        try:
+            dataset[index]
+        except (Exception, SystemExit) as error:
+            return index, error
+    return None

@@ -34,7 +34,7 @@ from packaging.version import InvalidVersion, Version
 
 from workers.errors import DependencyError
 from workers.node_lock import share_lock
-from workers.scratch import DEPENDENCIES, LOCK, PART, keep_in_use
+from workers.scratch import DEPENDENCIES, LOCK, PART, enter
 
 Report: TypeAlias = Callable[[str], None]
 
@@ -65,8 +65,7 @@ def install_dependencies(requirements: Sequence[str], scratch: Path, report: Rep
             _install(requirements, installed, folder, pip)
 
     try:
-        # Never closed: this process imports from there until it ends.
-        keep_in_use(folder, make, "installing dependencies", limit_s, report)
+        enter(folder, make, "installing dependencies", limit_s, report)
     except TimeoutError as error:
         raise DependencyError(f"dependencies are not installed: {error}; look at that worker's log") from None
     names = sorted(p.name.removesuffix(".dist-info") for p in folder.glob("*.dist-info"))

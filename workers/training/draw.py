@@ -15,13 +15,13 @@ from workers.training.setup import Setup
 
 def draw_round(setup: Setup, plan: Plan, rank: int, cursor: int, check: Callable[[], None]) -> Draw:
     """This rank's part of the batch that begins at ``cursor``. Raises what ``Dealer.deal`` raises."""
-    order, size = setup.order, batch_size(setup, plan, cursor)
+    order, size, first = setup.order, batch_size(setup, plan, cursor), _place(setup, cursor)
     if setup.train_dealer is not None:
-        return setup.train_dealer.deal(plan, rank, [order.indexes(cursor, cursor + size)], check)
+        return setup.train_dealer.deal(plan, rank, [order.indexes(first, first + size)], check)
     begin, end = own_part(plan, rank, size)
 
     def indexes(begin: int, end: int) -> list[int]:
-        drawn: list[int] = order.indexes(cursor + begin, cursor + end).tolist()
+        drawn: list[int] = order.indexes(first + begin, first + end).tolist()
         return drawn
 
     return InOrder(begin=begin, end=end, most=end - begin, micro=setup.micro, indexes=indexes)
@@ -67,8 +67,8 @@ def ahead(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, offset: 
         if offset >= round_size(setup, plan, cursor):
             round, cursor, offset = round + 1, cursor + offset, 0
         begin = cursor + offset
-        size = batch_size(setup, plan, begin)
-        if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(begin, begin + size))):
+        size, first = batch_size(setup, plan, begin), _place(setup, begin)
+        if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(first, first + size))):
             return
         draw = draw_round(setup, plan, rank, begin, lambda: None)
         if draw.num_samples == 0:
@@ -88,6 +88,11 @@ def draw_evaluation(setup: Setup, plan: Plan, rank: int, check: Callable[[], Non
     training_part = own_part(plan, rank, size)
     most = max(1, training_part[1] - training_part[0])
     return InOrder(begin=begin, end=end, most=most, micro=setup.micro, indexes=lambda b, e: list(range(b, e)))
+
+
+def _place(setup: Setup, cursor: int) -> int:
+    """Where a batch lies in the order of samples, if all count that are drawn until it begins."""
+    return cursor + setup.state.num_drawn - setup.state.cursor
 
 
 def _following(cursor: int, every: int) -> int:

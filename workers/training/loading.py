@@ -38,6 +38,7 @@ def load_checkpoint(place: str) -> LoadedState:
         residual={name: held.tensor(entry) for name, entry in manifest.residual.items()},
         round=skeleton["round"],
         cursor=skeleton["cursor"],
+        surplus=skeleton.get("surplus", 0.0),  # as above
     )
 
 

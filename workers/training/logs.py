@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from workers.errors import Failure
 from workers.secrets import Secrets
 from workers.status import LogChunk
 from workers.training.holes import punch_hole
@@ -39,6 +40,11 @@ def redirect_output(path: Path) -> None:
     # New text streams rather than the old ones: those may write to other descriptors than 1 and 2.
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def log_failure(failure: Failure) -> None:
+    """Write its traceback, which is bounded: whole, one of megabytes would travel to the service with every attempt."""
+    print(failure.traceback, file=sys.stderr, end="", flush=True)
 
 
 class LogReader:

@@ -92,7 +92,13 @@ class MicroSize:
         if self._fixed is not None or num_samples == 0:
             return max(1, target)
         num_passes = -(-num_samples // max(1, target))
-        return -(-num_samples // num_passes)
+        return self._enough(num_samples, -(-num_samples // num_passes))
+
+    def _enough(self, num_samples: int, size: int) -> int:
+        """A larger size where ``size`` is below the least: another part than was tried may be cut so."""
+        larger = -(-num_samples // max(1, num_samples // self._least))
+        is_tight = self._limit is not None or self._excluded
+        return larger if size < self._least and not is_tight and larger <= _OTHER_PART * (self._size or 0) else size
 
     def begin(self, num_samples: int, read: Callable[[], tuple[int, Room]]) -> int:
         """The size for the next round's part, which may begin to try others.

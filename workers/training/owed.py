@@ -16,6 +16,7 @@ from workers.status import Phase
 from workers.training.exchange.buckets import grouped
 from workers.training.exchange.codecs import Int8
 from workers.training.exchange.compressed import Compressed
+from workers.training.exchange.reals import real_shape
 from workers.training.exchange.residual import Residual
 from workers.training.mailbox import Mailbox
 from workers.training.saving import saver
@@ -72,7 +73,7 @@ class Owed:
         self._mailbox.set_phase(Phase.EXCHANGE)
         named = [*state.trained.items()]
         for indexes in grouped([parameter for _, parameter in named]):
-            total |= self._bucket({named[i][0]: named[i][1].shape for i in indexes}, taker, gives=gives)
+            total |= self._bucket({named[i][0]: real_shape(named[i][1]) for i in indexes}, taker, gives=gives)
         if world.is_aborted:  # an accelerator's collective then ends without an error, and brings nothing
             raise world.broken(None)
         return total

@@ -56,10 +56,14 @@ class Layout:
     new: tuple[Piece, ...]
 
     @property
+    def entries(self) -> list[Entry]:
+        """Everything that a restore reads."""
+        return [self.skeleton, *self.weights.values(), *self.state.values(), *self.residual.values()]
+
+    @property
     def size_bytes(self) -> int:
         """What a restore reads."""
-        entries = [self.skeleton, *self.weights.values(), *self.state.values(), *self.residual.values()]
-        return sum({(e.piece, e.offset): e.size_bytes for e in entries}.values())
+        return sum({(e.piece, e.offset): e.size_bytes for e in self.entries}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +141,7 @@ def _items(snapshot: StateSnapshot, is_wanted: Callable[[], bool]) -> Iterator[t
         "noise": snapshot.noise,
         "round": snapshot.round,
         "cursor": snapshot.cursor,
+        "surplus": snapshot.surplus,
     }
     for path, value in tensors.items():
         place = "optimizer" + "".join(f"[{part!r}]" for part in path)

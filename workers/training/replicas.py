@@ -7,6 +7,7 @@ where members of a new group say that they hold the same; besides every ``EVERY_
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ class Replicas:
     def __init__(self, state: TrainingState, mailbox: Mailbox, world: World, plan: Plan) -> None:
         self._state, self._mailbox, self._world, self._plan = state, mailbox, world, plan
         self._checked = state.round
+        self.seconds = 0.0
+        """What the last comparison took."""
 
     @property
     def is_due(self) -> bool:
@@ -51,10 +54,11 @@ class Replicas:
         """
         if self._world.size == 1 or self._checked == self._state.round:
             return
-        self._checked = self._state.round
+        self._checked, started_s = self._state.round, time.perf_counter()
         self._mailbox.set_phase(Phase.EXCHANGE)
         rows = self._world.gather(look(self._state, self._world))
         compare(self._state, self._world, self._plan, dict(enumerate(rows)))
+        self.seconds = time.perf_counter() - started_s
 
 
 def look(state: TrainingState, world: World) -> list[int]:

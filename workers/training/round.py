@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.errors import DivergedError, described
+from workers.errors import DivergedError, OutOfMemoryError, described
 from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, Options, across_of, bucket_mib_of
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
-from workers.training import buffers
+from workers.training import buffers, memory
 from workers.training.back_off import settle
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
@@ -36,17 +36,24 @@ LEAST_RANKS = 3
 
 
 class BrokenCommitError(Exception):
-    """The optimizer failed after the last collective: parameters are half updated, and this worker must end."""
+    """The optimizer failed after the last collective: parameters are half updated, and this worker must end.
+
+    Its cause is what is to be told.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """Whether the summed gradient counts, what ``factor`` makes of it, and under what lr and loss scale it came."""
+    """Whether the summed gradient counts, what ``factor`` makes of it, and under what lr and loss scale it came.
+
+    ``counted`` is how many samples' progress the round makes.
+    """
 
     is_finite: bool
     grad_norm: float
     factor: float
     lr: float
+    counted: float
     loss_scale: float | None
 
 
@@ -163,13 +170,17 @@ class Rounds:
         assert self._scheme is not None
         form = (self._state.buffers.num_values, bucket_mib_of(self._asked[1]))
         if self._exchange is None or self._form != form:
+            untold_bytes = 0
             if self._exchange is not None:
+                untold_bytes = self._exchange.untold_bytes
                 self._exchange.remove()
                 self._exchange = None  # before its memory is taken again
             # Those that code has frozen meanwhile too: on other ranks they may not be, and not for good.
             self._exchange, self._form = GradientExchange([*self._state.trained.items()], *form), form
+            self._exchange.untold_bytes = untold_bytes
         self._state.residual.lay_out(self._exchange.places)
         self._exchange.join(self._world, self._scheme)
+        self._scheme.begin(self._state.round)
         return self._exchange
 
     def _stage_buffers(self, exchange: GradientExchange, part: Part | LocalSteps, sums: GlobalSums) -> None:
@@ -200,11 +211,13 @@ class Rounds:
             self._noise.stage(exchange, sums, part.plan, factor, grad_norm)
         if part.clip_norm is not None and is_finite:
             factor *= min(1.0, part.clip_norm / (grad_norm + CLIP_EPSILON))
+        lr, noise_scale = part.plan.lr, sums.noise_scale
         return _Outcome(
             is_finite=is_finite,
             grad_norm=grad_norm,
             factor=factor,
-            lr=part.plan.lr.at(self._state.cursor, self._setup.total_samples, part.plan.global_batch),
+            lr=lr.at(self._state.cursor, self._setup.total_samples, part.plan.global_batch, noise_scale),
+            counted=lr.counted(part.size, noise_scale),
             loss_scale=None if scaler is None else scaler.scale,
         )
 
@@ -216,10 +229,22 @@ class Rounds:
             for staged in self._staged():
                 staged.commit()
         except (Exception, SystemExit) as error:
-            raise BrokenCommitError(f"the optimizer step failed: {described(error)}") from error
+            raise BrokenCommitError(f"the optimizer step failed: {described(error)}") from self._cause(error)
         part.times.optimizer_s += time.perf_counter() - started_s
         state.num_skipped = 0
         state.units_per_sample = sums.weight / part.size
+
+    def _cause(self, error: BaseException) -> BaseException:
+        """What to tell of an error in mid-commit: where memory ran out, for what, and what to do."""
+        if not memory.is_out_of_memory(error):
+            return error
+        limit = self._setup.spec.resources.memory_bytes
+        lack = OutOfMemoryError(
+            f"memory ran out in the optimizer's step (resources.memory_bytes={limit}): {described(error)}; "
+            "give workers more memory, use an optimizer that keeps less, or make the model smaller"
+        )
+        lack.__cause__ = error
+        return lack
 
     def _is_redrawn(self, sums: GlobalSums, outcome: _Outcome) -> bool:
         """Not finite: draw the same samples again at a lower loss scale, or else pass over them.
@@ -253,7 +278,7 @@ class Rounds:
         state, plan = self._state, part.plan
         assert state.lineage is not None
         state.round += 1
-        state.cursor += part.size
+        state.advance(part.size, outcome.counted)
         state.num_redraws = 0
         state.generation = plan.generation
         is_finished = state.cursor >= self._setup.total_samples

@@ -10,25 +10,27 @@ from workers.errors import DataError
 from workers.task import Batch
 
 
-def check_rows(batch: Batch, num_samples: int, name: str) -> None:
+def check_rows(batch: Batch, num_samples: int, name: str, *, has_rows: bool = False) -> bool:
     """Check that ``collate`` lost none of ``num_samples`` of ``name``, as far as its tensors tell.
 
     For losses that are means over samples: of others nobody knows what a row is. A batch that is laid out otherwise
     (several samples in one row, time before samples, no tensors) tells nothing and passes: all its tensors must have
-    the same number of rows, more than one, and none of them any dimension of ``num_samples``.
+    the same number of rows, and none of them any dimension of ``num_samples``. A single row may hold all samples,
+    but not where ``has_rows``: an earlier batch had a row for each. Returns whether this one has.
 
     Raises DataError.
     """
     shapes = [tensor.shape for tensor in tensors_in(batch) if tensor.dim() > 0]
     num_rows = {shape[0] for shape in shapes}
     if len(num_rows) != 1 or any(num_samples in shape for shape in shapes):
-        return
+        return num_samples > 1 and num_rows == {num_samples}
     (rows,) = num_rows
-    if 1 < rows < num_samples:
+    if rows < num_samples and (rows != 1 or has_rows):
         raise DataError(
             f"collate made a batch of {rows} rows from {num_samples} samples of {name}; return a row for every sample, "
             "or give the task `weight`, which tells what the loss is a mean over"
         )
+    return False
 
 
 def tensors_in(batch: Batch) -> Iterator[torch.Tensor]:

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from workers.assignment import Assignment
 from workers.errors import CheckpointError, DataError, EntrypointError, UserCodeError, described
+from workers.lr import LrRule
 from workers.spec import JobSpec
 from workers.status import Phase
 from workers.task import TrainingTask
@@ -38,7 +39,7 @@ _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """``total_samples`` is how many samples the job draws in all, ``num_eval`` how many an evaluation has.
+    """``total_samples`` is how many samples the job counts in all, ``num_eval`` how many an evaluation has.
 
     ``feed`` gives the micro-batches of ``train_data``; whoever has the setup ends it. ``train_dealer`` and
     ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts padded tokens.
@@ -99,7 +100,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         check_model(task.model.state_dict())
     except CheckpointError as error:  # found by the first save it would have cost all the steps before
         raise UserCodeError(error.message) from error
-    state = TrainingState(task.model, _optimizer(task, spec.optimizer.lr), spec.optimizer.lr)
+    state = TrainingState(task.model, _optimizer(task, spec), spec.optimizer.lr)
     micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
     turnstile = Turnstile()
     train = Batcher(task.train_data, task.collate, device, has_rows=has_rows, turnstile=turnstile)
@@ -160,7 +161,19 @@ def _check_shapes(model: nn.Module) -> None:
         )
 
 
-def _optimizer(task: TrainingTask, lr: float) -> torch.optim.Optimizer:
+def _optimizer(task: TrainingTask, spec: JobSpec) -> torch.optim.Optimizer:
+    optimizer, momentum = _built(task, spec.optimizer.lr), spec.exchange.options.get("momentum")
+    if momentum is not None:
+        _check_momentum(optimizer, momentum)
+    if spec.batch.lr_rule is LrRule.ADASCALE and not isinstance(optimizer, torch.optim.SGD):
+        raise UserCodeError(
+            f"batch.lr_rule is adascale, which is for SGD, and the optimizer is {type(optimizer).__name__}; return "
+            "optimizer=lambda params, lr: torch.optim.SGD(params, lr) from the entrypoint, or use lr_rule: sqrt"
+        )
+    return optimizer
+
+
+def _built(task: TrainingTask, lr: float) -> torch.optim.Optimizer:
     parameters = [p for p in task.model.parameters() if p.requires_grad]
     if task.optimizer is None:
         return torch.optim.AdamW(parameters, lr=lr, fused=_can_fuse(parameters))
@@ -188,6 +201,17 @@ def _check_step(optimizer: torch.optim.Optimizer) -> None:
         raise UserCodeError(
             f"the optimizer {name} cannot step without {missing!r}, and all that a step is given here is one gradient, "
             "summed over all workers; use a first-order optimizer, such as AdamW"
+        )
+
+
+def _check_momentum(optimizer: torch.optim.Optimizer, given: object) -> None:
+    """Raises UserCodeError where gradients that were ``given`` momentum would get it twice."""
+    kept = [(key, group[key]) for group in optimizer.param_groups for key in ("momentum", "betas") if key in group]
+    own = next((key for key, value in kept if torch.as_tensor(value).view(-1)[:1].any()), None)
+    if own is not None:
+        raise UserCodeError(
+            f"communication.options.momentum is {given}, and the optimizer {type(optimizer).__name__} has {own} "
+            "besides; build it without, as torch.optim.SGD(params, lr), or leave the option out"
         )
 
 

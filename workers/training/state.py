@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,6 +15,7 @@ from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError
 from workers.training.batching import seed_all
 from workers.training.buffers import BufferState
+from workers.training.exchange.reals import as_real
 from workers.training.exchange.residual import Residual
 from workers.training.noise import NoiseScale
 from workers.training.outer import Outer
@@ -31,8 +33,9 @@ class StateSnapshot:
     ``model`` is the model's ``state_dict`` (tensors only; tied parameters may share a copy), ``optimizer``
     the optimizer's ``state_dict``, with ``OUTER`` where an outer optimizer has momentum, ``scaler`` the loss scaler's
     or None, ``noise`` the gradient noise's or None. ``residual`` is what all ranks together left out of gradients, by
-    parameter in units of the mean gradient. ``round`` counts commits, ``cursor`` the samples drawn. ``frozen`` are
-    names in ``model`` that training is not expected to change.
+    parameter in units of the mean gradient. ``round`` counts commits, ``cursor`` the samples that count, and
+    ``surplus`` those that were drawn besides. ``frozen`` are names in ``model`` that training is not expected to
+    change.
     """
 
     model: dict[str, torch.Tensor]
@@ -40,6 +43,7 @@ class StateSnapshot:
     scaler: dict[str, float] | None
     round: int
     cursor: int
+    surplus: float = 0.0
     frozen: frozenset[str] = frozenset()
     noise: dict[str, float] | None = None
     residual: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -58,6 +62,7 @@ class LoadedState:
     scaler: dict[str, float] | None
     round: int
     cursor: int
+    surplus: float = 0.0
     noise: dict[str, float] | None = None
     residual: Mapping[str, torch.Tensor] = field(default_factory=dict)
     outer: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -111,7 +116,8 @@ class StepState(Protocol):
 class TrainingState:
     """What one worker holds of a training: model, optimizer, loss scaler, buffers, and how far it has come.
 
-    ``round`` counts commits and ``cursor`` samples drawn in ``lineage`` (None until it was synced);
+    ``round`` counts commits and ``cursor`` samples in ``lineage`` (None until it was synced): those drawn, or, where a
+    large batch is worth less than its samples (``adascale``), as many as it is worth; ``surplus`` are the others.
     ``num_redraws`` counts exchanges since the last commit that were drawn again; ``num_skipped``
     the rounds on end that updated nothing. ``is_eval_due``: the last commit is to be evaluated.
     ``units_per_sample`` is what the last round's weights came to.
@@ -133,6 +139,7 @@ class TrainingState:
         self.generation = 0
         self.round = 0
         self.cursor = 0
+        self.surplus = 0.0
         self.num_redraws = 0
         self.num_skipped = 0
         self.units_per_sample = 1.0
@@ -146,6 +153,17 @@ class TrainingState:
     def staged(self) -> list[StepState]:
         """All that stages: commit or roll back all of it."""
         return [self.buffers, self.noise, self.residual, self.outer, *([] if self.scaler is None else [self.scaler])]
+
+    @property
+    def num_drawn(self) -> int:
+        """Samples drawn so far: where the next batch begins in their order."""
+        return self.cursor + math.ceil(self.surplus)
+
+    def advance(self, drawn: int, counted: float) -> None:
+        """A round drew so many samples, of which ``counted`` count; at most all of them."""
+        num_drawn = self.num_drawn + drawn
+        self.surplus += drawn - counted
+        self.cursor = num_drawn - math.ceil(self.surplus)
 
     def step(self, lr: float, seed: int, offset: int = 0) -> None:
         """Let the optimizer step, with numbers for it that all ranks draw alike, whatever they computed.
@@ -178,6 +196,7 @@ class TrainingState:
             scaler=self.scaler.state() if self.scaler else None,
             round=self.round,
             cursor=self.cursor,
+            surplus=self.surplus,
             frozen=frozenset(name for name, p in self.model.named_parameters() if not p.requires_grad),
             noise=self.noise.state(),
             residual=copy["residual"],
@@ -185,7 +204,7 @@ class TrainingState:
 
     def forms(self) -> dict[Place, Form]:
         """What memory a snapshot takes; an optimizer has its state after the first step."""
-        owed = {name: p.detach().float() for name, p in self.trained.items()} if self.residual.is_owed else {}
+        owed = {name: as_real(p.detach()).float() for name, p in self.trained.items()} if self.residual.is_owed else {}
         return forms(self._content(owed))
 
     def _content(self, left_out: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -208,7 +227,7 @@ class TrainingState:
         self.noise.load(loaded.noise)
         self._load_residual(loaded.residual)
         self.outer.load(loaded.outer)
-        self.round, self.cursor = loaded.round, loaded.cursor
+        self.round, self.cursor, self.surplus = loaded.round, loaded.cursor, loaded.surplus
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take the parameters and buffers only; their names and shapes must have been found to fit."""
@@ -284,6 +303,7 @@ _POSITION = (
     "lineage",
     "round",
     "cursor",
+    "surplus",
     "num_redraws",
     "num_skipped",
     "units_per_sample",

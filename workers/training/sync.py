@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from workers.errors import CheckpointError, DonorError, JobError, UserCodeError
+from workers.errors import CheckpointError, DonorError, JobError, UnreadableError, UserCodeError
 from workers.plan import CheckpointSource, MemberSource, Plan
 from workers.run_settings import Donor
 from workers.spec_parts import InitFrom
@@ -14,7 +14,7 @@ from workers.storage_urls import join
 from workers.training import loading, replicas, transfer
 from workers.training.records import Untold
 from workers.training.setup import Setup
-from workers.training.state import TrainingState
+from workers.training.state import LoadedState, TrainingState
 from workers.training.world import World, WorldError
 
 _NO_LINEAGE = -1
@@ -31,7 +31,7 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
 
     Raises WorldError, also rather than lose a commit that a member has and the source has not;
     ReplicaError where this rank says that it holds the same and does not, or nobody knows who does;
-    CheckpointError where a checkpoint cannot be read or does not fit, DonorError where that is another job's;
+    UnreadableError where a checkpoint cannot be read, CheckpointError where it does not fit, DonorError for another's;
     UserCodeError where members built different tasks.
     """
     state = setup.state
@@ -125,7 +125,8 @@ def _begin(setup: Setup, plan: Plan) -> None:
     """Make the first state of a lineage."""
     state, storage = setup.state, setup.assignment.storage
     if isinstance(plan.source, CheckpointSource):
-        _restore(state, join(storage.checkpoints, plan.source.path), plan)
+        place = join(storage.checkpoints, plan.source.path)
+        _restore(state, _read(place), place, plan)
     elif isinstance(plan.source, Donor):
         _take_over(state, plan.source, plan)
     elif state.round > 0 and state.lineage is not None:
@@ -141,15 +142,22 @@ def _begin(setup: Setup, plan: Plan) -> None:
 def _take_over(state: TrainingState, donor: Donor, plan: Plan) -> None:
     """Raises DonorError, with the state as it was."""
     try:
-        _restore(state, join(donor.url, donor.path), plan)
+        place = join(donor.url, donor.path)
+        _restore(state, loading.load_checkpoint(place), place, plan)
     except CheckpointError as error:
         raise DonorError(f"the state of job {donor.job_id} cannot be taken over: {error.message}") from error
     state.metric = None
 
 
-def _restore(state: TrainingState, place: str, plan: Plan) -> None:
+def _read(place: str) -> LoadedState:
+    try:
+        return loading.load_checkpoint(place)
+    except CheckpointError as error:
+        raise UnreadableError(error.message) from error
+
+
+def _restore(state: TrainingState, loaded: LoadedState, place: str, plan: Plan) -> None:
     """What was left out of changes of parameters is dropped where gradients travel, and the other way round."""
-    loaded = loading.load_checkpoint(place)
     loading.check_fits(state.model.state_dict(), loaded.model, place)
     if loaded.is_of_changes != (plan.exchange.scheme == "local_steps"):
         loaded = replace(loaded, residual={}, outer={})
@@ -168,7 +176,7 @@ def _initialise(state: TrainingState, wish: InitFrom, place: str | None, plan: P
         )
     try:
         if wish.state == "all":
-            _restore(state, place, plan)
+            _restore(state, loading.load_checkpoint(place), place, plan)
             return
         weights = loading.load_weights(place)
         loading.check_fits(state.model.state_dict(), weights, place)

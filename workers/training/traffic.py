@@ -19,7 +19,8 @@ class Traffic:
     """One group's connections; to be read by one thread at a time, whatever becomes of them in others."""
 
     def __init__(self, places: Collection[Place]) -> None:
-        self._sent = dict.fromkeys(places, 0)
+        self._places = tuple(places)
+        self._sent = {_connection(place): 0 for place in places}
 
     def sent_bytes(self) -> int:
         """Bytes that this process has given to the connections so far, and those that TCP had to send again.
@@ -28,10 +29,10 @@ class Traffic:
         what lies below. What is still in the kernel counts as well, so that nothing is told late. A connection that
         is closed by now stays at what was read of it last. Some 5 microseconds a connection.
         """
-        for place, before in self._sent.items():
+        for place in self._places:
             sent = _sent_bytes(place)
-            if sent is not None and sent > before:
-                self._sent[place] = sent
+            if sent is not None:
+                self._sent[_connection(place)] = max(self._sent[_connection(place)], sent)
         return sum(self._sent.values())
 
 
@@ -42,9 +43,16 @@ def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: 
     one process each counts some connections of the others as well.
     """
     places = sockets.connections(own, peers)
-    if len(places) < num_peers or any(_sent_bytes(place) is None for place in places):
+    # A place that is gone by now may have been a duplicate, through which another thread just looked at a connection.
+    known = [place for place in places if _sent_bytes(place) is not None]
+    if len({_connection(place) for place in known}) < num_peers:
         return None
-    return Traffic(places)
+    return Traffic(known)
+
+
+def _connection(place: Place) -> tuple[int, int]:
+    """The same for all descriptors of one connection."""
+    return place.device, place.inode
 
 
 def _sent_bytes(place: Place) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from workers.errors import (
     Failure,
     OutOfMemoryError,
     ReplicaError,
+    UnreadableError,
     failure_of,
 )
 from workers.plan import CheckpointSource, Goal, Plan
@@ -29,6 +29,7 @@ from workers.training.calls import StoreCalls
 from workers.training.checkpoint import CheckpointWriter
 from workers.training.device import backend_for
 from workers.training.evaluate import evaluate
+from workers.training.logs import log_failure
 from workers.training.mailbox import GroupLeftError, Mailbox, Position
 from workers.training.metric import Metric
 from workers.training.owed import SAVER, Owed
@@ -101,16 +102,20 @@ class Trainer:
             print(error, file=sys.stderr, flush=True)
             self._stopped(plan, mailbox.stop_cause)
         except MemoryInExchangeError as error:
-            self._stopped(plan, StopCause.MEMORY, error)
+            self._stopped(plan, StopCause.MEMORY, self._failure(error, plan))
         except DonorError as error:
             print(error.message, file=sys.stderr, flush=True)
-            self._stopped(plan, StopCause.DONOR, error)
-        except (BrokenCommitError, DivergedError, OutOfMemoryError, ReplicaError) as error:
-            self._told(error)
-            mailbox.failed(self._failure(error.__cause__ if isinstance(error, BrokenCommitError) else error, plan))
+            self._stopped(plan, StopCause.DONOR, self._failure(error, plan))
+        except UnreadableError as error:
+            print(error.message, file=sys.stderr, flush=True)
+            self._stopped(plan, StopCause.CHECKPOINT, self._failure(error, plan))
+        except BrokenCommitError as error:
+            self._told(error, plan)
+            mailbox.failed(replace(self._failure(error.__cause__, plan), is_in_commit=True))
+        except (DivergedError, OutOfMemoryError, ReplicaError) as error:
+            mailbox.failed(self._told(error, plan))
         except (Exception, SystemExit) as error:  # the user's code may raise anything
-            self._told(error)
-            self._stopped(plan, StopCause.USER, error)
+            self._stopped(plan, StopCause.USER, self._told(error, plan))
         return None, True
 
     def _train(self, plan: Plan) -> Plan | None:
@@ -169,7 +174,7 @@ class Trainer:
                 self._due = plan.cause.reason
             if self._due is not None:
                 replicas.check()
-                self._save_together(world, plan, owed, self._due)
+                self._save_together(world, plan, owed, checked_s=replicas.seconds)
                 state.num_asked = plan.saves
             if plan.until is not None and state.stands_at == plan.until:
                 self._stand(world)
@@ -272,9 +277,13 @@ class Trainer:
             self._writer.flush(SAVE_TIMEOUT_S)
         self._mailbox.rest(Phase.SAVED)
 
-    def _save_together(self, world: World, plan: Plan, owed: Owed, reason: str) -> None:
-        """Save what all members of the world hold; where it breaks meanwhile, what rank ``SAVER`` holds by itself."""
-        self._due, started_s = None, time.perf_counter()
+    def _save_together(self, world: World, plan: Plan, owed: Owed, *, checked_s: float) -> None:
+        """Save what all members of the world hold; where it breaks meanwhile, what rank ``SAVER`` holds by itself.
+
+        ``checked_s`` is what it took to find that they hold the same.
+        """
+        assert self._due is not None
+        reason, self._due, started_s = self._due, None, time.perf_counter() - checked_s
         left_out: Mapping[str, torch.Tensor] | None = None
         try:
             left_out = owed.total()
@@ -312,8 +321,7 @@ class Trainer:
         if num_thinned:
             print(f"{num_thinned} records were given up: nobody has fetched them for long", flush=True)
 
-    def _stopped(self, plan: Plan, cause: StopCause, error: BaseException | None = None) -> None:
-        failure = None if error is None else self._failure(error, plan)
+    def _stopped(self, plan: Plan, cause: StopCause, failure: Failure | None = None) -> None:
         self._mailbox.rest(Phase.STOPPED, StopReport(generation=plan.generation, cause=cause, failure=failure))
 
     def _failure(self, error: BaseException | None, plan: Plan) -> Failure:
@@ -327,9 +335,11 @@ class Trainer:
             blot=self._setup.assignment.secrets.text,
         )
 
-    def _told(self, error: BaseException) -> None:
-        """The whole traceback belongs into the log."""
-        traceback.print_exception(error, file=sys.stderr)
+    def _told(self, error: BaseException, plan: Plan) -> Failure:
+        """The failure, whose traceback is now in the log, too."""
+        failure = self._failure(error, plan)
+        log_failure(failure)
+        return failure
 
 
 def _crosses(line: int | None, before: int, after: int) -> bool:

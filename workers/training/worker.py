@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,8 @@ from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.exchange.buckets import cuts
 from workers.training.exchange.costs import measure_schemes
+from workers.training.exchange.reals import real_shape
+from workers.training.logs import log_failure
 from workers.training.mailbox import Mailbox
 from workers.training.output import bring_home
 from workers.training.setup import Setup, prepare
@@ -34,8 +35,9 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
         setup = prepare(assignment, fetch_bundle, mailbox.set_phase)
         info = _describe(setup)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        traceback.print_exception(error, file=sys.stderr)
-        mailbox.failed(failure_of(error, worker_id=assignment.worker_id, blot=assignment.secrets.text))
+        failure = failure_of(error, worker_id=assignment.worker_id, blot=assignment.secrets.text)
+        log_failure(failure)
+        mailbox.failed(failure)
         return
     mailbox.built(info)
     threading.Thread(target=_tidy, args=(assignment,), name="tidy", daemon=True).start()
@@ -63,17 +65,20 @@ def _tidy(assignment: Assignment) -> None:
 
 
 def _describe(setup: Setup) -> BuildInfo:
-    chooses = setup.spec.exchange.scheme == "auto" and setup.spec.workers.max > 1
+    exchange, trained = setup.spec.exchange, [*setup.state.trained.values()]
+    chooses = exchange.scheme == "auto" and setup.spec.workers.max > 1
+    may_lose = exchange.loss_class == "lossy" and not setup.spec.follows_noise and setup.device.type == "cpu"
+    lossy = [real_shape(p) for p in trained] if may_lose else ()
     return BuildInfo(
         num_train=setup.order.num_samples,
         num_eval=setup.num_eval,
         num_parameters=sum(p.numel() for p in setup.state.model.parameters()),
-        num_trained=sum(p.numel() for p in setup.state.model.parameters() if p.requires_grad),
+        num_trained=sum(real_shape(p).numel() for p in trained),
         total_samples=setup.total_samples,
         device=str(setup.device),
         device_seconds=dict(measure_formats(setup.device)),
         node_id="",
         pid=os.getpid(),
-        schemes=dict(measure_schemes(setup.device)) if chooses else {},
-        buckets=cuts([*setup.state.trained.values()]) if chooses else {},
+        schemes=dict(measure_schemes(setup.device, lossy)) if chooses else {},
+        buckets=cuts(trained) if chooses else {},
     )

@@ -75,6 +75,7 @@ class Transfer:
             except RuntimeError as error:
                 if has_ended or self._world.is_aborted or not self._world.is_gloo:
                     raise self._world.broken(error) from error
+                self._world.sent_bytes()  # where peers break the group, gloo closes its connections before it says so
             else:
                 return
 
@@ -114,7 +115,8 @@ class World:
         """Bytes that this rank has sent to the other members so far, as ``Traffic`` counts them; for one thread.
 
         0 in a world of one; None where nobody counts them: NCCL's, and outside of Linux. It ends no collective: once
-        one has been waited for, all of what this rank sends for it is counted.
+        one has been waited for, all of what this rank sends for it is counted. Of a world that is gone it is what was
+        sent until this rank destroyed it; of one that others broke, what was until it was last waited for.
         """
         if self.size == 1:
             return 0
@@ -242,6 +244,7 @@ class World:
 
     def destroy(self) -> None:
         """Break the group and release it; never waits for a peer. May be called again."""
+        self.sent_bytes()  # for who asks after it
         self.abort()
         self._release()
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from workers.checkpoints import Manifest, draft_key, manifest_key, manifest_text, read_manifest
-from workers.errors import CheckpointError
+from workers.checkpoints import Manifest, draft_key, manifest_key, manifest_text, read_manifest, verified
+from workers.errors import CheckpointError, described
 from workers.status import CheckpointInfo
 from workers.storage import Data, Storage
 from workers.training.pieces import Layout, Piece, Unwanted, lay_out
@@ -47,6 +47,8 @@ def write_checkpoint(
 ) -> CheckpointInfo:
     """Write the snapshot; what did not change since the checkpoint ``base`` is taken from there.
 
+    What is taken is read, and its checksums looked at: where one does not hold, everything is written anew.
+
     Raises Unwanted, CheckpointError and OSError; then nothing of it appears, and nothing is left where the storage
     still lets it be removed.
     """
@@ -81,7 +83,7 @@ def _announced(
     known = _manifest_or_none(storage, base) if base else None
     layout = lay_out(snapshot, save, known, wish.holds)
     _draft(storage, layout, header, save)
-    if known is None or _is_whole(storage, known, layout):
+    if known is None or _is_whole(storage, known, layout, wish):
         return layout
     layout = lay_out(snapshot, save, None, wish.holds)
     _draft(storage, layout, header, save)
@@ -102,12 +104,19 @@ def _draft(storage: Storage, layout: Layout, header: CheckpointHeader, save: str
     storage.write(draft_key(save), [text.encode()])
 
 
-def _is_whole(storage: Storage, base: Manifest, layout: Layout) -> bool:
-    """Whether the base is still complete, and the pieces taken from it have the sizes that they had."""
+def _is_whole(storage: Storage, base: Manifest, layout: Layout, wish: Wish) -> bool:
+    """Whether the base is still complete, and what is taken from it has its checksums; reads all of that."""
+    if storage.size(manifest_key(base.info.path)) is None:
+        return False
     new = {piece.key for piece in layout.new}
-    taken = {key: size_bytes for key, size_bytes in layout.pieces.items() if key not in new}
-    is_there = storage.size(manifest_key(base.info.path)) is not None
-    return is_there and all(storage.size(key) == size_bytes for key, size_bytes in taken.items())
+    try:
+        for _ in verified(storage, [entry for entry in layout.entries if entry.piece not in new]):
+            if not wish.holds():
+                raise Unwanted
+    except (CheckpointError, OSError) as error:  # a bad sector must not fail every later save
+        print(f"nothing is taken from the checkpoint {base.info.path}: {described(error)}", flush=True)
+        return False
+    return True
 
 
 def _manifest(layout: Layout, header: CheckpointHeader) -> Manifest:

@@ -4,8 +4,9 @@ It travels as a bundle, with ``tests/faults/diary.py`` beside it and nothing els
 ``folder`` (all files lie there), ``gates`` (steps before which each worker says ``at-<step>-<pid>``, with its
 rank in the file, and waits for ``go-<step>``), ``publishes`` (steps whose checkpoint waits so at
 ``publish-<step>`` when all of it is written and it is about to count), ``hands_over_after`` (from this step
-on whoever gives his state to a newcomer, or saves it, waits so at ``state``), ``raises`` (steps at which one
-worker raises, once each), ``starts_processes``, ``pace_s`` (seconds that a step takes at least), ``num_samples``.
+on whoever gives his state to a newcomer, or saves it, waits so at ``state``), ``waits_to_build`` (each worker
+waits so at ``build``), ``raises`` (steps at which one worker raises, once each), ``starts_processes``,
+``pace_s`` (seconds that a step takes at least), ``num_samples``.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from diary import Note, line_of
+from diary import Note, Saved, line_of
 from torch import nn
 
 from workers.task import TrainingTask
@@ -67,8 +69,8 @@ class Diary:
         self._job, attempt, log = Path(os.readlink("/proc/self/fd/1")).parts[-3:]
         self._attempt, self._worker = int(attempt), log.removesuffix(".log")
         self._file = os.open(self._folder / "diary", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        if self._publishes:
-            sys.addaudithook(self._heard_of)
+        self._renamed = threading.local()
+        sys.addaudithook(self._heard_of)
 
     def drawn(self, ids: list[int]) -> None:
         """Samples of the step that is about to be done; a step that is redone draws again."""
@@ -78,7 +80,7 @@ class Diary:
         time.sleep(self._pace_s)
         if step in self._gates:
             member = _plan_in_force().member(self._worker)
-            self._wait(str(step), told=str(member.rank))
+            self.wait_at(str(step), told=str(member.rank))
         if step in self._raises:
             self._raise_once(step)
 
@@ -100,17 +102,45 @@ class Diary:
     def hands_over(self, num_steps: int) -> None:
         """The optimizer's state is about to be copied, after so many steps."""
         if num_steps >= self._hands_over_after:
-            self._wait("state")
+            self.wait_at("state")
 
     def _heard_of(self, event: str, details: tuple[Any, ...]) -> None:
-        """Of all that this process does: a checkpoint counts once its manifest, written last, has got its name."""
-        if event != "os.rename" or (manifest := Path(os.fsdecode(details[1]))).parent.name != "manifests":
-            return
-        step = int(manifest.stem.split("-")[2])  # its round, which is its step in this task
-        if step in self._publishes:
-            self._wait(f"publish-{step}")
+        """Of all that this process does: a checkpoint counts once its manifest, written last, has got its name.
 
-    def _wait(self, gate: str, told: str = "") -> None:
+        It has it when its folder is opened next, to make the name last: a rename is told before it is done.
+        """
+        if event == "os.rename":
+            manifest = Path(os.fsdecode(details[1]))
+            if manifest.parent.name == "manifests" and manifest.parents[2].name == self._job:
+                self._is_renamed(manifest)
+        elif event == "open" and (done := getattr(self._renamed, "manifest", None)) is not None:
+            if str(details[0]) == str(done.parent):
+                self._renamed.manifest = None
+                self._saved(done)
+        elif event == "os.remove":
+            self._renamed.manifest = None
+
+    def _is_renamed(self, manifest: Path) -> None:
+        attempt, _, step, _ = map(int, manifest.stem.split("-"))  # its round, which is its step in this task
+        if attempt != self._attempt:
+            return  # a process that rests serves one job after the other, and all their hooks stay
+        if step in self._publishes:
+            self.wait_at(f"publish-{step}")
+        self._renamed.manifest = manifest
+
+    def _saved(self, manifest: Path) -> None:
+        attempt, lineage, step, generation = map(int, manifest.stem.split("-"))
+        note = Saved(
+            job=self._job,
+            attempt=attempt,
+            lineage=lineage,
+            generation=generation,
+            saved=step,
+            time=time.monotonic(),
+        )
+        os.write(self._file, line_of(note))
+
+    def wait_at(self, gate: str, told: str = "") -> None:
         at = self._folder / f"at-{gate}-{os.getpid()}"
         # Whoever sees it sees all of it.
         at.with_name(f"about-{at.name}").write_text(told)
@@ -167,6 +197,8 @@ def start_processes() -> list[Any]:
 
 def build(config: dict[str, Any]) -> TrainingTask:
     diary = Diary(config)
+    if config.get("waits_to_build"):
+        diary.wait_at("build")
     if config.get("starts_processes"):
         diary.started = start_processes()
 

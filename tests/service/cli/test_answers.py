@@ -35,12 +35,12 @@ def row(kind: str, step: int, **more: Any) -> dict[str, Any]:
 def test_many_checkpoints_do_not_hide_what_happened(capsys: Any) -> None:
     saved = [row("checkpoint", step) for step in range(100, 5001, 100)]
     lost = row("worker_lost", 5100, before={"workers": 2}, after={"workers": 1}, cost_s=0.2, steps_lost=0)
-    show_timeline(Told([*saved, lost, row("checkpoint", 5200)]), "first", Form.TEXT)
+    show_timeline(Told([*saved, lost, row("checkpoint", 5200, cost_s=0.112)]), "first", Form.TEXT)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 4
     assert lines[1].endswith("5,000  50 checkpoints from step 100 on; Checkpoint at step 5,000")
     assert "A worker was lost" in lines[2]
-    assert lines[3].endswith("5,200  Checkpoint at step 5,200")
+    assert lines[3].endswith("5,200  Checkpoint at step 5,200; training held for 0.11 s")
 
 
 def test_following_asks_for_news_alone_and_tells_a_change_once_its_cost_is_known() -> None:

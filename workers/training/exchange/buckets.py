@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from workers.exchange_options import BUCKET_MIB, SMALLER_BUCKETS_MIB
+from workers.training.exchange.reals import real_shape
 
 MIB = 2**20
 
@@ -24,7 +25,7 @@ _EXACT = (torch.float32, torch.float64)
 
 @dataclass(slots=True, kw_only=True)
 class Bucket:
-    """Gradients that travel together. ``flat`` is all that travels, ``gradients`` its first part."""
+    """Gradients that travel together. ``flat`` is all that travels, in real numbers; ``gradients`` its first part."""
 
     indexes: list[int]
     flat: torch.Tensor
@@ -54,18 +55,20 @@ def lay_out(parameters: Sequence[nn.Parameter], tail_numel: int, bucket_mib: int
     """
     groups = grouped(parameters, bucket_mib)
     first = parameters[0]
-    rides = parameters[groups[-1][0]].dtype in _EXACT
+    rides = parameters[groups[-1][0]].dtype.to_real() in _EXACT
     buckets, views = [], [torch.empty(0)] * len(parameters)
     tail = torch.zeros(tail_numel, dtype=torch.float32, device=first.device)
     for number, indexes in enumerate(groups):
-        numel = sum(parameters[i].numel() for i in indexes)
+        numel = sum(real_shape(parameters[i]).numel() for i in indexes)
         extra = tail_numel if rides and number == len(groups) - 1 else 0
         like = parameters[indexes[0]]
-        flat = torch.zeros(numel + extra, dtype=like.dtype, device=like.device)
+        flat = torch.zeros(numel + extra, dtype=like.dtype.to_real(), device=like.device)
         offset = 0
         for i in indexes:
-            views[i] = flat[offset : offset + parameters[i].numel()].view(parameters[i].shape)
-            offset += parameters[i].numel()
+            shape = real_shape(parameters[i])
+            real = flat[offset : offset + shape.numel()].view(shape)
+            views[i] = torch.view_as_complex(real) if parameters[i].is_complex() else real
+            offset += shape.numel()
         if extra:
             tail = flat[numel:]
         buckets.append(Bucket(indexes=indexes, flat=flat, gradients=flat[:numel]))

@@ -73,9 +73,9 @@ class _Bucket:
     def __init__(self, flat: torch.Tensor, num_gradients: int, num_ranks: int, codec: Codec) -> None:
         num_rows, numels = _num_rows(num_ranks), _row_numels(num_gradients, _num_rows(num_ranks), codec)
         self.flat = flat
-        self.values_N = torch.zeros(num_rows * sum(numels), device=flat.device)
+        self.values_N = torch.zeros(num_rows * sum(numels), dtype=torch.float32, device=flat.device)
         self.gradients = self.values_N[:num_gradients]
-        scratch_N = torch.empty(num_ranks * max(numels), device=flat.device)
+        scratch_N = torch.empty(num_ranks * max(numels), dtype=torch.float32, device=flat.device)
         self.pieces, begin = list[_Piece](), 0
         for numel in numels:
             end = begin + num_rows * numel
@@ -148,6 +148,7 @@ class _Scattered:
 class Compressed:
     """A ``Scheme``: gradients by ``codec``, with error feedback where that has an error worth keeping."""
 
+    blurs_alone = False
     staged: Sequence[StepState] = ()
 
     def __init__(self, codec: Codec, residual: Residual) -> None:
@@ -157,6 +158,9 @@ class Compressed:
         self._num_ranks = 0
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
+        return
+
+    def begin(self, round: int) -> None:
         return
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:

@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import isqrt
 
 import torch
 
+from workers.exchange_options import filled
 from workers.measures import SchemeCost
 from workers.training.device import best_in_turns, synchronize
 from workers.training.exchange.codecs import Codec
-from workers.training.exchange.registry import CODECS
+from workers.training.exchange.echo import Echo
+from workers.training.exchange.powersgd import share_sent
+from workers.training.exchange.registry import CODECS, scheme_named
+from workers.training.exchange.residual import Residual
+from workers.training.exchange.two_four import TwoFour
+from workers.training.world import World
 
 NUM_VALUES = 2**18
 """Encoded at a time; a million would cost a start four times as much and tell the same."""
 
-_MILLION = 1e6
+_MILLION, _FP32_BYTES = 1e6, 4
 
 
-def measure_schemes(device: torch.device) -> Mapping[str, SchemeCost]:
+def measure_schemes(device: torch.device, lossy: Sequence[torch.Size] = ()) -> Mapping[str, SchemeCost]:
     """What each format costs on this device, by name: encoded once and decoded twice, as in one exchange.
 
-    The best of a few repeats in turns, a fifth of a second in all. Draws no random numbers.
+    With the gradients' shapes also what schemes cost two ranks that a job may pay for in loss. The best of a few
+    repeats in turns, a fifth of a second in all, twice as long with those. Draws no random numbers.
     """
-    values_1N = torch.linspace(-1.0, 1.0, NUM_VALUES, device=device).sin_().view(1, -1)
-    passes = {name: _timed(codec, values_1N) for name, codec in CODECS.items()}
+    values_1N = torch.linspace(-1.0, 1.0, NUM_VALUES, dtype=torch.float32, device=device).sin_().view(1, -1)
+    codecs: Mapping[str, Codec] = {**CODECS, TwoFour.name: TwoFour()} if lossy else CODECS
+    worlds = {name: Echo(device) for name in ("powersgd", "topk") if lossy}
+    passes = {name: _timed(codec, values_1N) for name, codec in codecs.items()}
+    passes |= {name: _exchanged(name, values_1N, world) for name, world in worlds.items()}
     for once in passes.values():
         once()  # the first pass sets libraries up
+    num_bytes = {name: codec.num_bytes(NUM_VALUES) / NUM_VALUES for name, codec in codecs.items()}
+    if lossy:
+        num_bytes["powersgd"] = _FP32_BYTES * share_sent(lossy, int(dict(filled("powersgd", {}))["rank"]))
+        num_bytes["topk"] = worlds["topk"].num_bytes / NUM_VALUES
     seconds = {**best_in_turns(passes), "none": 0.0}  # an all-reduce adds up where values lie
     return {
-        name: SchemeCost(
-            bytes_a_value=codec.num_bytes(NUM_VALUES) / NUM_VALUES,
-            seconds_a_million=seconds[name] * _MILLION / NUM_VALUES,
-        )
-        for name, codec in CODECS.items()
+        name: SchemeCost(bytes_a_value=num_bytes[name], seconds_a_million=seconds[name] * _MILLION / NUM_VALUES)
+        for name in passes
     }
+
+
+def _exchanged(name: str, values_1N: torch.Tensor, world: World) -> Callable[[], float]:
+    """One exchange of a square matrix by the scheme of this name, as it is without options."""
+    scheme, side = scheme_named(name, Residual()), isqrt(values_1N.numel())
+    scheme.prepare([[torch.Size([side, side])]])
+    flat = torch.empty_like(values_1N[0])
+
+    def once() -> float:
+        flat.copy_(values_1N[0])
+        synchronize(world.device)
+        begun_s = time.perf_counter()
+        under_way = scheme.start(0, flat, side * side, world)
+        assert under_way is not None
+        under_way.wait()
+        synchronize(world.device)
+        return time.perf_counter() - begun_s
+
+    return once
 
 
 def _timed(codec: Codec, values_1N: torch.Tensor) -> Callable[[], float]:

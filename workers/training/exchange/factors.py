@@ -22,7 +22,7 @@ class Factors:
         if held is None or held.shape != shape:
             number, offset = key
             draw = torch.Generator().manual_seed(number * 2**40 + offset)
-            held = self._held[key] = torch.randn(shape, generator=draw).to(device)
+            held = self._held[key] = torch.randn(shape, dtype=torch.float32, generator=draw).to(device)
         return held
 
     def stage(self, key: tuple[int, int], sums: torch.Tensor) -> None:

@@ -14,6 +14,7 @@ from workers.errors import UserCodeError
 from workers.exchange_options import BUCKET_MIB
 from workers.training.exchange.buckets import Bucket, lay_out
 from workers.training.exchange.meter import Meter, Took
+from workers.training.exchange.reals import real_shape
 from workers.training.exchange.residual import Places
 from workers.training.exchange.schemes import Convoy, InFlight, Scheme
 from workers.training.exchange.tail import Tail
@@ -26,7 +27,7 @@ class GradientExchange:
 
     A round: ``clear``; backward passes; ``arm`` before the last; ``finish``. The tail (the vector,
     which parameters were used, buffers) is written by ``fill`` when the last bucket leaves. ``bucket_mib`` as in
-    ``lay_out``, the same on all ranks.
+    ``lay_out``, the same on all ranks. ``untold_bytes`` were sent since ``values`` was last asked for.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class GradientExchange:
         self._parameters = [parameter for _, parameter in named_parameters]
         self._layout = lay_out(self._parameters, NUM_SLOTS + len(self._parameters) + num_extra, bucket_mib)
         self.places: Places = [
-            {self._names[i]: self._parameters[i].shape for i in bucket.indexes} for bucket in self._layout.buckets
+            {self._names[i]: real_shape(self._parameters[i]) for i in bucket.indexes} for bucket in self._layout.buckets
         ]
         self.tail = Tail(self._layout.tail, len(self._parameters))
         self._flats = [bucket.flat for bucket in self._layout.buckets]
@@ -48,10 +49,11 @@ class GradientExchange:
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._has_none = False
-        self._num_values = sum(parameter.numel() for parameter in self._parameters)
+        self._num_values = sum(real_shape(parameter).numel() for parameter in self._parameters)
         self._meter: Meter | None = None
         self._backward_since_s: float | None = None
         self.took: Took | None = None
+        self.untold_bytes = 0
         self._hooks = [_hooked(p, self._hook(i, self._layout.views[i])) for i, p in enumerate(self._parameters)]
         self._attach()
 
@@ -67,7 +69,7 @@ class GradientExchange:
         if world is self._world and scheme is self._scheme:
             return
         self._world, self._scheme = world, scheme
-        scheme.prepare([[self._parameters[i].shape for i in bucket.indexes] for bucket in self._layout.buckets])
+        scheme.prepare([[*shapes.values()] for shapes in self.places])
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -84,7 +86,7 @@ class GradientExchange:
         """Whether ``norm`` after ``finish`` says little of the sums over all ranks."""
         assert self._world is not None
         assert self._scheme is not None
-        return self._world.size > 1 and self._scheme.blurs_norm
+        return self._scheme.blurs_norm if self._world.size > 1 else self._scheme.blurs_alone
 
     @property
     def has_launched(self) -> bool:
@@ -124,19 +126,24 @@ class GradientExchange:
         for number, bucket in enumerate(self._layout.buckets):
             if not bucket.is_launched:
                 self._launch(number, bucket)
-        waits_since_s = time.perf_counter()
-        Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
         assert self._meter is not None
-        self.took = self._meter.stop(waits_since_s, backward_s)
+        self._meter.wait()
+        Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
+        self.took, self._meter = self._meter.stop(backward_s), None
+        self.untold_bytes += self.took.wire_bytes or 0
         self._in_flight.clear()
         self._fill = None
         return self.took
 
     def values(self, num_steps: int = 1) -> dict[str, float]:
-        """Telemetry of the latest exchange, which was of so many steps, by key."""
+        """Telemetry of the latest exchange, which was of so many steps, by key; of its round this is told once.
+
+        What has been sent since the last call for rounds that nothing is told of, as they were done again, is in it.
+        """
         assert self.took is not None
         assert self._world is not None
-        return self.took.values(self._num_values, self._world.size, num_steps)
+        redone_bytes, self.untold_bytes = self.untold_bytes - (self.took.wire_bytes or 0), 0
+        return self.took.values(self._num_values, self._world.size, num_steps, redone_bytes)
 
     def put(self, values: Sequence[torch.Tensor]) -> None:
         """Begin anew with these as this rank's gradients of the round, one for each of ``parameters``, all used."""
@@ -145,10 +152,11 @@ class GradientExchange:
         self._used[:] = [True] * len(self._used)
 
     def drop(self) -> None:
-        """Forget what is under way: the world is broken."""
+        """Forget what is under way, but for what was sent of it: the world is gone."""
+        if self._meter is not None:
+            self.untold_bytes += self._meter.sent_bytes() or 0
         self._in_flight.clear()
-        self._fill = None
-        self._world = None
+        self._fill = self._meter = self._world = None
 
     def write_used(self) -> int:
         """Put into the tail which parameters this rank used, and return how many it did not; part of ``fill``."""
@@ -156,9 +164,14 @@ class GradientExchange:
         self.tail.write_used(self._used, num_unused)
         return num_unused
 
-    def leave_out_unused(self) -> None:
-        """Give parameters that no rank used no gradient, so that the optimizer passes over them as in a plain loop."""
-        self._leave_out(num_using > 0 for num_using in self.tail.read_used())
+    def leave_out_unused(self) -> list[str]:
+        """Give parameters that no rank used no gradient, so that the optimizer passes over them as in a plain loop.
+
+        Returns their names.
+        """
+        used = [num_using > 0 for num_using in self.tail.read_used()]
+        self._leave_out(used)
+        return [name for name, is_used in zip(self._names, used, strict=True) if not is_used]
 
     def leave_out_unused_here(self) -> None:
         """The same of parameters that this rank did not use."""

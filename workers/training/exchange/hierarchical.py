@@ -60,6 +60,7 @@ class _Pieces:
 class Hierarchical:
     """A ``Scheme`` over two racks or more, with error feedback where a level's codec has an error worth keeping."""
 
+    blurs_alone = False
     staged: Sequence[StepState] = ()
 
     def __init__(self, inside: Codec, across: Codec, seating: Seating, residual: Residual) -> None:
@@ -72,6 +73,9 @@ class Hierarchical:
         self._buckets: dict[int, Bucket] = {}
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
+        return
+
+    def begin(self, round: int) -> None:
         return
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:

@@ -144,7 +144,7 @@ class PowerSgd:
     """A ``Scheme``: matrices by factors of this rank where they are few, anything else as it is."""
 
     name = "powersgd"
-    blurs_norm = True
+    blurs_norm, blurs_alone = True, False
 
     def __init__(self, residual: Residual, *, rank: int) -> None:
         self._residual, self._rank, self.coding = residual, rank, Coding()
@@ -155,6 +155,9 @@ class PowerSgd:
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         self._matrices = [[*_matrices(bucket, self._rank)] for bucket in shapes]
+
+    def begin(self, round: int) -> None:
+        return
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
         gradients = flat[:num_gradients]
@@ -205,6 +208,13 @@ class PowerSgd:
         num_rest = flat.numel() - sum(m.num_rows * m.num_columns for m in matrices)
         num_rows, num_columns = sum(m.num_rows for m in matrices), sum(m.num_columns for m in matrices)
         return num_rows * self._rank + num_rest, num_columns * self._rank
+
+
+def share_sent(shapes: Sequence[torch.Size], rank: int) -> float:
+    """How many values travel for gradients of these shapes, of all that they have."""
+    matrices, numel = [*_matrices(shapes, rank)], sum(map(prod, shapes))
+    num_left_out = sum(m.num_rows * m.num_columns - rank * (m.num_rows + m.num_columns) for m in matrices)
+    return 1.0 - num_left_out / max(1, numel)
 
 
 def _matrices(shapes: Sequence[torch.Size], rank: int) -> Iterator[_Matrix]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from workers.errors import JobError
-from workers.exchange_options import Options, across_of, filled
+from workers.exchange_options import Options, across_of, dense_first_of, filled
 from workers.plan import Exchange
 from workers.training.exchange.codecs import Bf16, Codec, Exact, Fp16, Int4, Int8
 from workers.training.exchange.compressed import Compressed
+from workers.training.exchange.dense_first import DenseFirst
 from workers.training.exchange.hierarchical import Hierarchical
 from workers.training.exchange.powersgd import PowerSgd
 from workers.training.exchange.racks import seating
@@ -29,6 +30,8 @@ SCHEMES: Mapping[str, Callable[..., Scheme]] = {
 }
 """Each takes a residual and, by name, the options that its scheme has."""
 
+_OF_BUCKETS = ("bucket_mib", "dense_first")
+
 
 def scheme_named(name: str, residual: Residual, options: Options = ()) -> Scheme:
     """A fresh scheme that keeps what it leaves out in ``residual``; options that are not given have their defaults.
@@ -37,8 +40,9 @@ def scheme_named(name: str, residual: Residual, options: Options = ()) -> Scheme
     """
     if name not in SCHEMES:
         raise JobError(f"the exchange scheme {name!r} is not built; use one of {', '.join(SCHEMES)}")
-    own = {key: value for key, value in filled(name, dict(options)) if key != "bucket_mib"}
-    return SCHEMES[name](residual, **own)
+    own = {key: value for key, value in filled(name, dict(options)) if key not in _OF_BUCKETS}
+    scheme, dense_first = SCHEMES[name](residual, **own), dense_first_of(options)
+    return DenseFirst(scheme, dense_first, residual) if dense_first else scheme
 
 
 def scheme_for(exchange: Exchange, racks: Sequence[int], rank: int, residual: Residual) -> Scheme:

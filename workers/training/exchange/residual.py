@@ -6,7 +6,7 @@ e = p - C(p), so that what all ranks sent so far and what they keep is always th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -20,8 +20,8 @@ class Residual:
 
     What is kept is in the units that gradients had when it was left out: ``begin`` tells what a round's are expected to
     be times the mean gradient, ``came_to`` what they were found to be. A newcomer begins without any; what leavers
-    keep, and what checkpoints have of it, is the business of ``owed``. What is sent for a parameter that no rank used
-    in that round is lost, as all it got is.
+    keep, and what checkpoints have of it, is the business of ``owed``. What came for a parameter that no rank used in
+    that round is not applied, so that all keep of it what they had: ``put_back``.
 
     ``is_owed`` tells whether some rank of the group keeps anything. It is the same on all of them: which buckets a
     scheme leaves something out of depends on nothing that one rank has for itself, so that a commit tells.
@@ -34,7 +34,8 @@ class Residual:
         self._held: dict[int, torch.Tensor] = {}
         self._staged: dict[int, torch.Tensor | None] = {}
         self._spare: dict[int, torch.Tensor] = {}
-        self._held_scale = self._expected_scale = self._scale = 1.0
+        self._held_scale = self.expected_scale = self.scale = 1.0
+        self._unused: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -61,17 +62,18 @@ class Residual:
 
     def begin(self, loss_scale: float) -> None:
         """The coming round's gradients are about so many times the mean gradient."""
-        self._expected_scale = self._scale = loss_scale
+        self.expected_scale = self.scale = loss_scale
+        self._unused = ()
 
     def came_to(self, factor: float) -> None:
         """It is ``factor`` times the round's gradients that is the mean gradient: how many units count shows late."""
-        self._scale = 1.0 / factor
+        self.scale = 1.0 / factor
 
     def add_to(self, number: int, values: torch.Tensor) -> None:
         """Add what is kept of a bucket to its gradients, in place."""
         held = self._held.get(number)
         if held is not None:
-            values.add_(held.view(-1)[: values.numel()], alpha=self._expected_scale / self._held_scale)
+            values.add_(held.view(-1)[: values.numel()], alpha=self.expected_scale / self._held_scale)
 
     def place(self, number: int, like: torch.Tensor) -> torch.Tensor:
         """Memory of ``like``'s shape in fp32 for what this round leaves out of a bucket; it counts as staged.
@@ -89,7 +91,28 @@ class Residual:
         if number in self._held:
             self._staged[number] = None
 
+    def put_back(self, unused: Sequence[str]) -> None:
+        """The sums of these parameters are not applied: keep of them what was kept. The same ones on all ranks.
+
+        After what the round leaves out was staged, and its units are known.
+        """
+        self._unused = tuple(unused)
+        for number, begin, end in self.unused():
+            held, staged = self._held.get(number), self._staged.get(number)
+            if held is not None and number in self._staged:
+                staged = self._staged[number] = torch.zeros_like(held) if staged is None else staged
+                torch.mul(held.view(-1)[begin:end], self.scale / self._held_scale, out=staged.view(-1)[begin:end])
+            elif staged is not None:
+                staged.view(-1)[begin:end] = 0.0
+
+    def unused(self) -> Iterator[tuple[int, int, int]]:
+        """Bucket, begin and end of what was put back in this round."""
+        for name in self._unused:
+            number, begin, shape = self._where[name]
+            yield number, begin, begin + shape.numel()
+
     def commit(self) -> None:
+        stays_owed = self.is_owed and bool(self._unused)
         for number, staged in self._staged.items():
             old = self._held.pop(number, None)
             if staged is not None:
@@ -99,9 +122,9 @@ class Residual:
             elif old is not None:
                 self._spare[number] = old
         if self._staged:
-            self._held_scale = self._scale
+            self._held_scale = self.scale
         self._staged.clear()
-        self.is_owed = bool(self._held)
+        self.is_owed = bool(self._held) or stays_owed
 
     def rollback(self) -> None:
         self._spare |= {number: staged for number, staged in self._staged.items() if staged is not None}

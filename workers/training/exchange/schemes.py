@@ -55,18 +55,23 @@ class Scheme(Protocol):
     All ranks start the same buckets in the same order. The first ``num_gradients`` values may come
     back approximately; those after them (the vector, buffers) must be summed as they are. What a scheme leaves out
     of a bucket it may keep in the ``Residual``; what it finds there it must add. ``blurs_norm``: the norm of what comes
-    back is larger than that of the sum, by more than an estimate from it can bear. ``staged``: what else of it a round
+    back is larger than that of the sum, by more than an estimate from it can bear; ``blurs_alone``: also that of one
+    rank's. ``staged``: what else of it a round
     changes; it is of one membership, and the residual's fate is its own. ``coding`` notes what it takes to encode and
     decode.
     """
 
     name: str
     blurs_norm: bool
+    blurs_alone: bool
     staged: Sequence[StepState]
     coding: Coding
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         """Learn the layout before anything else: the shapes of each bucket's gradients, in their order."""
+
+    def begin(self, round: int) -> None:
+        """The next buckets are of this round of the job, counted from 0."""
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
         """Send the layout's bucket of this number; None where the world is one rank. Raises WorldError."""
@@ -90,13 +95,16 @@ class Dense:
     """Gradients as they are, by all-reduce."""
 
     name = "none"
-    blurs_norm = False
+    blurs_norm = blurs_alone = False
     staged: Sequence[StepState] = ()
 
     def __init__(self, residual: Residual) -> None:
         self._residual, self.coding = residual, Coding()
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
+        return
+
+    def begin(self, round: int) -> None:
         return
 
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:

@@ -51,7 +51,7 @@ class Shards:
         self.error_SN: torch.Tensor | None = None
         seating, num_chunks, numel = levels.seating, levels.num_chunks, values_SN.shape[1]
         self._shard, self._num_chunks = seating.shard, num_chunks
-        self._scratch_N = torch.empty(numel, device=values_SN.device)
+        self._scratch_N = torch.empty(numel, dtype=torch.float32, device=values_SN.device)
         owns, none = seating.shard is not None, self.tail[:0]
         inside, across = levels.inside, levels.across
         self.parts_out = Rows(inside, len(seating.owners), numel, self.tail)
@@ -106,7 +106,7 @@ class Bucket:
     def __init__(self, levels: Levels, flat: torch.Tensor, num_gradients: int) -> None:
         self.flat, self._num_gradients = flat, num_gradients
         numels, num_shards = levels.shard_numels(num_gradients), len(levels.seating.owners)
-        self.values = torch.empty(sum(numels) * num_shards, device=flat.device)
+        self.values = torch.empty(sum(numels) * num_shards, dtype=torch.float32, device=flat.device)
         self._sizes = [numel * num_shards for numel in numels]
         tail = flat[num_gradients:]
         tails = [tail[:0]] * (len(numels) - 1) + [tail]

@@ -1,6 +1,6 @@
 """The largest gradients alone: which they are, and their values in a byte each; the rest waits in the residual.
 
-Deep gradient compression (Lin et al. 2017, arXiv 1712.01887) without its momentum correction, which is made for SGD.
+Deep gradient compression (Lin et al. 2017, arXiv 1712.01887), with its momentum correction and its warm-up on request.
 A payload has one size whatever it holds, as all-gather needs it: room for half as many again as the fraction asks for.
 Two ranks' largest differ, so a sum has more of them than either; ranks send each other all they have and each adds
 alike. That grows with the ranks: where an all-reduce is less, the bucket goes by one, with nothing left out.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, log
 from typing import Literal
 
 import torch
@@ -20,12 +20,15 @@ from workers.training.exchange.coding import Coding
 from workers.training.exchange.largest import largest
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
+from workers.training.exchange.velocity import Velocity
 from workers.training.state import StepState
 from workers.training.world import Transfer, World
 
 _ROOM = 1.5
 _SEGMENT = 2**16  # within one, two bytes tell a place
 _ALIGNED_BYTES = 8
+_FIRST_SHARE = 0.25
+"""Of the gradients are sent at first, and of that again as little in each part of the warm-up (section 3.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class _Parcel:
     def write(self, values: torch.Tensor, chosen: torch.Tensor) -> None:
         """Encode these of the values, and leave of them what the codes do not tell."""
         form, device = self.form, values.device
-        picked_1N = torch.zeros(1, form.num_values, device=device)
+        picked_1N = torch.zeros(1, form.num_values, dtype=torch.float32, device=device)
         torch.index_select(values, 0, chosen, out=picked_1N[0, : chosen.numel()])
         error_1N = torch.empty_like(picked_1N)
         self.codec.encode(picked_1N, self.sent_B[: form.counts_at].view(1, -1), error_1N)
@@ -78,7 +81,7 @@ class _Parcel:
         form, gradients = self.form, self.flat[: self.num_gradients]
         total = gradients if gradients.dtype is torch.float32 else gradients.float()
         total.zero_()
-        decoded_WN = torch.empty(len(self.received_WB), form.num_values, device=total.device)
+        decoded_WN = torch.empty(len(self.received_WB), form.num_values, dtype=torch.float32, device=total.device)
         self.codec.decode(self.received_WB[:, : form.counts_at], decoded_WN)
         begins = torch.arange(0, form.num_segments * _SEGMENT, _SEGMENT, device=total.device).add_(_SEGMENT // 2)
         for row_B, decoded_N in zip(self.received_WB, decoded_WN, strict=True):
@@ -109,32 +112,63 @@ class _Gathered:
 
 
 class TopK:
-    """A ``Scheme``: about ``fraction`` of a bucket's gradients, with error feedback."""
+    """A ``Scheme``: about ``fraction`` of a bucket's gradients, with error feedback.
+
+    The first ``warm_up`` rounds have parts of one length, from a quarter of the gradients down to the fraction, which
+    the last part has. With ``momentum`` what is chosen from, and sent, is this rank's velocity, also by one rank alone;
+    norms of what comes back are then a velocity's.
+    """
 
     name = "topk"
     blurs_norm = True
-    staged: Sequence[StepState] = ()
 
-    def __init__(self, residual: Residual, *, fraction: float, quantise: Literal["none", "int8"]) -> None:
-        self._residual, self._fraction, self.coding = residual, fraction, Coding()
+    def __init__(
+        self,
+        residual: Residual,
+        *,
+        fraction: float,
+        quantise: Literal["none", "int8"],
+        momentum: float = 0.0,
+        warm_up: int = 0,
+    ) -> None:
+        self._residual, self._final_fraction, self.coding = residual, fraction, Coding()
+        self._fraction, self._warm_up = fraction, warm_up
+        self._velocity = Velocity(residual, momentum) if momentum else None
+        self.blurs_alone = self._velocity is not None
+        self.staged: Sequence[StepState] = () if self._velocity is None else (self._velocity,)
         self._codec: Codec = Int8() if quantise == "int8" else Exact()
         self._parcels: dict[tuple[int, int], _Parcel] = {}
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return
 
+    def begin(self, round: int) -> None:
+        if round >= self._warm_up:
+            self._fraction = self._final_fraction
+            return
+        num_parts = ceil(log(self._final_fraction) / log(_FIRST_SHARE))
+        self._fraction = max(self._final_fraction, _FIRST_SHARE ** (1 + round * num_parts // self._warm_up))
+
     def start(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> InFlight | None:
-        gradients = flat[:num_gradients]
+        gradients = values = flat[:num_gradients]
+        if self._velocity is not None and num_gradients:
+            with self.coding.encode:
+                values = self._velocity.of(number, gradients)
         if world.size == 1 or not self._is_sparse(flat, num_gradients, world.size):
+            if values is not gradients:
+                gradients.copy_(values)
             self._residual.add_to(number, gradients)
             self._residual.stage_nothing(number)
             transfer = world.all_reduce(flat)
             return None if transfer is None else Summed(transfer)
         parcel = self._parcel(number, flat, num_gradients, world.size)
         with self.coding.encode:
-            left = self._residual.place(number, gradients).copy_(gradients)
+            left = self._residual.place(number, gradients).copy_(values)
             self._residual.add_to(number, left)
-            parcel.write(left, largest(left, ceil(self._fraction * num_gradients), parcel.form.room))
+            chosen = largest(left, ceil(self._fraction * num_gradients), parcel.form.room)
+            parcel.write(left, chosen)
+            if self._velocity is not None:
+                self._velocity.stop(number, chosen)
         return _Gathered(parcel, self.coding, world.all_gather(parcel.received_WB, parcel.sent_B.view(1, -1)))
 
     def _is_sparse(self, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> bool:
@@ -143,11 +177,10 @@ class TopK:
         return self._form(flat, num_gradients).num_bytes * num_ranks < 2 * flat.nbytes
 
     def _parcel(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> _Parcel:
-        key = (number, num_ranks)
+        key, form, device = (number, num_ranks), self._form(flat, num_gradients), flat.device
         found = self._parcels.get(key)
-        if found is not None and found.flat is flat:
+        if found is not None and found.flat is flat and found.form == form:
             return found
-        form, device = self._form(flat, num_gradients), flat.device
         parcel = _Parcel(
             form=form,
             codec=self._codec,

@@ -38,6 +38,7 @@ class Slot(IntEnum):
     PADDED_TOKENS = 12
     DIVISION = 13
     TRIALS = 14
+    NOISE_SCALE = 15  # rank 0's, as an average may lack on a rank what memory did not suffice for; below 0: unknown
 
 
 _DIVISIONS, _MIXING = 16_381, 31
@@ -110,16 +111,21 @@ class NoiseSums:
     """What ``num_pieces`` micro-batches tell of the gradient's noise: the sum of weight times |mean gradient|^2.
 
     ``cost`` is what the last measurement took of its round, summed over ranks; 0 from one that does not know.
+    ``scale`` is what rank 0 knows of the noise scale, in samples, negative where it knows nothing; 0 from all others.
     """
 
     squares: float | torch.Tensor = 0.0
     num_pieces: int = 0
     cost: float = 0.0
+    scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalSums:
-    """The vector after the exchange. ``user`` is empty on a rank that knows no names."""
+    """The vector after the exchange. ``user`` is empty on a rank that knows no names.
+
+    ``noise_scale`` is rank 0's before this round, in samples; None where it knows none.
+    """
 
     loss: float
     weight: float
@@ -130,6 +136,7 @@ class GlobalSums:
     noise_squares: float
     noise_pieces: int
     noise_cost: float
+    noise_scale: float | None
     user: Mapping[str, float]
     tokens: float
     padded_tokens: float
@@ -154,7 +161,7 @@ def encode(
     counts = (sums.samples, num_holding, num_unused, num_changed)
     told = (noise.squares, noise.num_pieces, noise.cost)
     lengths = (sums.tokens, sums.padded_tokens, sums.division)
-    return (sums.loss, sums.weight, *counts, *named, *told, *lengths, sums.is_trial, *sums.user)
+    return (sums.loss, sums.weight, *counts, *named, *told, *lengths, sums.is_trial, noise.scale, *sums.user)
 
 
 def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums:
@@ -180,6 +187,7 @@ def decode(values: Sequence[float], names: tuple[str, ...] | None) -> GlobalSums
         noise_squares=values[Slot.NOISE_SQUARES],
         noise_pieces=round(values[Slot.NOISE_PIECES]),
         noise_cost=values[Slot.NOISE_COST],
+        noise_scale=scale if (scale := values[Slot.NOISE_SCALE]) >= 0.0 else None,
         user=user,
         tokens=values[Slot.TOKENS],
         padded_tokens=values[Slot.PADDED_TOKENS],

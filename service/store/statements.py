@@ -1,0 +1,15 @@
+"""Statements that are built once: to put one together takes longer than to look it up and let SQLite run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import ColumnElement, Table, bindparam
+
+
+def having(table: Table, *names: str) -> Iterator[ColumnElement[bool]]:
+    """That a row of ``table`` has the values given for these columns, each by its name with ``of_`` before it.
+
+    A column's bare name is what an update sets it to.
+    """
+    return (table.c[name] == bindparam(f"of_{name}") for name in names)

@@ -1,0 +1,43 @@
+"""What a sweep has used of its limits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from service.cost import Prices, amount
+from service.sweep_records import SweepView, TrialRow
+from service.sweep_report import in_order_of_end
+from tuning.limits import limit_reached
+from tuning.space import space_of
+from tuning.spec import SweepSpec, trial_spec
+from workers.errors import FieldProblem
+
+
+def limit_of_ended(view: SweepView, prices: Prices) -> str | None:
+    """Which limit would end a sweep that has ended at once if it went on, in words; None where none would."""
+    spec, ended = view.sweep.spec, in_order_of_end(view.trials)
+    cost = None if spec.limits.cost is None else cost_of(spec, view.trials, prices)
+    # Its clock stands still.
+    return limit_reached(spec.limits, [trial.for_search() for trial in ended], spec.mode, view.sweep.ran_s, cost)
+
+
+def cost_problem(spec: SweepSpec, prices: Prices) -> FieldProblem | None:
+    """What is wrong with a limit of cost: a trial without a price would never reach it."""
+    if spec.limits.cost is None:
+        return None
+    corners = list(space_of(spec.space).corners())
+    decisive = corners if "resources.gpus" in spec.space else corners[:1]
+    wanted = (trial_spec(spec, 0, params).resources for params in decisive)
+    found = next((each for each in wanted if amount(0.0, each, prices) is None), None)
+    if found is None:
+        return None
+    told = f"{spec.limits.cost:g} cannot be counted: GPUs have no price in the settings (seen: gpus={found.gpus:g})"
+    return FieldProblem("/limits/cost", f"{told}; set price_gpu_hour, or use time_s")
+
+
+def cost_of(spec: SweepSpec, trials: Sequence[TrialRow], prices: Prices) -> float | None:
+    """What trials have cost so far, None without prices."""
+    amounts = [
+        amount(trial.seconds, trial_spec(spec, trial.number, trial.params).resources, prices) for trial in trials
+    ]
+    return None if None in amounts else sum(cost for cost in amounts if cost is not None)

@@ -1,0 +1,81 @@
+"""Deleting a long job: no statement takes more than a bounded number of rows, and a command meanwhile stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, func, select
+
+from service.records import JobRow, Transition
+from service.states import JobState
+from service.store import deleting
+from service.store.opening import Store
+from service.store.port import StaleRowError
+from service.store.schema import points
+from tests.service.given import leader, placed, record, snapshot
+
+pytestmark = pytest.mark.anyio
+
+A_PART, NUM_POINTS = 10, 37
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deleting, "ROWS_A_PART", A_PART)
+
+
+async def ended_job(store: Store) -> JobRow:
+    """A job that is over, with more points than a part."""
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, [record(n) for n in range(1, NUM_POINTS + 1)]), fence)
+    (job,) = await store.reconciler.live_jobs()
+    return await store.reconciler.transition(job, JobState.FAILED, Transition(), fence)
+
+
+async def num_points(store: Store) -> int:
+    count = select(func.count()).select_from(points)
+    return int(await store.database.read(lambda conn: conn.execute(count).scalar_one()))
+
+
+@contextmanager
+def noted_deletions(engine: Engine) -> Iterator[list[tuple[str, int]]]:
+    """From what, and how many rows, each statement deletes."""
+    found: list[tuple[str, int]] = []
+
+    def note(_conn: Any, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM "):
+            found.append((statement.split()[2], cursor.rowcount))
+
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "after_cursor_execute", note)
+
+
+async def test_the_rows_of_a_long_job_go_in_parts_and_the_job_last(store: Store) -> None:
+    job = await ended_job(store)
+    engine = await store.database.write_quietly(lambda conn: conn.engine)
+    with noted_deletions(engine) as deleted:
+        await store.jobs.delete(job)
+    # The few that are left go with their job, whose statement tells no number on SQLite.
+    assert deleted[:-1] == [("points", A_PART)] * (NUM_POINTS // A_PART)
+    assert deleted[-1][0] == "jobs"
+    assert await store.jobs.job(job.id) is None
+    assert await num_points(store) == 0
+
+
+async def test_a_job_that_was_changed_keeps_what_is_left(store: Store) -> None:
+    job = await ended_job(store)
+    end, *_ = await store.database.read(lambda conn: deleting.ends_of_parts(conn, points, job.id))
+    await store.database.write_quietly(lambda conn: deleting.delete_part(conn, points, job, None, end))
+    with pytest.raises(StaleRowError):
+        await store.jobs.delete(replace(job, version=job.version - 1))
+    assert await num_points(store) == NUM_POINTS - A_PART
+    await store.jobs.delete(job)
+    assert await num_points(store) == 0

@@ -1,0 +1,151 @@
+"""How gradients are to travel, as a job's spec says it: every refusal with its pointer and what to give instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.workers.test_spec import accepted, refused
+
+
+def lossy(scheme: str, **options: Any) -> dict[str, Any]:
+    return {"communication": {"scheme": scheme, "options": options, "loss_class": "lossy"}}
+
+
+def test_options_of_a_scheme_may_stand_beside_it() -> None:
+    beside = accepted(communication={"scheme": "int8", "across": "int4", "options": {"bucket_mib": 4}})
+    assert (
+        beside.exchange
+        == accepted(communication={"scheme": "int8", "options": {"across": "int4", "bucket_mib": 4}}).exchange
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "pointer", "told"),
+    [
+        ({"communication": "gzip"}, "/communication", "'local_steps' or a mapping (seen: 'gzip')"),
+        (
+            {"communication": {"scheme": "int4", "loss_class": "lossless"}},
+            "/communication/loss_class",
+            "lossless allows none and auto, and the scheme is int4; use near_lossless, or scheme none",
+        ),
+        (
+            {"communication": "int4", "batch": {"adapt": "goodput"}},
+            "/communication",
+            "goodput needs the gradient noise scale, which int4 does not let be measured; use int8 there",
+        ),
+        (
+            {"communication": "int4", "batch": {"lr_rule": "adascale"}},
+            "/communication",
+            "adascale needs the gradient noise scale, which int4 does not let be measured; use int8 there",
+        ),
+        (
+            {"communication": "topk", "batch": {"adapt": "goodput"}},
+            "/communication",
+            "goodput needs the gradient noise scale, which topk does not let be measured; use int8 there",
+        ),
+        (
+            {"communication": {"scheme": "topk"}},
+            "/communication/loss_class",
+            "near_lossless does not allow topk, which a job may pay for in loss; use loss_class: lossy",
+        ),
+        (
+            {"communication": {"scheme": "two_four", "loss_class": "lossless"}},
+            "/communication/loss_class",
+            "lossless does not allow two_four, which a job may pay for in loss; use loss_class: lossy",
+        ),
+        (
+            {"communication": {"scheme": "topk", "fraction": 0.6, "loss_class": "lossy"}},
+            "/communication/options/fraction",
+            "less than or equal to 0.5 (seen: 0.6)",
+        ),
+        (
+            {"communication": {"scheme": "topk", "fraction": 0.1, "options": {"fraction": 0.1}, "loss_class": "lossy"}},
+            "/communication",
+            "has fraction beside the scheme and among its options; leave one of both out",
+        ),
+        (
+            {"communication": {"scheme": "topk", "across": "int4", "loss_class": "lossy"}},
+            "/communication/options/across",
+            "unknown key 'across'; known here: bucket_mib, dense_first, fraction, momentum, quantise, warm_up",
+        ),
+        (lossy("topk", fracton=0.1), "/communication/options/fracton", "did you mean 'fraction'?"),
+        (lossy("topk", fraction=0), "/communication/options/fraction", "must be greater than 0 (seen: 0)"),
+        (lossy("topk", fraction=0.6), "/communication/options/fraction", "less than or equal to 0.5 (seen: 0.6)"),
+        (lossy("topk", fraction="1%"), "/communication/options/fraction", "must be a number (seen: '1%')"),
+        (lossy("topk", momentum=1), "/communication/options/momentum", "must be less than 1 (seen: 1)"),
+        (
+            {**lossy("topk", momentum=0.9), "optimizer": {"clip_norm": 1.0}},
+            "/optimizer/clip_norm",
+            "1 clips what all ranks sent, which by communication.options.momentum is momentum; leave one of both out",
+        ),
+        (
+            lossy("topk", warm_up=100, fraction=0.25),
+            "/communication/options/warm_up",
+            "begins with a quarter of the gradients, and fraction is 0.25; leave it out or use less than 0.25",
+        ),
+        (lossy("topk", warm_up=0), "/communication/options/warm_up", "greater than or equal to 1 (seen: 0)"),
+        (lossy("topk", quantise="int2"), "/communication/options/quantise", "must be 'none' or 'int8' (seen: 'int2')"),
+        (lossy("two_four", bucket_mib=0), "/communication/options/bucket_mib", "greater than or equal to 1 (seen: 0)"),
+        (lossy("none", bucket_mib=2.5), "/communication/options/bucket_mib", "must be a whole number (seen: 2.5)"),
+        (lossy("local_steps", steps=0), "/communication/options/steps", "greater than or equal to 1 (seen: 0)"),
+        (lossy("local_steps", outer_momentum=1), "/communication/options/outer_momentum", "less than 1 (seen: 1)"),
+        (
+            lossy("local_steps", across="int4"),
+            "/communication/options/across",
+            "unknown key 'across'; known here: outer_lr, outer_momentum, quantise, steps",
+        ),
+        (lossy("powersgd", rank=65), "/communication/options/rank", "less than or equal to 64 (seen: 65)"),
+        (lossy("powersgd", rank=0.5), "/communication/options/rank", "must be a whole number (seen: 0.5)"),
+        (
+            {"communication": {"scheme": "two_four", "options": {"a/b": 1}, "loss_class": "lossy"}},
+            "/communication/options/a~1b",
+            "unknown key 'a/b'; known here: bucket_mib, dense_first",
+        ),
+        (
+            {"communication": {"scheme": "int8", "across": "int4", "dense_first": 2}},
+            "/communication/options/dense_first",
+            "cannot be had with across: racks exchange sums, in one format; leave one of both out",
+        ),
+        (
+            lossy("topk", momentum=0.9, dense_first=1),
+            "/communication/options/dense_first",
+            "cannot be had with momentum: the first buckets would have none; leave one of both out",
+        ),
+        (lossy("int4", dense_first=0), "/communication/options/dense_first", "greater than or equal to 1 (seen: 0)"),
+        (
+            {"communication": {"scheme": "none", "dense_first": 2}},
+            "/communication/options/dense_first",
+            "unknown key 'dense_first'; known here: across, bucket_mib",
+        ),
+        (
+            {"communication": {"scheme": "bf16", "options": {"across": "int5"}}},
+            "/communication/options/across",
+            "must be 'none', 'bf16', 'fp16', 'int8' or 'int4' (seen: 'int5')",
+        ),
+        (
+            {"communication": {"scheme": "bf16", "options": {"across": ["int4"]}}},
+            "/communication/options/across",
+            "must be 'none', 'bf16', 'fp16', 'int8' or 'int4'",
+        ),
+        (
+            {"communication": {"scheme": "auto", "options": {"across": "int4"}}},
+            "/communication/options/across",
+            "auto takes no options; leave it out",
+        ),
+        (
+            {"communication": {"scheme": "none", "options": {"across": "int4"}, "loss_class": "lossless"}},
+            "/communication/options/across",
+            "lossless allows none, and across is 'int4'; use near_lossless, or across: none",
+        ),
+        (
+            {"communication": {"scheme": "none", "options": {"across": "int4"}}, "batch": {"adapt": "goodput"}},
+            "/communication",
+            "which int4 does not let be measured; use int8 there",
+        ),
+        ({"communication": {"scheme": "gzip"}}, "/communication/scheme", "must be 'auto', 'none', 'bf16', 'fp16',"),
+    ],
+)
+def test_a_wrong_exchange_is_told_with_what_to_give(changed: dict[str, Any], pointer: str, told: str) -> None:
+    assert told in refused(**changed)[pointer]
