@@ -85,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if threading.current_thread() is threading.main_thread():
         # Told to end, a run still takes its services, databases and folders down.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # One that a shell put into the background would let no process that it starts be interrupted.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # whose reports come to the process that started it
         config.pluginmanager.register(Budgets(), "budgets")
 
