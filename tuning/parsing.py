@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tuning.space_problems import space_problems
 from tuning.spec import SweepSpec
-from tuning.spec_problems import Known, rule_problems
+from tuning.spec_problems import Known, rule_problems, rung_problems
 from tuning.trial_jobs import job_problems, resolved_job
 from workers.errors import FieldProblem, SpecError
 from workers.problems import Place, problems_of
@@ -68,6 +68,8 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
     if not _touch_jobs(problems):
         wrong, missing = job_problems(spec)
         problems += wrong
+        if not (wrong or missing):
+            problems += rung_problems(spec)
     problems, missing = _metric_problems(spec, problems, missing)
     if problems:
         raise SpecError(problems)

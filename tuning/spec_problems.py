@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from tuning.distributions import Choice
+from tuning.lengths import total_range
+from tuning.pruning import spelled_out
 from tuning.space import MAX_GRID_POINTS, Space, space_of
 from tuning.space_problems import place, space_problems
 from tuning.spec import SweepSpec
@@ -43,6 +45,21 @@ def rule_problems(spec: SweepSpec, known: Known) -> list[FieldProblem]:
         problems += [*_sampler_problems(spec, space, known), *_population_problems(spec, space)]
         problems += _goodput_problems(spec, space)
     return problems
+
+
+def rung_problems(spec: SweepSpec) -> Iterator[FieldProblem]:
+    """Of a spec whose jobs are valid: a pruner that looks at no trial before its end."""
+    pruner = spelled_out(spec.pruner)
+    if pruner is None or pruner.min_samples is None:
+        return
+    totals = total_range(spec, None)
+    if totals is not None and pruner.min_samples >= totals[0]:
+        kind = next(iter(spec.model_dump()["pruner"]))
+        told = (
+            f"nothing would be pruned: a trial ends after {totals[0]:,} samples (seen: {pruner.min_samples:,}); "
+            "lower it, leave it out, or write pruner: none"
+        )
+        yield FieldProblem(f"/pruner/{kind}/min_samples", told)
 
 
 def _length_problems(spec: SweepSpec) -> Iterator[FieldProblem]:

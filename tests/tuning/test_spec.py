@@ -53,6 +53,16 @@ def test_a_trial_is_the_job_with_the_point_in_it() -> None:
     assert (job.epochs, job.workers.max) == (15, 2)
 
 
+@pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])
+def test_a_pruner_that_looks_at_no_trial_before_its_end_is_refused_where_that_is_known(pruner: str) -> None:
+    job = {**JOB, "epochs": None, "samples": 5_000}
+    assert accepted(job=job, pruner={pruner: {"min_samples": 4_999}})
+    told = refused(job=job, pruner={pruner: {"min_samples": 5_000}})
+    assert list(told) == [f"/pruner/{pruner}/min_samples"]
+    assert "a trial ends after 5,000 samples" in told[f"/pruner/{pruner}/min_samples"]
+    assert accepted(pruner={pruner: {"min_samples": 5_000}}), "epochs are of a size that only the code knows"
+
+
 @pytest.mark.parametrize(("batch", "every"), [(32, 31), (256, 3), (2048, 1), (4, 100)])
 def test_a_trial_reports_at_the_first_rung_whatever_its_batch(batch: int, every: int) -> None:
     spec = accepted(space={"batch.global_size": {"choice": [4, 32, 256, 2048]}})
