@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 
 def wait_for(
