@@ -115,6 +115,18 @@ def test_a_link_that_changes_moves_it_without_delay() -> None:
     assert found.plans[-1].exchange.scheme == "int4"
 
 
+def test_what_did_not_pay_is_tried_again_on_a_faster_link_also_where_all_is_over_in_a_moment() -> None:
+    found = job(slow(0.14)).run(80)  # so that by int4 it takes less than LATENCY_S, whatever the bytes
+    for _ in range(3):
+        looked_at_again(found)
+    names = [plan.exchange.name for plan in found.plans]
+    assert names == ["none", "int4", "none", "int4"]
+    assert found.desk.state.compressing.refused.keys() == {"none"}
+    found.link = slow(0.002)
+    looked_at_again(found)  # what is known of the link is older still
+    assert looked_at_again(found).plans[-1].exchange.name == "none"
+
+
 @pytest.mark.parametrize(
     ("spec", "scheme"),
     [

@@ -81,7 +81,7 @@ class Situation:
     ``allowed`` are the formats that it may use, that which loses least first; ``costs`` what the slowest worker
     measured of each. ``num_values`` are a gradient's, ``step_s`` the seconds of a step. ``buckets`` are those that
     gradients may travel in, as shares of all, by mebibytes, the usual ones first. ``refused`` maps exchanges that did
-    not pay to ``link_s`` at that time; ``barred`` are not to be tried. ``spent`` is how fast steps still are where what
+    not pay to ``pace_s`` at that time; ``barred`` are not to be tried. ``spent`` is how fast steps still are where what
     loses less was kept: several one after the other may cost no more than one.
     """
 
@@ -132,6 +132,14 @@ def codec_s(situation: Situation, scheme: str) -> float:
 def link_s(situation: Situation) -> float:
     """What the link takes of an exchange of dense gradients, for their bytes alone."""
     return _carried_s(situation) / _share(situation, situation.scheme)
+
+
+def pace_s(situation: Situation) -> float:
+    """What the link takes of an exchange for as many bytes as dense gradients have, be it for them or not.
+
+    Where all of it may be latency nothing else tells one link from another.
+    """
+    return _own_s(situation) / _share(situation, situation.scheme)
 
 
 def predict(situation: Situation, scheme: str) -> float:
@@ -268,7 +276,7 @@ def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> boo
 
     Of as many bytes smaller buckets are for slower links.
     """
-    now_s = link_s(situation)
+    now_s = pace_s(situation)
     sizes = [(_share(situation, one), bucketed(one)[1]) for one in (situation.scheme, scheme)]
     return SLOWER * now_s < refused_s if sizes[1] > sizes[0] else now_s > SLOWER * refused_s
 

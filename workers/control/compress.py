@@ -127,7 +127,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         expected_gain=advice.expected_gain,
         least_kept=advice.least_kept,
         link=link,
-        link_s=exchange.link_s(situation),
+        pace_s=exchange.pace_s(situation),
     )
     return replace(state, compressing=replace(state.compressing, trial=trial)), (note,)
 

@@ -48,7 +48,7 @@ class Heard:
 class Trial:
     """A scheme that is being measured under the plan ``plan_id``; ``rate`` is the speed of steps by the one before.
 
-    ``link`` is what an exchange took by that, ``link_s`` what the link would have taken of a dense one. It is of a
+    ``link`` is what an exchange took by that, ``pace_s`` how slow the link was (``exchange.pace_s``). It is of a
     group's ``place``, its generation and its batch. ``own_s`` is what a step took the slowest member by itself, and
     ``added_s`` what the scheme may add to that.
     """
@@ -63,7 +63,7 @@ class Trial:
     expected_gain: float
     least_kept: float
     link: Link
-    link_s: float
+    pace_s: float
 
     @property
     def is_gentler(self) -> bool:
@@ -82,7 +82,7 @@ class Compressing:
     """Runs by worker id; when the scheme was reviewed, and what an exchange took then; the trial.
 
     ``reviewed_s`` is the controller's monotonic clock, ``reviewed_at`` the generation and the batch at that time.
-    ``refused`` maps schemes that did not pay to what the link took then; ``suspected`` are those with which a group
+    ``refused`` maps schemes that did not pay to how slow the link was then; ``suspected`` are those with which a group
     broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
     to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
     racks were looked at last. ``spent`` is how fast steps still are where what loses less was kept.
@@ -223,7 +223,7 @@ def kept(known: Compressing, gain: float) -> Compressing:
 
 def refuse(known: Compressing, trial: Trial) -> Compressing:
     """The scheme on trial did not pay on such a link; what is seen next is that by the scheme before."""
-    refused = {**known.refused, trial.after: trial.link_s}
+    refused = {**known.refused, trial.after: trial.pace_s}
     return replace(known, refused=refused, num_failed=known.num_failed + 1, reviewed_link=trial.link)
 
 
