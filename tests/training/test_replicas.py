@@ -127,6 +127,29 @@ def test_of_three_the_one_that_is_wrong_is_named_and_the_others_go_on(
         assert_as_undisturbed(group)
 
 
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_what_is_frozen_on_some_ranks_only_is_held_alike_all_the_same(
+    num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "EVERY_ROUNDS", 2)
+    seen: set[bool] = set()
+
+    def frozen_by_samples(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        weight, is_trained = model.get_parameter("0.weight"), bool(batch[0].sum() > 0)
+        weight.requires_grad_(is_trained)
+        seen.add(is_trained)
+        return mse(model, batch)
+
+    data = Regression(SAMPLES, DTYPE)
+    task = lambda: TrainingTask(model=mlp(DTYPE), train_data=data, loss=frozen_by_samples, optimizer=sgd)  # noqa: E731
+    batch = {"global_size": BATCH, "micro_size": BATCH // num_workers}
+    with Group(Script(task=task), steps=STEPS, batch=batch, optimizer={"lr": LR}) as group:
+        workers = group.start(num_workers)
+        group.train(workers)
+        group.await_done(workers)
+    assert seen == {True, False}
+
+
 @pytest.mark.parametrize(("every", "at", "found"), [(4, 7, 8), (200, 8, 9)])
 def test_where_nobody_knows_which_is_right_both_leave_and_the_last_checkpoint_holds(
     every: int, at: int, found: int, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +275,7 @@ class TrainedState:
 
     def __init__(self) -> None:
         self.model, self.round, self.buffers = mlp(), 4, NoBuffers()
+        self.trained = dict(self.model.named_parameters())
 
 
 class NoBuffers:

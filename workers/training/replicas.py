@@ -126,10 +126,9 @@ def _told(plan: Plan, odd: Sequence[int], round: int, where: str, *, has_majorit
 
 
 def _compared(state: TrainingState) -> dict[str, torch.Tensor]:
-    """What all ranks hold alike, by name; views of the live tensors."""
+    """What all ranks hold alike, by name, also what code has frozen since; views of the live tensors."""
     buffers, tracked = dict(state.model.named_buffers()), state.buffers.tracked
-    trained = {name: p for name, p in state.model.named_parameters() if p.requires_grad}
-    return {**trained, **{name: buffers[name] for name in tracked if name in buffers}}
+    return {**state.trained, **{name: buffers[name] for name in tracked if name in buffers}}
 
 
 def _processor(device: torch.device) -> int:
