@@ -159,8 +159,9 @@ class _Rank:
     def _step(self, step: int, indexes: Sequence[int]) -> None:
         self._scheme.begin(step)
         self._exchange.clear()
-        self._exchange.arm(lambda: None)
-        self._backward(indexes)
+        loss = self._loss(indexes)
+        self._exchange.arm(lambda: None, loss)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's
         self._sum_up()
         self._optimizer.step()
         self._commit()
@@ -170,7 +171,7 @@ class _Rank:
         if step % LOCAL.steps == 0:
             outer.begin(self._exchange.parameters)
         self._exchange.clear()
-        self._backward(indexes)
+        self._loss(indexes).backward()  # type: ignore[no-untyped-call]  # torch's
         self._optimizer.step()
         if (step + 1) % LOCAL.steps == 0 or step + 1 == self._setting.steps:
             self._exchange.put(outer.differences())
@@ -178,10 +179,10 @@ class _Rank:
             outer.step(LOCAL.outer_lr, LOCAL.outer_momentum)
             self._commit()
 
-    def _backward(self, indexes: Sequence[int]) -> None:
+    def _loss(self, indexes: Sequence[int]) -> torch.Tensor:
         loss = self._task.loss(self._task.model, default_collate([self._task.train_data[i] for i in indexes]))
         assert isinstance(loss, torch.Tensor)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's
+        return loss
 
     def _sum_up(self) -> None:
         self._exchange.finish(lambda: None)

@@ -63,7 +63,7 @@ class Auto:
     def step(self) -> Took:
         self._exchange.clear()
         loss = self._loss()
-        self._exchange.arm(lambda: None)
+        self._exchange.arm(lambda: None, loss)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
         took = self._exchange.finish(lambda: None)
         self._apply(self._exchange)

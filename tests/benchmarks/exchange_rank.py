@@ -118,8 +118,9 @@ def ours(name: str, replay: Replay, world: World, racks: Sequence[int]) -> Calla
 
     def step() -> None:
         exchange.clear()
-        exchange.arm(lambda: None)
-        replay().backward()
+        loss = replay()
+        exchange.arm(lambda: None, loss)
+        loss.backward()
         exchange.finish(lambda: None)
         for state in (residual, *scheme.staged):
             state.commit()

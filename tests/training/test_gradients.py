@@ -62,9 +62,10 @@ def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_
         exchange.join(joined(store, rank, NUM_RANKS, "1/1"), told)
         exchange.clear()
         for number in range(NUM_PIECES):
+            loss = model(piece(rank, number)).square().sum()
             if number == NUM_PIECES - 1:
-                exchange.arm(lambda: None)
-            model(piece(rank, number)).square().sum().backward()
+                exchange.arm(lambda: None, loss)
+            loss.backward()
         took = exchange.finish(lambda: None)
         assert took.backward_s is not None
         assert took.exchange_s - took.exposed_s < took.backward_s
@@ -84,6 +85,53 @@ def test_every_bucket_leaves_as_soon_as_its_gradients_are_there_and_only_in_the_
         assert events == expected
         for gradient, parameter in zip(gradients, plain.parameters(), strict=True):
             torch.testing.assert_close(gradient, parameter.grad, rtol=1e-12, atol=1e-12)
+
+
+class Branching(nn.Module):
+    """Layers of which a pass uses ``path``, in that order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.float64) for _ in range(NUM_LAYERS))
+        self.layers, self.path = nn.ModuleList(layers), [*range(NUM_LAYERS)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number in self.path:
+            x = self.layers[number](x)
+        return x
+
+
+def test_what_no_gradient_flows_to_keeps_no_bucket_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "MIB", 0)
+    store, last = FakeStore(), NUM_LAYERS - 1
+    rounds = [[0, 1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 2, 3]]
+
+    def work(rank: int) -> list[tuple[list[str], list[torch.Tensor]]]:
+        model, told, seen = Branching(), Told(), []
+        exchange = GradientExchange(list(model.named_parameters()), 0)
+        exchange.join(joined(store, rank, NUM_RANKS, "1/1"), told)
+        for number, path in enumerate(rounds):
+            told.events.clear()
+            # By another path on the other rank in the last round.
+            model.path = path if rank == 0 or number < len(rounds) - 1 else [0, 1, 2]
+            model.layers[last].requires_grad_(number != 4)
+            exchange.clear()
+            loss = model(piece(rank, number)).square().sum()
+            exchange.arm(lambda: None, loss)
+            loss.backward()
+            told.events.append("backward ends")
+            exchange.finish(lambda: None)
+            seen.append(([*told.events], [gradient.clone() for gradient in exchange.gradients]))
+        return seen
+
+    results = in_threads(NUM_RANKS, work)
+    leaving = [f"bucket {number} leaves" for number in range(NUM_LAYERS)]
+    for rank, seen in enumerate(results):
+        early = [events.index("backward ends") for events, _ in seen]
+        assert early == [0, NUM_LAYERS, NUM_LAYERS, 0, NUM_LAYERS, NUM_LAYERS if rank == 1 else 2], rank
+        assert all([event for event in events if event != "backward ends"] == leaving for events, _ in seen)
+    for (_, ours), (_, theirs) in zip(*results, strict=True):
+        assert all(map(torch.equal, ours, theirs))
 
 
 @pytest.mark.parametrize("name", SCHEMES)

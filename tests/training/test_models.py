@@ -87,6 +87,31 @@ def test_tied_unused_and_frozen_parameters_come_out_as_in_a_plain_loop(num_worke
     assert torch.equal(models[0].state_dict()["frozen"], before["frozen"])
 
 
+def test_a_parameter_that_is_first_unfrozen_in_the_loss_is_refused_rather_than_left_as_it_is() -> None:
+    """A plain loop whose optimizer has it would train it."""
+    passes: list[None] = []
+
+    def frozen() -> TrainingTask:
+        model = mlp(DTYPE)
+        model.get_parameter("0.weight").requires_grad_(False)
+        return TrainingTask(model=model, train_data=Regression(SAMPLES, DTYPE), loss=thawing)
+
+    def thawing(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        passes.append(None)
+        model.get_parameter("0.weight").requires_grad_(len(passes) > 3)
+        return mse(model, batch)
+
+    with Group(Script(task=frozen), steps=STEPS, batch={"global_size": BATCH, "micro_size": BATCH}) as group:
+        workers = group.start(1)
+        group.train(workers)
+        [status] = group.await_break(workers).values()
+    assert status.stop is not None
+    assert status.stop.failure is not None
+    assert status.stop.failure.reason is Reason.USER_ERROR
+    assert "a gradient came to the parameter '0.weight', which is not trained" in status.stop.failure.message
+    assert status.round == 3
+
+
 def masked_mse(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
     """A mean over the units of the batch, of which samples have unequally many, and some none."""
     x, y = batch

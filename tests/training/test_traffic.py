@@ -249,8 +249,9 @@ def exchange_among(world: World, named: list[tuple[str, nn.Parameter]]) -> Gradi
 
 def backward(exchange: GradientExchange, parameters: list[nn.Parameter]) -> None:
     exchange.clear()
-    exchange.arm(lambda: None)
-    torch.stack([parameter.sum() for parameter in parameters]).sum().backward()  # type: ignore[no-untyped-call]
+    loss = torch.stack([parameter.sum() for parameter in parameters]).sum()
+    exchange.arm(lambda: None, loss)
+    loss.backward()  # type: ignore[no-untyped-call]
 
 
 def exchanged(world: World, calls: StoreCalls) -> list[dict[str, float]]:

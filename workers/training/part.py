@@ -242,7 +242,7 @@ class Part:
                 loss, values = checked_loss(setup.task.loss(state.model, batch))
             self.sums.add(loss, weight, values)
             if is_last and not self._is_alone:
-                self._exchange.arm(self.fill)
+                self._exchange.arm(self.fill, loss)
             # In units of the last round, so that what comes back is the mean already as long as they stay.
             factor = weight / self.expected_weight * self.gradient_scale
             if self.squares is not None:

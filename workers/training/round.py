@@ -135,6 +135,7 @@ class Rounds:
             self._noise.compute(part, exchange)
         else:
             part.compute()
+        self._state.check_others()
         self._mailbox.set_phase(Phase.EXCHANGE)
         try:
             took = exchange.finish(part.fill)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from workers.checkpoints import checkpoint_name
-from workers.errors import CheckpointError
+from workers.errors import CheckpointError, UserCodeError
 from workers.training.batching import seed_all
 from workers.training.buffers import BufferState
 from workers.training.exchange.reals import as_real
@@ -123,7 +123,8 @@ class TrainingState:
     ``units_per_sample`` is what the last round's weights came to.
     ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric; ``num_asked`` is
     the last ``Plan.saves`` that was met, ``stands_at`` the ``Plan.until`` that the last commit crossed.
-    ``trained`` are the parameters, by name, whose gradients travelled at first; code may freeze some later.
+    ``trained`` are the parameters, by name, whose gradients travelled at first; code may freeze some later, but train
+    none of the others.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, base_lr: float) -> None:
@@ -135,6 +136,7 @@ class TrainingState:
         self.residual = Residual()
         self.outer = Outer(model, optimizer)
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._others = {name: p for name, p in model.named_parameters() if name not in self.trained}
         self.lineage: int | None = None
         self.generation = 0
         self.round = 0
@@ -183,6 +185,16 @@ class TrainingState:
                 group["lr"].fill_(lr * ratio)
             else:
                 group["lr"] = lr * ratio
+
+    def check_others(self) -> None:
+        """Raises UserCodeError where a gradient came to a parameter that is not trained."""
+        name = next((name for name, parameter in self._others.items() if parameter.grad is not None), None)
+        if name is not None:
+            raise UserCodeError(
+                f"a gradient came to the parameter {name!r}, which is not trained: it required none when the "
+                "entrypoint returned; let it require gradients there, and freeze it in the loss until it is to be "
+                "trained"
+            )
 
     def snapshot(self, staging: Staging, left_out: Mapping[str, torch.Tensor] | None = None) -> StateSnapshot:
         """A copy in ``staging`` of what the last commit left; call it between rounds.

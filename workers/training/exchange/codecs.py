@@ -12,7 +12,7 @@ import torch
 
 _SCALE_BYTES = 4
 _BLOCKS = 512  # at a time: what is written stays in the cache until it is read again
-_LEAST = 1e-36  # the reciprocal of what lies below it might overflow; error feedback keeps such values back
+_LEAST = 1e-36  # the reciprocal of what lies below it might overflow; a block of none above it is a block of zeros
 
 
 class Codec(Protocol):

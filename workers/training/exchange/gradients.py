@@ -14,6 +14,7 @@ from workers.errors import UserCodeError
 from workers.exchange_options import BUCKET_MIB
 from workers.training.exchange.buckets import Bucket, lay_out
 from workers.training.exchange.meter import Meter, Took
+from workers.training.exchange.reached import unreached
 from workers.training.exchange.reals import real_shape
 from workers.training.exchange.residual import Places
 from workers.training.exchange.schemes import Convoy, InFlight, Scheme
@@ -43,6 +44,7 @@ class GradientExchange:
         self._flats = [bucket.flat for bucket in self._layout.buckets]
         self._gradients = [bucket.gradients for bucket in self._layout.buckets if bucket.indexes]
         self._used = [False] * len(self._parameters)
+        self._unused_before: list[int] = []
         self._in_flight: list[InFlight | None] = []
         self._fill: Callable[[], None] | None = None
         self._error: Exception | None = None
@@ -104,14 +106,21 @@ class GradientExchange:
         for bucket in self._layout.buckets:
             bucket.is_launched = False
 
-    def arm(self, fill: Callable[[], None]) -> None:
-        """The coming backward pass is this rank's last of the round: buckets leave as they fill up."""
+    def arm(self, fill: Callable[[], None], loss: torch.Tensor) -> None:
+        """The coming backward pass, from ``loss``, is this rank's last of the round: buckets leave as they fill up.
+
+        None waits for parameters that the round before did not use here and to which no gradient flows now either.
+        """
         self._backward_since_s = time.perf_counter()
         if self._world is None or self._world.size == 1 or len(self._flats) == 1:
             return
         self._fill = fill
         for bucket in self._layout.buckets:
             bucket.num_missing = len(bucket.indexes)
+        if self._unused_before:
+            index_of = {id(self._parameters[i]): i for i in self._unused_before}
+            for parameter in unreached(loss, [self._parameters[i] for i in self._unused_before]):
+                self._layout.bucket_of[index_of[id(parameter)]].num_missing -= 1
 
     def finish(self, fill: Callable[[], None]) -> Took:
         """Send what has not left yet and wait for all of it; all ranks must call it.
@@ -126,6 +135,7 @@ class GradientExchange:
         for number, bucket in enumerate(self._layout.buckets):
             if not bucket.is_launched:
                 self._launch(number, bucket)
+        self._unused_before = [index for index, is_used in enumerate(self._used) if not is_used]
         assert self._meter is not None
         self._meter.wait()
         Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
