@@ -66,9 +66,8 @@ def rows(told: Figures) -> list[tuple[str, str, str]]:
     return [*times, (heading, words.size(told["wire_bytes"]), _of_fp32(told))]
 
 
-def compared(before: Figures, after: Figures) -> str:
-    """What a change of scheme did to bytes and times of a step; empty where either side tells nothing."""
-    sides = (before, after)
+def in_words(*sides: Figures) -> str:
+    """Bytes and times of a step, by one scheme or before and after a change; empty where a side tells nothing."""
     if not all(is_exchanging(side) for side in sides):
         return ""
     shares = ", then ".join(words.percent(side["exchange_s"] / side["step_s"]) for side in sides)
@@ -76,7 +75,7 @@ def compared(before: Figures, after: Figures) -> str:
     if all("encode_s" in side and "decode_s" in side for side in sides):
         parts.append(f"encoded for {_both(sides, 'encode_s')}, decoded for {_both(sides, 'decode_s')}")
     if all("wire_bytes" in side for side in sides):
-        parts.insert(0, f"sent {_both(sides, 'wire_bytes')}, {_of_fp32(after)}".removesuffix(", "))
+        parts.insert(0, f"sent {_both(sides, 'wire_bytes')}, {_of_fp32(sides[-1])}".removesuffix(", "))
     return f"a step {', '.join(parts)}"
 
 

@@ -13,7 +13,7 @@ from service import exchange, rounds
 from service.documents import Document
 from service.records import Point, TimelineEntry
 from service.words import number
-from workers.exchange_options import loss_class_of
+from workers.exchange_options import ExchangeSpec, filled, loss_class_of, name_of
 
 KINDS = frozenset({"resize", "batch", "precision", "exchange"})
 """Rows of a timeline that tell of a change to what a step costs."""
@@ -62,6 +62,11 @@ def is_judged(row: TimelineEntry) -> bool:
     return row.kind in KINDS and (_changed(row) is not None or _micro(row) is not None)
 
 
+def is_asked(spec: ExchangeSpec) -> bool:
+    """Whether a job asks for a way to exchange gradients otherwise than as they are."""
+    return spec.scheme not in ("auto", "none")
+
+
 def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Document]:
     """One for each judged row, oldest first; ``near`` has what was measured around a row, by its ``seq``.
 
@@ -108,7 +113,33 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
 
 
 def _travel(sides: Sequence[Sequence[Point]]) -> str:
-    return exchange.compared(*(exchange.figures(p.values for p in side) for side in sides))
+    return exchange.in_words(*(exchange.figures(p.values for p in side) for side in sides))
+
+
+def asked_section(asked: ExchangeSpec, newest: Sequence[Point]) -> Document | None:
+    """What an exchange that a job itself asks for does to its ``newest`` steps; None where nothing is exchanged.
+
+    It has no gain: the job has no steps without it.
+    """
+    points = [p for p in newest if exchange.is_exchanging(p.values)]
+    if not points:
+        return None
+    scheme = name_of(asked.scheme, filled(asked.scheme, asked.options))
+    speeds = _speeds(_alike(points, "scheme", scheme))
+    why = "the job asks for it and has no steps without: `communication: auto` would try both"
+    return {
+        "step": 0,
+        "kind": "exchange",
+        "actor": "user",
+        "expected": None,
+        "name": f"Gradients {scheme}, as asked for",
+        **_compared((), speeds, 1.0),
+        "evidence": f"{why}; {_travel([points])}; {_class(scheme)}",
+    }
+
+
+def _class(scheme: str) -> str:
+    return f"{scheme} counts as {loss_class_of(scheme)}, by paired runs (the table in README)"
 
 
 def _loss(scheme: str, sides: Sequence[Sequence[Point]]) -> str:
@@ -121,7 +152,7 @@ def _loss(scheme: str, sides: Sequence[Sequence[Point]]) -> str:
     if not before or not after:
         return ""
     told = f"median losses {number(median(before))} and {number(median(after))}"
-    return f"{scheme} counts as {loss_class_of(scheme)}, by paired runs (the table in README); {told}"
+    return f"{_class(scheme)}; {told}"
 
 
 def _of_one_size(points: Sequence[Point], key: str) -> Sequence[Point]:

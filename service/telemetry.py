@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from service.batching import reasons
 from service.compare import MAX_COMPARED, compare
@@ -16,7 +17,7 @@ from service.jobs import Jobs
 from service.logs import Kept, LogText, log_text, tail_text
 from service.rank_history import AttemptSpan
 from service.records import JobFilter, JobRow, Point
-from service.report import NUM_POINTS, is_judged, moment_of, sections
+from service.report import NUM_POINTS, Moment, asked_section, is_asked, is_judged, moment_of, sections
 from service.states import PLACED_STATES, JobState
 from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
@@ -34,6 +35,9 @@ MAX_TIMELINE_ROWS = 10_000
 MAX_NEWEST_CHANGES = 400
 MAX_NEWEST_CHECKPOINTS = 100
 MAX_JUDGED_CHANGES = 100
+_LAST = -1
+"""In place of a row's number: the end of what was told."""
+
 MAX_EXPLAINING_ROWS = 50
 MAX_LOG_BYTES = 1_000_000
 MAX_TAIL_LINES = 100_000
@@ -125,13 +129,19 @@ class Telemetry:
         )
 
     async def report(self, job_id: str) -> Document:
-        """``{sections}``: what the newest changes did to the job's throughput. Raises NotFoundError."""
+        """``{sections}``: what the newest changes did to the job's throughput, and the exchange that it asks for.
+
+        Raises NotFoundError.
+        """
         job = await self._jobs.get(job_id)
         rows = await self._store.timeline_newest(job_id, MAX_NEWEST_CHANGES, 1)
         judged = [row for row in reversed(rows) if is_judged(row)][-MAX_JUDGED_CHANGES:]
         moments = {row.seq: moment_of(row, job.spec.batch.global_size) for row in judged}
+        if is_asked(job.spec.exchange):
+            moments[_LAST] = Moment(time=inf)
         near = await self._store.near(job_id, moments, NUM_POINTS)
-        return {"sections": sections(judged, near)}
+        asked = asked_section(job.spec.exchange, near.pop(_LAST).before) if _LAST in near else None
+        return {"sections": [*([] if asked is None else [asked]), *sections(judged, near)]}
 
     async def logs(self, job_id: str, query: LogQuery) -> LogText:
         """Log text and where to go on. Raises NotFoundError, BadRequestError."""

@@ -226,6 +226,31 @@ async def test_steps_that_ran_while_a_change_was_agreed_count_as_before_it(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("asked", ["int8", "none", "auto"])
+async def test_an_exchange_that_the_job_asks_for_is_told_by_its_newest_steps_without_a_gain(
+    asked: str, client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    job = await placed(services.store, fence, communication=asked)
+    of_step = {"step_s": 0.5, "exchange_s": 0.2, "exposed_s": 0.1, "wire_ratio": 4.0, "wire_bytes": 1e6}
+    records = [replace(told_at(n, 100.0, 2), values={"samples_per_s": 100.0, **of_step}) for n in range(1, 21)]
+    await services.store.reconciler.fold(snapshot(job, records), fence)
+    found = Report.model_validate((await client.get(f"/api/v1/jobs/{job.id}/report")).json()).sections
+    if asked != "int8":
+        assert found == []
+        return
+    [section] = found
+    assert (section.name, section.actor) == ("Gradients int8, as asked for", "user")
+    assert (section.before, section.after, section.gain, section.num_measured) == (None, 100.0, None, 20)
+    assert section.evidence == (
+        "the job asks for it and has no steps without: `communication: auto` would try both; a step sent 1 MB, 4 times "
+        "fewer than in fp32, exchanged for 40 % of its time, waited 100 ms for gradients; int8 counts as "
+        "near_lossless, by paired runs (the table in README)"
+    )
+    assert "as asked for" in (await client.get(f"/jobs/{job.id}?tab=report")).text
+
+
+@pytest.mark.anyio
 async def test_a_job_that_has_not_begun_has_an_empty_report(client: httpx2.AsyncClient, services: Services) -> None:
     job = await placed(services.store, await leader(services.store))
     assert (await client.get(f"/api/v1/jobs/{job.id}/report")).json() == {"sections": []}
