@@ -39,6 +39,11 @@ SMALLER_BUCKETS_MIB = (4, 1)
 _NOT_DENSE = {"across": "racks exchange sums, in one format", "momentum": "the first buckets would have none"}
 """Options that go together with no ``dense_first``, and why."""
 
+_NOT_ACROSS = (
+    "{0} is for one level of links: over racks the slow link carries sums of whole gradients in the format across, and "
+    "what {0} leaves out inside a rack makes them no smaller; use scheme: bf16 with across: int4, or leave across out"
+)
+
 NAMED = ("across", "bucket_mib", "dense_first")
 """The options that an exchange's name tells of."""
 
@@ -219,8 +224,12 @@ def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> l
     try:
         model.model_validate(dict(given))
     except ValidationError as error:
-        found = problems_of(error, given, model, {}, hidden="")
-        return [FieldProblem(pointer + problem.pointer, problem.detail) for problem in found]
+        found = {
+            pointer + problem.pointer: problem.detail for problem in problems_of(error, given, model, {}, hidden="")
+        }
+        if scheme in LOSSY and f"{pointer}/across" in found:
+            found[f"{pointer}/across"] = _NOT_ACROSS.format(scheme)
+        return [FieldProblem(*problem) for problem in found.items()]
     if given.get("dense_first") is None:
         return []
     beside = {name: why for name, why in _NOT_DENSE.items() if given.get(name) is not None}
