@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from service.configuration_records import ConfigurationRow, ConfigurationView, named_job, nameless
+from service.configuration_records import ConfigurationRow, ConfigurationView, nameless
 from service.errors import ConflictError, InvalidError, NotFoundError, PreconditionError
 from service.jobs import MAX_TRIES
+from service.labels import parse_given_job
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.preconditions import check_match
 from service.store.configurations import ConfigurationStore, Put
@@ -124,7 +125,7 @@ def _parsed(name: str, document: object) -> JobSpec:
         told = f"the address names it {name!r}; leave the job's name out"
         raise InvalidError("the spec is refused", [FieldProblem("/name", told)])
     try:
-        return named_job(document, name)
+        return parse_given_job({**document, "name": name})
     except SpecError as error:
         raise InvalidError("the spec is refused", error.problems, code=error.code) from None
 

@@ -15,6 +15,7 @@ from service.errors import BadRequestError, ConflictError, InvalidError, NotFoun
 from service.folders import job_place
 from service.idempotency import read_key, refused_key
 from service.ids import JOB_ID
+from service.labels import parse_given_job
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.preconditions import check_match
 from service.records import JobFilter, JobRow, Scale
@@ -25,7 +26,7 @@ from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError, TransitionError
 from service.store.references import UnknownReferenceError
 from workers.errors import SpecError
-from workers.spec import JobSpec, parse_job_spec
+from workers.spec import JobSpec
 from workers.storage_urls import open_storage
 
 MAX_EVENTS = 10_000
@@ -193,7 +194,7 @@ def _not_retried(owner: Owner) -> str:
 
 def _parsed(document: object) -> JobSpec:
     try:
-        return parse_job_spec(document)
+        return parse_given_job(document)
     except SpecError as error:
         raise InvalidError("the spec is refused", error.problems, code=error.code) from None
 

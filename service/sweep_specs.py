@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from service.configuration_records import ConfigurationRow
+from service.labels import label_problems
 from tuning.parsing import parse_sweep_spec
 from tuning.space import space_of
 from tuning.space_problems import place
@@ -13,6 +16,8 @@ from workers.spec import JobSpec
 
 _SHARED = ("bundle", "init_from.job", "init_from.step")
 """What a sweep holds on to for all its trials, so that none is gone when a trial starts."""
+
+_LABELS = "labels."
 
 
 def read_sweep_spec(document: object, *, has_prices: bool, configuration: ConfigurationRow | None = None) -> SweepSpec:
@@ -25,8 +30,13 @@ def read_sweep_spec(document: object, *, has_prices: bool, configuration: Config
     job = None if configuration is None else configuration.document
     spec = parse_sweep_spec(document, Known(configuration=job, has_prices=has_prices))
     told = "is the same for all trials; take it out of the space, and let what varies hang on config"
-    if shared := [FieldProblem(place(path), f"{path} {told}") for path in _SHARED if path in spec.space]:
-        raise SpecError(shared)
+    problems = [FieldProblem(place(path), f"{path} {told}") for path in _SHARED if path in spec.space]
+    labels = spec.job.get("labels")
+    problems += label_problems(labels if isinstance(labels, Mapping) else {}, "/job/labels")
+    searched = {path.removeprefix(_LABELS): None for path in spec.space if path.startswith(_LABELS)}
+    problems += label_problems(searched, f"/space/{_LABELS}", joint="")
+    if problems:
+        raise SpecError(problems)
     return spec
 
 

@@ -12,11 +12,12 @@ from enum import StrEnum
 from typing import Any
 
 from service.configuration_records import ConfigurationRow, Origin
+from service.labels import parse_given_job
 from service.sweep_specs import read_sweep_spec, sample_job
 from tuning.parsing import wanted_configuration
 from tuning.spec import SweepSpec
 from workers.errors import FieldProblem, SpecError
-from workers.spec import JobSpec, parse_job_spec
+from workers.spec import JobSpec
 
 
 class Kind(StrEnum):
@@ -66,7 +67,7 @@ def read_target(
     named = {"name": name, **given} if isinstance(given, Mapping) else given
     try:
         if kind == Kind.JOB:
-            return Target(Kind.JOB, parse_job_spec(named))
+            return Target(Kind.JOB, parse_given_job(named))
         spec = read_sweep_spec(named, has_prices=has_prices, configuration=configuration)
     except SpecError as error:
         problems = [FieldProblem(f"/target/{kind}{p.pointer}", p.detail) for p in error.problems]

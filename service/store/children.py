@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, and_, case, literal, or_, select
 
 from service.ids import IdSource
+from service.labels import SCHEDULE_LABEL
 from service.schedule_records import ScheduleRow
 from service.states import ENDED_STATES, Move, Verb, command
 from service.store.database import Write
@@ -27,7 +28,6 @@ from tuning.spec_parts import MAX_WARM_STARTS
 from tuning.trial import TrialState
 from workers.errors import Reason
 
-SCHEDULE_LABEL = "schedule"
 STOPPED = "its schedule stopped it for the next run"
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, func, insert, select, union, update
 
 from service.configuration_records import named_job
 from service.ids import IdSource
+from service.labels import CONTENDER_LABEL, PROMOTION_LABEL
 from service.promotion_records import (
     INCUMBENT,
     Contender,
@@ -41,9 +42,6 @@ from service.store.sweep_rows import fetch_sweep, fetch_trials, update_sweep
 from service.sweep_records import ENDED_SWEEPS, SweepRow
 from workers.errors import Reason
 from workers.spec import JobSpec
-
-PROMOTION_LABEL = "promotion"
-CONTENDER_LABEL = "contender"
 
 # Neither IS NOT NULL nor a plain state: so SQLite looks among those to be promoted, not among all that have ended.
 _STATE = func.coalesce(sweeps.c.state, "")

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, insert, or_, select, union, update
 
 from service.ids import IdSource
+from service.labels import TRIAL_LABEL
 from service.records import JobRow
 from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
@@ -41,7 +42,6 @@ from workers.assignment import SWEEP_LABEL
 from workers.errors import Reason
 from workers.run_settings import Donor
 
-TRIAL_LABEL = "trial"
 _LIVE_IDS = union(
     select(sweeps.c.id).where(sweeps.c.state == SweepState.RUNNING), select(trials.c.sweep_id).where(trials.c.is_open)
 )
