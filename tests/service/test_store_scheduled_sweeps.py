@@ -48,8 +48,8 @@ async def test_the_last_one_takes_a_place_among_the_most_that_may_be_named(firin
     assert (await firing.swept(second).row()).spec.warm_start == [first, *named[:-1]]
 
 
-async def test_labels_by_which_a_trial_is_found_are_not_the_users(firing: Firing) -> None:
-    job = {**SWEEP["job"], "labels": {"sweep": "lr-hunt", "trial": "x", "schedule": "mine", "team": "vision"}}
+async def test_a_trial_has_the_labels_by_which_it_is_found_beside_the_users(firing: Firing) -> None:
+    job = {**SWEEP["job"], "labels": {"team": "vision"}}
     schedule = await firing.create(target={"sweep": {**SWEEP, "job": job}})
     await firing.at(at(8))
     (child,) = [firing.swept(child) for child in await firing.children(schedule)]
