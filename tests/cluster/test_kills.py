@@ -32,4 +32,5 @@ def test_ten_kills_under_mixed_load_on_a_real_ray_lose_nothing_and_leave_nothing
     assert line["rounds"] == 10
     assert line["kills"]["serve"] > 0
     assert line["accepted"] > 0
+    assert line["states"]["SUCCEEDED"] > 0
     assert line["steps"] > 0

@@ -62,8 +62,12 @@ class Load:
 
     async def _submit(self) -> None:
         if self._num_keys < self.most_jobs:
-            self._num_keys += 1
-            await self.post(self._num_keys)
+            await self.submit()
+
+    async def submit(self) -> None:
+        """One job more. After ``running`` nobody commands it: it trains to its end."""
+        self._num_keys += 1
+        await self.post(self._num_keys)
 
     async def _repeat(self) -> None:
         """The same submission once more, as after an answer that never arrived."""

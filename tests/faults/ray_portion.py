@@ -89,6 +89,7 @@ async def _run(installation: Installation, record: RayRecord, rounds: int, rng: 
         bundle = answer.raise_for_status().json()["id"]
         load = Load(client, rng, lambda number: _spec(number, bundle, settings.home), most_jobs=2, pause_s=0.4)
         kills = await _killed(installation, record, load, rounds, rng)
+        await load.submit()
         begun_s = time.monotonic()
         states = await load.settle(SETTLE_S, installation.tend)
         settle_s = time.monotonic() - begun_s
