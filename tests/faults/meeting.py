@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from service.records import JobRow
+from service.services import Services, build_services
+from service.settings import Settings
+from service.store.opening import Store, open_store
 
 MEET_S = 10.0
 
@@ -37,3 +43,17 @@ class MeetingStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+def meeting_services(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[Services, MeetingStore]:
+    """The API's services over such a store."""
+    made: list[MeetingStore] = []
+
+    def opened(*arguments: Any) -> Store:
+        store = open_store(*arguments)
+        made.append(MeetingStore(store.jobs))
+        return replace(store, jobs=made[-1])  # type: ignore[arg-type]  # all that a JobStore is, and a meeting point
+
+    monkeypatch.setattr("service.services.open_store", opened)
+    services = build_services(settings)
+    return services, made[-1]

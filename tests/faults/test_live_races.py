@@ -13,9 +13,8 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any
 
 import httpx2
 import pytest
@@ -23,15 +22,14 @@ import pytest
 from service.app import create_app
 from service.folders import token_file
 from service.records import JobRow
-from service.services import build_services
 from service.settings import Settings
 from service.states import JobState
-from service.store.opening import Store, open_store
+from service.store.opening import Store
 from tests.faults.diary import read_diary
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.legal_ends import REST, End, legal_ends
-from tests.faults.meeting import MeetingStore
+from tests.faults.meeting import MeetingStore, meeting_services
 from tests.faults.noted import noted_spec
 from tests.faults.oracle import Case, judge
 from tests.faults.stage_cluster import StageCluster
@@ -133,15 +131,7 @@ async def field(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     monkeypatch.setattr("workers.control.pace.BRISK_S", 0.01)
     for name in ("orphans.PATIENCE_S", "reaper.REAP_S", "reaper.BUNDLES_S", "reconciler.VIEW_S"):
         monkeypatch.setattr(f"service.reconciler.{name}", 0.1)
-    made: list[MeetingStore] = []
-
-    def opened(*arguments: Any) -> Store:
-        store = open_store(*arguments)
-        made.append(MeetingStore(store.jobs))
-        return replace(store, jobs=made[-1])  # type: ignore[arg-type]  # all that a JobStore is, and a meeting point
-
-    monkeypatch.setattr("service.services.open_store", opened)
-    services = build_services(settings)
+    services, meeting = meeting_services(settings, monkeypatch)
     cluster = StageCluster(num_cpus=4 * len(PAIRS) // NUM_PORTIONS, diary=settings.home / "diary")
     app = create_app(services=services)
     async with app.router.lifespan_context(app):
@@ -150,7 +140,7 @@ async def field(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         async with httpx2.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
             scene = Scene(services.store, settings, await leader(services.store), cluster)
             playing = asyncio.create_task(cluster.play())
-            yield Field(client, services.store, made[0], cluster, scene)
+            yield Field(client, services.store, meeting, cluster, scene)
             await scene.reconciler.settle(5)
             await cluster.lose_everything()
             playing.cancel()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -19,14 +18,13 @@ import pytest
 from service.app import create_app
 from service.folders import token_file
 from service.records import JobRow, Transition
-from service.services import build_services
 from service.settings import Settings, load_settings
 from service.states import TRANSITIONS, JobState, Verb
-from service.store.opening import Store, open_store
+from service.store.opening import Store
 from service.store.port import StaleRowError, TransitionError
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
-from tests.faults.meeting import MeetingStore
+from tests.faults.meeting import MeetingStore, meeting_services
 from tests.faults.oracle import Case, judge
 from tests.service.conftest import BASE_URL, database_url, postgres
 from tests.service.given import leader, spec
@@ -119,21 +117,13 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 
 @pytest.fixture
 async def arena(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Arena]:
-    made: list[MeetingStore] = []
-
-    def opened(*arguments: Any) -> Store:
-        store = open_store(*arguments)
-        made.append(MeetingStore(store.jobs))
-        return replace(store, jobs=made[-1])  # type: ignore[arg-type]  # all that a JobStore is, and a meeting point
-
-    monkeypatch.setattr("service.services.open_store", opened)
-    services = build_services(settings)
+    services, meeting = meeting_services(settings, monkeypatch)
     app = create_app(services=services)
     async with app.router.lifespan_context(app):
         headers = {"Authorization": f"Bearer {token_file(settings.home).read_text().strip()}"}
         transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
-            yield Arena(client, services.store, made[0], await leader(services.store))
+            yield Arena(client, services.store, meeting, await leader(services.store))
 
 
 @pytest.mark.parametrize("state", JobState)
