@@ -58,8 +58,8 @@ def replicas(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Install
 @pytest.fixture
 async def load(replicas: tuple[Installation, Installation]) -> AsyncIterator[Load]:
     rng = random.Random(SEED)
-    for url in [replica.url for replica in replicas]:
-        wait_for("the API", lambda url=url: is_ready(url))
+    for replica in replicas:
+        wait_for("the API", lambda replica=replica: is_tended_ready(replica), told=replica.told)
     # Whoever was first made the token of both.
     (file,) = (found for replica in replicas if (found := token_file(replica.settings.home)).exists())
     token = file.read_text().strip()
@@ -69,9 +69,11 @@ async def load(replicas: tuple[Installation, Installation]) -> AsyncIterator[Loa
         yield Load(client, rng, noted_spec, most_jobs=50)
 
 
-def is_ready(url: str) -> bool:
+def is_tended_ready(replica: Installation) -> bool:
+    """Whether it answers. On a machine that stands still a leader loses its short lease, and ends, at any time."""
+    replica.tend()
     try:
-        return httpx2.get(f"{url}/readyz", trust_env=False).status_code == 200
+        return httpx2.get(f"{replica.url}/readyz", trust_env=False).status_code == 200
     except httpx2.TransportError:
         return False
 
@@ -103,7 +105,7 @@ async def test_a_postgres_that_is_restarted_under_both_loses_nothing_and_both_go
             await asyncio.sleep(rng.uniform(0.3, 1.5))
             await asyncio.to_thread(postgres.restart)
             for replica in replicas:
-                await until(lambda replica=replica: is_ready(replica.url), "an API that can use the database again")
+                await until(lambda replica=replica: is_tended_ready(replica), "an API that can use the database again")
             tend(replicas)  # a leader whose lease ran out meanwhile may have been succeeded
     assert [replica.pid(API) for replica in replicas if replica.is_alive(API)] == apis
     await judged(load, *replicas)
