@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
@@ -13,6 +14,8 @@ from tests.faults.load import Load
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import Installation
 from tests.waiting import LIMIT_S
+
+T = TypeVar("T")
 
 
 async def judged(load: Load, first: Installation, *others: Installation) -> None:
@@ -46,9 +49,10 @@ def fence(installation: Installation) -> int:
     return gather(installation.settings).fence
 
 
-async def until(holds: Callable[[], object], what: str) -> None:
-    """Wait, while other tasks of this loop go on, until something holds."""
+async def until(look: Callable[[], T | None], what: str) -> T:
+    """Wait, while other tasks of this loop go on, until something is there or holds; gives what was seen then."""
     deadline_s = time.monotonic() + LIMIT_S
-    while not holds():
+    while not (seen := look()):
         assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
         await asyncio.sleep(0.02)
+    return seen

@@ -6,6 +6,8 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import httpx2
@@ -59,7 +61,7 @@ def replicas(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Install
 async def load(replicas: tuple[Installation, Installation]) -> AsyncIterator[Load]:
     rng = random.Random(SEED)
     for replica in replicas:
-        wait_for("the API", lambda replica=replica: is_tended_ready(replica), told=replica.told)
+        wait_for("the API", partial(is_tended_ready, replica), told=replica.told)
     # Whoever was first made the token of both.
     (file,) = (found for replica in replicas if (found := token_file(replica.settings.home)).exists())
     token = file.read_text().strip()
@@ -105,7 +107,7 @@ async def test_a_postgres_that_is_restarted_under_both_loses_nothing_and_both_go
             await asyncio.sleep(rng.uniform(0.3, 1.5))
             await asyncio.to_thread(postgres.restart)
             for replica in replicas:
-                await until(lambda replica=replica: is_tended_ready(replica), "an API that can use the database again")
+                await until(partial(is_tended_ready, replica), "an API that can use the database again")
             tend(replicas)  # a leader whose lease ran out meanwhile may have been succeeded
     assert [replica.pid(API) for replica in replicas if replica.is_alive(API)] == apis
     await judged(load, *replicas)
@@ -121,17 +123,30 @@ def tend(replicas: Sequence[Installation]) -> None:
 
 async def succeed(replicas: Sequence[Installation]) -> None:
     """Stop whichever reconciler leads, wherever it is, until the other one does; it leaves once it wakes."""
-    await until(lambda: leader(replicas), "a leader")
-    first = leader(replicas)
-    assert first is not None
-    known, stopped = fence(first), first.freeze(RECONCILER)
-    await until(lambda: fence(first) > known, "another leader")
-    second = leader(replicas)
+    first, known, stopped = await until(lambda: stopped_leader(replicas), "a leader")
+    await until(lambda: tended_leader(replicas) not in (None, first), "another leader")
+    assert fence(first) > known
     first.thaw(stopped)
     await until(lambda: not stopped.is_alive(), "the end of the one that woke")
     assert stopped.exitcode == Exit.FENCED_OUT
-    assert second is not first
     tend(replicas)
+
+
+def stopped_leader(replicas: Sequence[Installation]) -> tuple[Installation, int, ForkServerProcess] | None:
+    """Who led, its fencing number and its process, which stands still; None where nobody leads just now."""
+    found = tended_leader(replicas)
+    if found is None:
+        return None
+    try:
+        return found, fence(found), found.freeze(RECONCILER)
+    except ProcessLookupError:  # it has lost its lease in this moment, and is gone
+        return None
+
+
+def tended_leader(replicas: Sequence[Installation]) -> Installation | None:
+    """As ``leader``, where one that lost its short lease may come again."""
+    tend(replicas)
+    return leader(replicas)
 
 
 def leader(replicas: Sequence[Installation]) -> Installation | None:
