@@ -249,6 +249,8 @@ def test_two_specs_are_held_beside_each_other(shared: Filled, view: Open) -> Non
     page = view(shared.site).go(shared.page("digits", "?tab=spec"))
     page.get_by_label("Compare with").select_option(shared.jobs["wide-fails"].id)
     page.get_by_role("button", name="Show").click()
+    expect(page).to_have_url(re.compile("with="))
+    page.wait_for_load_state()  # a table that is still being read has fewer rows
     rows = page.get_by_role("region", name="Differences").locator("tbody tr")
     differing = {row.locator("td").first.inner_text(): row.locator("td").all_inner_texts()[1:] for row in rows.all()}
     assert differing["config.hidden"] == ["128", "512"]

@@ -54,7 +54,8 @@ def test_a_training_is_watched_and_resized_on_its_page(served: Serving, page: Pa
         page.get_by_placeholder("Reason").fill("more eyes")
         page.get_by_role("button", name="Resize").click()
         expect(page.locator("#size-now")).to_contain_text("2 workers train", timeout=LIMIT_MS)
-        expect(page.locator("#happened")).to_contain_text("Grew from 1 to 2 workers by user: more eyes")
+        grown = "Grew from 1 to 2 workers by user: more eyes"
+        expect(page.locator("#happened")).to_contain_text(grown, timeout=LIMIT_MS)
         expect(page.locator("[data-lane=workers] output")).to_have_text("2", timeout=LIMIT_MS)
         client.command(job_id, "cancel")
         expect(page.locator("#summary")).to_contain_text("Cancelled", timeout=LIMIT_MS)
