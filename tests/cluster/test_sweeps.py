@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -65,6 +66,16 @@ def training(served: Serving) -> list[tuple[str, int]]:
     return found
 
 
+def sigkill_in_training(served: Serving) -> None:
+    """Kill a worker that trains, and tell the oracle. What its process is at may be another job than the page told."""
+    _, pid = training(served)[0]
+    os.kill(pid, signal.SIGSTOP)
+    # Its output goes to .../<job>/<attempt>/<worker id>.log
+    job_id = Path(os.readlink(f"/proc/{pid}/fd/1")).parts[-3]
+    served.lost[job_id] += 1
+    sigkill(pid)
+
+
 def num_ended(sweep: dict[str, Any]) -> int:
     counts = sweep["trials"]
     return int(counts["complete"] + counts["pruned"] + counts["failed"])
@@ -108,9 +119,7 @@ def test_kills_of_all_that_takes_part_lose_no_trial(served: Serving) -> None:
     until(served, sweep_id, lambda sweep: num_ended(sweep) >= 1, pids)
     sigkill(*actor_pids(served, "SweepController"))
     until(served, sweep_id, lambda sweep: num_ended(sweep) >= 3, pids)
-    job_id, pid = training(served)[0]
-    served.lost[job_id] += 1
-    sigkill(pid)
+    sigkill_in_training(served)
     until(served, sweep_id, lambda sweep: num_ended(sweep) >= 5, pids)
     for part in ("reconciler", "api"):
         os.kill(served.pid_of(part), signal.SIGKILL)
