@@ -81,12 +81,15 @@ class Gated:
     def wait_at(self, gate: int | str, num_workers: int) -> list[int]:
         """Wait until that many workers stand at a gate (a step, or a name); their process ids."""
 
-        def living() -> list[int]:
-            self._assert_alive()
-            return self.standing_at(gate)
+        found: list[int] = []
 
-        wait_for(f"{num_workers} workers at gate {gate}", lambda: len(living()) == num_workers, START_S)
-        return living()
+        def are_there() -> bool:
+            self._assert_alive()
+            found[:] = self.standing_at(gate)
+            return len(found) == num_workers
+
+        wait_for(f"{num_workers} workers at gate {gate}", are_there, START_S)
+        return found
 
     def standing_at(self, gate: int | str) -> list[int]:
         """The process ids of those who stand at a gate now, without asking the service."""
@@ -106,12 +109,15 @@ class Gated:
     def wait_newcomer(self, known: list[int]) -> int:
         """Wait until another process stands ready, waiting for the boundary at which it is let in; its id."""
 
-        def come() -> list[int]:
-            mine = [worker for worker in self.workers() if worker["pid"] not in known]
-            return [int(worker["pid"]) for worker in mine if worker["phase"] in ("ready", "rendezvous")]
+        come: list[int] = []
 
-        wait_for("a newcomer", come, START_S)
-        return come()[0]
+        def are_there() -> bool:
+            mine = [worker for worker in self.workers() if worker["pid"] not in known]
+            come[:] = [int(worker["pid"]) for worker in mine if worker["phase"] in ("ready", "rendezvous")]
+            return bool(come)
+
+        wait_for("a newcomer", are_there, START_S)
+        return come[0]
 
     def scale(self, num_workers: int) -> None:
         """Ask for another size, and wait until it is wanted."""

@@ -88,8 +88,14 @@ def test_a_worker_with_variables_of_its_own_is_a_new_process(served: Serving, su
 
 def the_spare(served: Serving) -> int:
     """Wait until a spare is there; its process."""
-    wait_for("a spare", lambda: len(spares(served)) == 1, 60)
-    return spares(served)[0]
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = spares(served)
+        return len(found) == 1
+
+    wait_for("a spare", is_there, 60)
+    return found[0]
 
 
 def spares(served: Serving) -> list[int]:

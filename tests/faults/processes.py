@@ -239,7 +239,10 @@ class Installation:
 
 def _stands_still(pid: int) -> bool:
     tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+    try:
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has ended since it was listed
 
 
 def _pid(process: ForkServerProcess) -> int:

@@ -133,12 +133,12 @@ async def succeed(replicas: Sequence[Installation]) -> None:
 
 
 def stopped_leader(replicas: Sequence[Installation]) -> tuple[Installation, int, ForkServerProcess] | None:
-    """Who led, its fencing number and its process, which stands still; None where nobody leads just now."""
-    found = tended_leader(replicas)
+    """Who led, a fencing number no newer than its own, and its process, which stands still; None where nobody leads."""
+    known, found = fence(replicas[0]), tended_leader(replicas)
     if found is None:
         return None
     try:
-        return found, fence(found), found.freeze(RECONCILER)
+        return found, known, found.freeze(RECONCILER)
     except ProcessLookupError:  # it has lost its lease in this moment, and is gone
         return None
 
