@@ -80,7 +80,7 @@ def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
 
         wait_for("the demand", lambda: attached.cluster()["autoscaling"]["wanted_by"] == [job.id])
         assert "gated" in " ".join(attached.cluster()["autoscaling"]["told"])
-        assert "waits for nodes with room for 1 worker;" in explained()
+        wait_for("word of it", lambda: "waits for nodes with room for 1 worker;" in explained(), told=explained)
         wait_for("the node", lambda: num_nodes(attached) == 2, 60)
         job.wait_at(4, 2)
         came = newest_raylet(address)

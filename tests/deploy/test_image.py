@@ -39,7 +39,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 PASSWORD = "${DATABASE_PASSWORD:?give it letters and digits}"
 UID = 10001
 READY_S = 90.0
-REAPED_S = 5.0
+REAPED_S = 30.0
 LEAVING = "seconds=50"
 # As the kubelet does: by the pod's address. Prints the status and what was answered.
 _ASK = """import sys, urllib.error, urllib.request
@@ -219,6 +219,8 @@ def test_as_compose_runs_it_the_image_trains_gives_its_node_back_and_stops_in_or
     job_id = json.loads(submit(composed, {**spec, "steps": 1_000_000}, "-o", "json").stdout)["id"]
     wait_for("steps", lambda: shown(composed, job_id)["progress"]["step"] > 0)
     leave_as_a_pod(composed, home)
+    # Its worker is gone; the service learns of that a moment later.
+    wait_for("its return to the queue", lambda: shown(composed, job_id)["state"] == "QUEUED")
     left = shown(composed, job_id)
     assert (left["state"], left["reason"]) == ("QUEUED", "PREEMPTED")
     saved = json.loads(composed.run(["concertina", "checkpoints", job_id, "-o", "json"]).stdout)["checkpoints"]
