@@ -21,7 +21,7 @@ from tests.service.scheduled import schedule_document
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
-JOB_LIMIT_S = 60.0
+JOB_LIMIT_S = 90.0
 AGO_S = 65.0
 
 

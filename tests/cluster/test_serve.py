@@ -20,7 +20,7 @@ from tests.cluster.strays import nothing_left_behind
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
-JOB_LIMIT_S = 60.0
+JOB_LIMIT_S = 90.0
 SAVED_EVERY = 20
 
 
@@ -72,6 +72,7 @@ class Lasting(Gated):
         return [row for row in self.timeline() if row["kind"] == "restore"]
 
 
+@pytest.mark.timeout(300)
 def test_each_part_that_is_killed_comes_back_alone(home: Path) -> None:
     with serving(home) as served:
         ray = served.ray()
@@ -134,6 +135,7 @@ def test_a_raylet_that_is_stopped_is_replaced_with_its_head_and_the_job_goes_on_
         job.assert_nothing_broken()
 
 
+@pytest.mark.timeout(400)
 def test_jobs_outlive_a_serve_that_is_killed_and_one_that_is_stopped(home: Path, tmp_path: Path) -> None:
     with serving(home) as first:
         job = Lasting(first, tmp_path)

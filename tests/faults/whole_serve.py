@@ -11,9 +11,7 @@ import psutil
 
 from service.supervise.home import Home
 from service.supervise.ports import LOOPBACK, free_port
-from tests.waiting import wait_for
-
-STOP_S = 20.0
+from tests.waiting import LIMIT_S, wait_for
 
 
 class WholeServe:
@@ -50,8 +48,8 @@ class WholeServe:
         assert self._process is not None
         children = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
-        self._process.wait(STOP_S)
-        wait_for("the end of the children of serve", lambda: not any(child.is_running() for child in children), STOP_S)
+        self._process.wait(LIMIT_S)
+        wait_for("the end of the children of serve", lambda: not any(child.is_running() for child in children))
 
     def clear(self) -> None:
         """End what runs, and remove what lies outside of the home."""
