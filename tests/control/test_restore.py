@@ -198,3 +198,22 @@ def test_storage_that_fails_for_a_moment_is_not_taken_for_empty(
         assert first.plan.source == CheckpointSource(info(5).path, 5, info(5).cursor)
 
     play(act)
+
+
+def test_storage_that_stays_away_sends_the_job_back_to_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_module, "STORAGE_RETRY_S", 0.01)
+    monkeypatch.setattr(controller_module, "STORAGE_S", 0.1)
+    (tmp_path / "manifests").write_text("not a folder")
+
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
+        assert (last.outcome, last.failure) == (Outcome.REQUEUED, None)
+        assert last.detail.startswith("checkpoints cannot be looked for: ")
+        assert scene.fleet.worker_ids == ()
+        assert "end/requeued" in {key.lower() for key in scene.store.timeline}
+
+    play(act)

@@ -13,7 +13,7 @@ from service.settings import Settings
 from service.states import JobState
 from service.store.opening import Store
 from tests.service.given import spec_document, zip_bytes
-from tests.service.scene import Scene
+from tests.service.scene import Scene, last_key
 from tests.service.test_api_jobs import assert_problem
 from tests.service.test_reconciler import save_checkpoint
 from workers.storage import MARK, StorageAwayError
@@ -39,6 +39,28 @@ async def test_a_job_that_loses_its_cluster_meanwhile_waits_and_does_not_begin_a
     await endless.until(job, lambda row: row.attempt == 2 and row.state is JobState.RUNNING)
     assert [c.step for c in await endless.store.reconciler.checkpoints(job.id)] == [10]
     assert (checkpoints_place(str(root), job.id)) == endless.cluster.launches[-1][2].storage.checkpoints
+
+
+async def test_a_job_that_loses_its_workers_meanwhile_waits_however_long_that_is(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.control.controller.STORAGE_S", 0.1)
+    monkeypatch.setattr("workers.control.controller.STORAGE_RETRY_S", 0.01)
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    save_checkpoint(endless, job, step=10)
+    root = Path(endless.settings.storage_url)
+    away = root.rename(root.with_name("away"))
+    fleet = endless.cluster.fleets[last_key(endless)]
+    for worker in list(fleet.workers):
+        fleet.lose(worker, "killed")
+    row = await endless.until(job, lambda row: row.explanation is not None)
+    assert row.explanation is not None
+    assert f"the storage {root} is not there" in row.explanation.summary
+    away.rename(root)
+    row = await endless.until(job, lambda row: row.state is JobState.RUNNING and row.attempt == 2)
+    assert row.failure is None
+    assert JobState.FAILED not in await endless.passed(job)
 
 
 async def test_what_needs_the_storage_says_where_it_was(client: httpx2.AsyncClient, settings: Settings) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from workers.assignment import JobKey
+from workers.control import ending
 from workers.control.costs import row_of
 from workers.control.decisions import (
     Action,
@@ -329,10 +330,11 @@ class Course:
     async def _newest(self, heard: Heard) -> CheckpointInfo | None:
         """The newest checkpoint to go on from; looked for where nobody is left who holds state in memory."""
         lost, is_doubted = heard.lost, self._doubt(heard)
+        end = self._state.ending
         held = [i for i, f in self._state.workers.items() if f.status is not None and f.status.round is not None]
         if any(i not in lost for i in held):
             self._latest = None
-        elif self._pace.may_look(time.monotonic()) or lost or is_doubted:
+        elif (end is None or end.must_save) and (self._pace.may_look(time.monotonic()) or lost or is_doubted):
             found = await self._search()
             for row in found.rows:
                 self._telemetry.note_unstored(row)
@@ -350,7 +352,10 @@ class Course:
         return True
 
     async def _search(self) -> Found:
-        """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""
+        """Storage that fails for a moment is asked again: to take it for empty would be to begin anew.
+
+        Where it stays away the attempt ends, and the job waits for it in the queue.
+        """
         until_s = time.monotonic() + STORAGE_S
         while True:
             try:
@@ -358,7 +363,8 @@ class Course:
             except OSError as error:
                 print(f"checkpoints cannot be looked for: {error}", flush=True)
                 if time.monotonic() > until_s:
-                    raise
+                    self._state = ending.without_storage(self._state, error)
+                    return Found(latest=self._latest)
             await asyncio.sleep(STORAGE_RETRY_S)
 
     def _fetch_tail(self, worker_id: str) -> None:

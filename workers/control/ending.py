@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from workers.control import membership, planning
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, Note, StopWorker
-from workers.errors import Reason
+from workers.errors import Reason, described
 from workers.plan import Cause, Goal, Plan, Switch, TimelineKind
 from workers.status import Outcome, Phase, RunGoal, TimelineRow, WorkerStatus
 
@@ -50,6 +50,14 @@ def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
     if inputs.acked.rounds < (final.lineage, final.round) and state.restored != (final.lineage, final.cursor):
         return False
     return not state.workers or any(s.phase is Phase.DONE for s in membership.holders(state).values())
+
+
+def without_storage(state: ControllerState, error: OSError) -> ControllerState:
+    """Nobody holds a state, and where what was saved lies cannot be read: the job gives its place back meanwhile."""
+    if state.ending is not None:
+        return state
+    detail = f"checkpoints cannot be looked for: {described(error)}"
+    return replace(state, ending=Ending(outcome=Outcome.REQUEUED, detail=detail))
 
 
 def is_complete(state: ControllerState) -> bool:
