@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from alembic import command
@@ -9,6 +10,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DatabaseError
 
 from service.store.port import StoreError
 from service.store.transactions import away_told
@@ -19,7 +21,7 @@ FOLDER = Path(__file__).parent
 def upgrade(url: str) -> None:
     """Make or upgrade the tables; several processes may call it at once. Blocks; not from an event loop.
 
-    Raises StoreError when the database was written by a newer version of the service, DatabaseAwayError.
+    Raises StoreError when the database was written by a newer version of the service or is none, DatabaseAwayError.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
@@ -32,6 +34,12 @@ def upgrade(url: str) -> None:
             f"the database was upgraded by a newer version of this service ({error}); "
             "install that version again, or restore a backup"
         ) from None
+    except DatabaseError as error:
+        if type(error.orig) is not sqlite3.DatabaseError:  # its subclasses tell of statements, not of the file
+            raise
+        raise StoreError(
+            f"{parsed.database} cannot be read: {error.orig}; restore a backup of it, or give another file"
+        ) from error
 
 
 def head() -> str:

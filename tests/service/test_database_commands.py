@@ -19,6 +19,7 @@ from service.records import JobRow
 from service.store.copying import NotEmptyError
 from service.store.keys import IdempotencyKey
 from service.store.opening import Store, open_store
+from service.store.port import StoreError
 from service.supervise.home import Home
 from service.supervise.lock import DatabaseServedError, database_lock
 from tests.service.given import checkpoint, leader, log, placed, record, row, snapshot, spec, stored_bundle
@@ -183,3 +184,11 @@ def test_an_upgrade_elsewhere_makes_no_home(tmp_path: Path) -> None:
     upgrade_database(home, url_of(tmp_path / "other.db"))
     assert (tmp_path / "other.db").is_file()
     assert not home.exists()
+
+
+def test_what_is_no_database_is_told_as_such(tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    file.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match=r"other\.db cannot be read: file is not a database; restore a backup"):
+        upgrade_database(tmp_path / "home", url_of(file))
+    assert file.read_bytes() == b"no database" * 1000
