@@ -51,6 +51,9 @@ STANDING_S = 0.1
 STORED_S = 0.5
 """What was told is stored again after so long, also where nothing is new: since when it is so is on the page."""
 
+LISTED_S = 60.0
+"""After so long with new checkpoints storage is looked at again: those that had to go for them are forgotten."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
@@ -86,7 +89,7 @@ class Pursuit:
         self._starts = Starts()
         self._storage = Backoff()
         self._is_unstarted = self._is_lost = self._is_unlisted = False
-        self._stored_s = self._told_s = -math.inf
+        self._stored_s = self._told_s = self._listed_s = -math.inf
         self._told: Direction | None = None
         self._has_more = True
         self.snapshot: JobSnapshot | None = None
@@ -209,7 +212,7 @@ class Pursuit:
             self._is_unlisted = True
             await self._wait_for_storage(job, error)
             return False
-        self._storage, self._is_unlisted = Backoff(), False
+        self._storage, self._is_unlisted, self._listed_s = Backoff(), False, office.monotonic_s()
         await office.store.register_checkpoints(job_id, found, office.fence)
         return True
 
@@ -307,7 +310,8 @@ class Pursuit:
         if is_due:
             self._acked = await self._office.store.fold(snapshot, self._office.fence)
             self._stored_s = now_s
-        if snapshot.outcome is not None or self._is_unlisted:
+        is_full = bool(snapshot.checkpoints) and now_s - self._listed_s >= LISTED_S
+        if snapshot.outcome is not None or self._is_unlisted or is_full:
             is_listed = await self.register_checkpoints(job)
             if not is_listed and snapshot.outcome is not None and job.goal is RunGoal.RUN:
                 return None

@@ -18,6 +18,7 @@ from tests.service.given import leader
 from tests.service.scene import Scene, last_key
 from tests.stored_checkpoint import store_checkpoint
 from workers.assignment import JobKey
+from workers.checkpoints import manifest_key
 from workers.errors import Reason, UserCodeError
 from workers.status import CheckpointInfo, Phase
 from workers.storage_urls import open_storage
@@ -155,6 +156,25 @@ async def test_after_the_loss_of_the_cluster_jobs_are_queued_and_go_on(endless: 
     events = await endless.store.jobs.events(job.id, 0, 100)
     assert [e.reason for e in events[3:5]] == [Reason.CLUSTER_LOST, Reason.CLUSTER_LOST]
     assert [c.step for c in await endless.store.reconciler.checkpoints(job.id)] == [10]
+
+
+async def test_checkpoints_that_had_to_go_are_forgotten_while_the_job_trains(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.reconciler.pursuit.LISTED_S", 0.0)
+    job = await endless.submit(workers=1)
+    await endless.until_state(job, JobState.RUNNING)
+    [worker] = endless.cluster.fleets[last_key(endless)].workers.values()
+    storage = open_storage(checkpoints_place(endless.settings.storage_url, job.id))
+    for step in range(10, 60, 10):
+        save_checkpoint(endless, job, step=step)
+        storage.delete(manifest_key(checkpoint(step - 20).path))
+        worker.asked = [checkpoint(step)]
+        for _ in range(1000):
+            await endless.look()
+            if (found := [c.step for c in await endless.store.reconciler.checkpoints(job.id)])[-1:] == [step]:
+                break
+    assert found == [40, 50]
 
 
 async def test_a_pausing_job_that_is_lost_is_paused_and_a_cancelled_one_cancelled(endless: Scene) -> None:
