@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from service.records import Explanation, JobRow, NodeView
 from workers.spec_parts import Resources
-from workers.status import RunGoal
+from workers.status import AvoidedNode, RunGoal
 
 KINDS = ("cpus", "gpus", "memory_bytes")
 EPSILON = 1e-6
@@ -180,21 +180,30 @@ def _empty(nodes: Sequence[NodeView]) -> list[dict[str, float]]:
     return [dict(node.total) for node in nodes if node.is_alive]
 
 
-def explain(job: Waiting, nodes: Sequence[NodeView]) -> Explanation | None:
-    """Why a job waits where it is not the queue alone: it would not fit into the empty cluster."""
+def explain(job: Waiting, nodes: Sequence[NodeView], shunned: Sequence[AvoidedNode] = ()) -> Explanation | None:
+    """Why a job waits where it is not the queue alone: it would not fit into what is used of the empty cluster.
+
+    ``nodes`` are all; on the ``shunned`` no worker shall be now.
+    """
     alive = [node for node in nodes if node.is_alive]
-    fits = _fit(job.need, [dict(node.total) for node in alive], job.min)
+    ids = {node.node_id for node in shunned}
+    in_use = [node for node in alive if node.node_id not in ids]
+    fits = _fit(job.need, _empty(in_use), job.min)
     if fits >= job.min:
         return None
     need = ", ".join(_amount(kind, job.need[kind]) for kind in KINDS if job.need.get(kind))
-    has = tuple(
+    has = (
         f"Node {node.name} has {', '.join(_amount(kind, node.total.get(kind, 0.0)) for kind in KINDS)} in all."
-        for node in alive
+        for node in in_use
     )
+    where, remedy = "It can never start on this cluster", "Add machines to the cluster"
+    if _fit(job.need, _empty(alive), job.min) >= job.min:
+        where = "It cannot start on the nodes that are in use now"
+        remedy = "Let the other nodes be used again (`concertina node uncordon NODE`), add machines to the cluster"
     return Explanation(
-        summary=f"It can never start on this cluster: of at least {job.min} workers with {need} each, {fits} fit.",
-        details=has,
-        remedy="Add machines to the cluster, or submit it anew with lower `resources` or `workers.min`.",
+        summary=f"{where}: of at least {job.min} workers with {need} each, {fits} fit.",
+        details=(*has, *(f"Not in use: {node.reason}." for node in shunned)),
+        remedy=f"{remedy}, or submit it anew with lower `resources` or `workers.min`.",
     )
 
 

@@ -205,7 +205,8 @@ class Reconciler:
             await store.quarantine(mark, f"Node {node.name} is quarantined: {why}.", fence)
 
     async def _place(self, queued: list[JobRow], placed: list[JobRow]) -> None:
-        nodes = usable(self._view.nodes if self._view else (), self._avoid)
+        there = self._view.nodes if self._view else ()
+        nodes = usable(there, self._avoid)
         running = [self._running(job) for job in placed]
         waiting = [queue.waiting(job) for job in queued]
         grants = {grant.job_id: grant.num_workers for grant in queue.admit(waiting, running, nodes)}
@@ -213,7 +214,7 @@ class Reconciler:
             if job.id in grants:
                 await self._admit(job, grants[job.id])
         told = [
-            (job, queue.explain(waits, nodes))
+            (job, queue.explain(waits, there, self._avoid))
             for job, waits in zip(queued, waiting, strict=True)
             if job.id not in grants
         ]

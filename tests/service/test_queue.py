@@ -22,6 +22,7 @@ from service.queue import (
 from service.records import NodeView
 from service.store.opening import Store
 from tests.service.given import spec
+from workers.status import AvoidedNode
 
 ONE_CPU = {"cpus": 1.0, "gpus": 0.0, "memory_bytes": 0.0}
 
@@ -234,6 +235,20 @@ def test_a_job_that_never_fits_is_told_so_with_the_numbers() -> None:
     assert "of at least 3 workers with 2 CPU each, 2 fit" in told.summary
     assert told.details == ("Node n has 4 CPU, 0 GPU, 8 GiB of memory in all.",)
     assert explain(queued("a"), [node("n", 4)]) is None
+
+
+def test_a_job_that_nodes_out_of_use_keep_waiting_is_told_of_them() -> None:
+    drained = AvoidedNode(node_id="m", actor="admin", reason="node m is drained: a new disk")
+    told = explain(queued("a", 2, 2, cpus=3), [node("n", 4), node("m", 4)], [drained])
+    assert told is not None
+    assert told.summary.startswith("It cannot start on the nodes that are in use now: of at least 2 workers")
+    assert told.details[1:] == ("Not in use: node m is drained: a new disk.",)
+    assert "uncordon" in str(told.remedy)
+    assert explain(queued("a"), [node("n", 4), node("m", 4)], [drained]) is None
+    never = explain(queued("a", cpus=9), [node("n", 4), node("m", 4)], [drained])
+    assert never is not None
+    assert never.summary.startswith("It can never start on this cluster")
+    assert "uncordon" not in str(never.remedy)
 
 
 def test_the_earliest_start_is_when_enough_of_those_who_train_have_ended() -> None:
