@@ -39,6 +39,9 @@ BRISK_S = 0.1
 LINE = 100
 """How many of the queue are looked at in one tick: those behind them are not placed before them."""
 
+REAPER = "reaper"
+"""Among the steps, which have the names of jobs."""
+
 
 class Reconciler:
     """With ``sight`` only nodes that see the storage take workers. Not for several tasks at once."""
@@ -95,7 +98,9 @@ class Reconciler:
             await self._place(queued, placed)
         for job in placed:
             self._follow(job)
-        await self._reaper.look(now_s)
+        if REAPER not in self._steps:
+            # Beside the ticks: storage may take long to answer, or hang.
+            self._spawn(REAPER, self._reaper.look(now_s))
         is_brisk = any(p.is_brisk(job) for job in placed if (p := self._pursuits.get(job.id)) is not None)
         self.is_brisk = is_brisk or self._searching.is_brisk or self._promoting.is_brisk
         return len(placed)

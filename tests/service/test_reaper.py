@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -57,11 +58,11 @@ async def test_old_bundles_go_with_their_bytes_and_those_of_jobs_stay_and_serve(
     used, unused = await uploaded(scene, CODE), await uploaded(scene, OTHER)
     job = await scene.submit(entrypoint="train:build", bundle=used.id, steps=20)
     clock.advance(scene.settings.bundle_keep_s - 1)
-    await scene.reconciler.tick()
+    await scene.look()
     assert stored(scene) == sorted([used.key, unused.key])
     clock.advance(2)
     await scene.until_state(job, JobState.SUCCEEDED)
-    await scene.reconciler.tick()
+    await scene.look()
     assert stored(scene) == [used.key]
     assert scene.cluster.launches[0][2].bundle_file == f"{scene.settings.storage_url}/{used.key}"
     again = await uploaded(scene, OTHER)
@@ -73,10 +74,10 @@ async def test_bytes_of_an_upload_that_was_killed_go_once_it_is_given_up(scene: 
     await scene.store.bundles.announce("bundles/a.zip")
     storage.write("bundles/a.zip.0123abcd.part", [b"half of it"])
     storage.write("bundles/b.zip", [b"of a process that died before it could tell"])
-    await scene.reconciler.tick()
+    await scene.look()
     assert stored(scene) == ["bundles/a.zip.0123abcd.part"], "it may still be written"
     clock.advance(reaper.UPLOAD_S + 1)
-    await scene.reconciler.tick()
+    await scene.look()
     assert stored(scene) == []
 
 
@@ -91,7 +92,7 @@ async def test_what_a_deletion_left_goes_also_when_no_job_is_left(scene: Scene, 
     log.touch()
     clock.advance(BUNDLE_GRACE_S + 1)
     await scene.store.jobs.delete(row)  # and the API is killed before it has removed anything
-    await scene.reconciler.tick()
+    await scene.look()
     assert storage.keys() == [MARK]
     assert not log.exists()
 
@@ -106,7 +107,7 @@ async def test_nothing_is_removed_from_storage_that_is_not_known_to_be_ours(scen
     else:
         storage.write(MARK, [mark.encode()])
     for _ in range(3):
-        await scene.reconciler.tick()
+        await scene.look()
     assert len(set(storage.keys()) - {MARK}) == 2
 
 
@@ -116,7 +117,7 @@ async def test_what_workers_before_left_on_this_machine_goes_by_age(scene: Scene
     for path in (code.with_suffix(LOCK), Path(code.parents[1] / f"sweep{LOCK}")):
         path.touch()
         os.utime(path, (0, 0))
-    await scene.reconciler.tick()
+    await scene.look()
     assert not code.exists()
 
 
@@ -146,3 +147,23 @@ async def test_what_a_killed_save_left_goes_with_the_end_of_its_job(endless: Sce
     await endless.say(job, Verb.CANCEL)
     await endless.until_state(job, JobState.CANCELLED)
     assert storage.keys() == whole
+
+
+async def test_a_storage_that_hangs_holds_up_no_job(endless: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def hanging(root: str) -> list[tuple[str, str]]:
+        asked.set()
+        goes_on.wait(30)
+        return []
+
+    monkeypatch.setattr(reaper, "_places", hanging)
+    try:
+        job = await endless.submit(workers=1)
+        await endless.until(job, lambda _: asked.is_set())
+        await endless.until_state(job, JobState.RUNNING)
+        await endless.say(job, Verb.CANCEL)
+        await endless.until_state(job, JobState.CANCELLED)
+        assert not goes_on.is_set()
+    finally:
+        goes_on.set()
