@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import time
@@ -23,6 +22,7 @@ from service.ports import (
 from service.reconciler.directions import Offer, direction_of, placed
 from service.reconciler.launching import Launching
 from service.reconciler.news import News
+from service.reconciler.patience import asked
 from service.reconciler.starting import Backoff, Starts, storage_away
 from service.reconciler.verdicts import Step, lost, moves
 from service.records import Explanation, JobRow, Transition
@@ -197,6 +197,10 @@ class Pursuit:
         if await self.register_checkpoints(job) or job.goal is not RunGoal.RUN:
             await self._move(job, lost(job.state))
 
+    def put_off(self) -> None:
+        """Storage did not answer just now: ``step`` asks it what ``register_checkpoints`` would have."""
+        self._storage, self._is_unlisted = self._storage.failed(self._office.monotonic_s()), True
+
     async def register_checkpoints(self, job: JobRow) -> bool:
         """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked.
 
@@ -207,7 +211,7 @@ class Pursuit:
             return False
         try:
             storage = open_storage(checkpoints_place(office.storage, job_id), root=office.storage)
-            found = await asyncio.to_thread(list_checkpoints, storage)
+            found = await asked(lambda: list_checkpoints(storage))
         except OSError as error:
             self._is_unlisted = True
             await self._wait_for_storage(job, error)
@@ -354,7 +358,7 @@ class Pursuit:
         """Before the end is told, as from then on another attempt may save: nobody else looks for what is cut off."""
         place = open_storage(checkpoints_place(self._office.storage, self._key.job_id), root=self._office.storage)
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(remove_unfinished, place)
+            await asked(lambda: remove_unfinished(place))
 
 
 MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."

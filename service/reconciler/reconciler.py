@@ -69,9 +69,13 @@ class Reconciler:
         """
         found = {p.key for name in await self._office.cluster.names() if (p := parse_name(name)) is not None}
         alive = {(key.job_id, key.attempt) for key in found}
+        is_answered = True
         for job in await self._placed():
             pursuit = self._pursuits[job.id] = Pursuit(self._office, job)
-            await pursuit.register_checkpoints(job)
+            if is_answered:
+                is_answered = await pursuit.register_checkpoints(job)
+            else:
+                pursuit.put_off()  # each waits by itself, as all that comes later would wait here
             # Of an attempt that nobody has heard of only the intent is there: it is carried out now.
             is_intent = job.state is JobState.STARTING and not job.observed
             if (job.id, job.attempt) not in alive and not is_intent:

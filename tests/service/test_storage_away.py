@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -10,7 +13,7 @@ import pytest
 from service.folders import checkpoints_place
 from service.replica import Claim
 from service.settings import Settings
-from service.states import JobState
+from service.states import JobState, Verb
 from service.store.opening import Store
 from tests.service.given import spec_document, zip_bytes
 from tests.service.scene import Scene, last_key
@@ -61,6 +64,49 @@ async def test_a_job_that_loses_its_workers_meanwhile_waits_however_long_that_is
     row = await endless.until(job, lambda row: row.state is JobState.RUNNING and row.attempt == 2)
     assert row.failure is None
     assert JobState.FAILED not in await endless.passed(job)
+
+
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """From when it is called on storage gives no answer at all, as a mount whose server is away."""
+    goes_on = threading.Event()
+
+    def wait(storage: object) -> list[object]:
+        goes_on.wait(30)
+        return []
+
+    def begin() -> None:
+        monkeypatch.setattr("service.reconciler.patience.BOUND_S", 1.0)
+        monkeypatch.setattr("service.reconciler.pursuit.list_checkpoints", wait)
+        monkeypatch.setattr("service.reconciler.pursuit.remove_unfinished", wait)
+
+    yield begin
+    goes_on.set()
+
+
+async def test_a_job_is_cancelled_though_storage_hangs(endless: Scene, hang: Callable[[], None]) -> None:
+    job = await endless.submit(workers=1)
+    await endless.until_state(job, JobState.RUNNING)
+    hang()
+    await endless.say(job, Verb.CANCEL)
+    await endless.until_state(job, JobState.CANCELLED)
+
+
+async def test_who_takes_over_waits_once_for_a_storage_that_hangs_and_leads(
+    endless: Scene, hang: Callable[[], None]
+) -> None:
+    jobs = [await endless.submit(workers=1) for _ in range(3)]
+    for job in jobs:
+        await endless.until_state(job, JobState.RUNNING)
+    hang()
+    began_s = time.monotonic()
+    await endless.restart()
+    assert time.monotonic() - began_s < 2.0
+    row = await endless.until(jobs[2], lambda row: row.explanation is not None)
+    assert row.explanation is not None
+    assert "no answer within 1 s" in row.explanation.summary
+    await endless.say(jobs[2], Verb.CANCEL)
+    await endless.until_state(jobs[2], JobState.CANCELLED)
 
 
 async def test_what_needs_the_storage_says_where_it_was(client: httpx2.AsyncClient, settings: Settings) -> None:

@@ -1,0 +1,26 @@
+"""Asking storage, which may hang where it should fail: whoever waits for it goes on after a while as if it had."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+BOUND_S = 30.0
+
+# Threads of their own: those of the loop look up the names of hosts, too, and a call that hangs keeps its thread.
+_threads = ThreadPoolExecutor(16, "storage")
+
+
+async def asked(call: Callable[[], T]) -> T:
+    """The answer of a call that blocks. Raises what it does, and OSError where it takes too long."""
+    try:
+        async with asyncio.timeout(BOUND_S) as bound:
+            return await asyncio.get_running_loop().run_in_executor(_threads, call)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise OSError(f"no answer within {BOUND_S:g} s") from None
