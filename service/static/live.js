@@ -41,25 +41,28 @@ function listen(topics, tell) {
   }, 1000);
 
   let source = null;
-  let wasAway = false;
   function open() {
     if (document.hidden) return;
     source = new EventSource(`/api/v1/stream?${query}`);
+    // A new stream begins now, with the cluster at least: what was written since the page was made is in no event.
+    let isNew = true;
     source.onopen = () => {
-      if (lostAt || wasAway) NAMES.forEach(tell);
+      if (lostAt) NAMES.forEach(tell);
       lostAt = null;
-      wasAway = false;
     };
     source.onerror = () => {
       lostAt ??= Date.now();
       if (source.readyState === EventSource.CLOSED) setTimeout(open, RETRY_MS);
     };
-    for (const name of NAMES) source.addEventListener(name, () => tell(name));
+    const hear = (name) => {
+      (isNew ? NAMES : [name]).forEach(tell);
+      isNew = false;
+    };
+    for (const name of NAMES) source.addEventListener(name, () => hear(name));
   }
   // A browser allows six connections to one host: tabs that nobody looks at must not hold them.
   document.addEventListener("visibilitychange", () => {
     source?.close();
-    wasAway = true;
     if (!document.hidden) open();
   });
   addEventListener("pagehide", () => source?.close());
@@ -94,9 +97,12 @@ function skipSwaps(isPressed, tell) {
     last.set(target.id, xhr.responseText);
   });
   document.addEventListener("htmx:beforeSwap", (event) => {
-    const open = event.detail.target.querySelector?.("details[open]") != null;
+    const open = event.detail.target.querySelector?.("details[open]");
+    // What is in closed details takes no focus, so that it is given back once they are open again.
+    const focused = open?.contains(document.activeElement) && document.activeElement.id;
     if (open) document.addEventListener("htmx:afterSwap", () => {
       document.getElementById(event.detail.target.id)?.querySelector("details")?.setAttribute("open", "");
+      if (focused) document.getElementById(focused)?.focus();
     }, { once: true });
   });
 }

@@ -112,15 +112,6 @@ class Viewer:
         self.page.goto(self.site.url + path)
         return self.page
 
-    def follow(self, path: str) -> Page:
-        """As ``go``, and wait until the page hears of whatever is written from now on.
-
-        Of lists a new stream tells no state at its beginning, but of the cluster, which every page then asks for.
-        """
-        with self.page.expect_response("**/parts/ray"):
-            self.go(path)
-        return self.page
-
     def allow(self, text: str) -> None:
         """Expect complaints with this text, before and after."""
         self.allowed.append(text)

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from service.records import Autoscaling
 from service.states import JobState
@@ -86,12 +86,24 @@ def test_selected_jobs_are_paused_together_and_one_that_ended_is_left_as_it_is(o
 
 
 def test_a_new_job_appears_by_itself_and_a_selection_stays(own: Filled, view: Open) -> None:
-    page = view(own.site).follow("/jobs")
+    page = view(own.site).go("/jobs")
     box = page.get_by_label(re.compile(r"Select digits "))
     box.check()
     own.site.write(lambda sample: sample.submit(Course("late-comer", 100, 0, [(0, 1)])))
     expect(page.locator("table.jobs")).to_contain_text("late-comer")
     expect(box).to_be_checked()
+
+
+def test_what_was_written_between_the_page_and_its_stream_appears_as_well(own: Filled, view: Open) -> None:
+    viewer = view(own.site)
+
+    def write_before(route: Route) -> None:
+        own.site.write(lambda sample: sample.submit(Course("in-between", 100, 0, [(0, 1)])))
+        route.continue_()
+
+    viewer.page.route("**/api/v1/stream?*", write_before, times=1)
+    page = viewer.go("/jobs")
+    expect(page.locator("table.jobs")).to_contain_text("in-between")
 
 
 def test_many_jobs_come_in_pages(own: Filled, view: Open) -> None:
@@ -206,7 +218,7 @@ def test_while_ray_is_away_a_banner_says_what_still_works(own: Filled, view: Ope
 
 def test_an_empty_installation_says_how_to_begin(empty: Site, view: Open) -> None:
     viewer = view(empty)
-    page = viewer.follow("/jobs")
+    page = viewer.go("/jobs")
     expect(page.locator("#list")).to_contain_text("No job yet")
     expect(page.locator("#list pre")).to_contain_text("concertina submit")
     empty.write(lambda sample: sample.submit(Course("first", 100, 0, [(0, 1)])))

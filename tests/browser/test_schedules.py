@@ -55,7 +55,7 @@ def test_it_is_paused_resumed_run_now_and_deleted_on_its_page(own: Filled, view:
 
 
 def test_what_the_leader_fires_appears_by_itself(own: Filled, view: Open) -> None:
-    page = view(own.site).follow(f"/schedules/{own.schedule.id}")
+    page = view(own.site).go(f"/schedules/{own.schedule.id}")
     history = page.get_by_role("region", name="History").locator("tbody tr")
     before = history.count()
 

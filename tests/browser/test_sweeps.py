@@ -34,8 +34,7 @@ def test_a_sweep_tells_what_is_best_and_brushing_narrows_its_trials(shared: Fill
     expect(page.locator("[data-brushed]")).to_have_text(re.compile(r"^[1-9] of 12 trials pass\.$"))
     kept = page.locator("polyline:not(.dim)").count()
     expect(rows.locator("visible=true")).to_have_count(kept)
-    with page.expect_response(lambda answer: "hx-request" in answer.request.headers and "/sweeps/" in answer.url):
-        page.reload()  # the first that a stream tells replaces all that is found, and takes the focus with it
+    page.reload()
     expect(page.locator("polyline:not(.dim)")).to_have_count(kept)
     grip.click()
     expect(rows.locator("visible=true")).to_have_count(13)
@@ -58,8 +57,12 @@ def test_it_is_paused_extended_and_stopped_on_its_page_while_trials_appear_by_th
     async def complete_one(sample: Sample) -> None:
         await Swept(sample.store, sample.clock, sample.fence, own.sweep.id).complete(12, 0.99)
 
+    page.get_by_text("Narrow by keyboard").click()
+    slider = page.get_by_label("batch.global_size from")
+    slider.focus()
     own.site.write(complete_one)
     expect(summary).to_contain_text("99 % best eval.accuracy so far")
+    expect(slider).to_be_focused()
     page.get_by_role("button", name="Pause").click()
     expect(summary).to_contain_text("paused by hand")
     page.get_by_label("Trials in all").fill("24")
