@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,13 +15,13 @@ from tests.control.fake_fleet import FakeFleet
 from tests.control.test_controller import Scene, play
 from tests.stored_checkpoint import store_checkpoint
 from workers.checkpoints import PIECES, checkpoint_name, checkpoint_names, damage, manifest_key
-from workers.control import controller as controller_module
+from workers.control import lookout
 from workers.control.regroup import MAX_LAUNCHES
-from workers.control.restore import CheckpointSearch
+from workers.control.restore import CheckpointSearch, Found
 from workers.errors import Failure, Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, FreshSource, Source
-from workers.status import CheckpointInfo, JobSnapshot, Outcome, Phase, StopCause
+from workers.status import CheckpointInfo, JobSnapshot, Outcome, Phase, RunGoal, StopCause
 
 AWAY = Failure(reason=Reason.CONTROLLER_ERROR, type="UnreadableError", message="the checkpoint cannot be read")
 
@@ -179,7 +181,7 @@ def test_checkpoints_of_attempts_that_are_not_gone_on_from_are_not_looked_at(tmp
 def test_storage_that_fails_for_a_moment_is_not_taken_for_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller_module, "STORAGE_RETRY_S", 0.01)
+    monkeypatch.setattr(lookout, "STORAGE_RETRY_S", 0.01)
     root = tmp_path / "root"
     store_checkpoint(LocalStorage(tmp_path / "real"), info(5))
     root.mkdir()
@@ -203,8 +205,8 @@ def test_storage_that_fails_for_a_moment_is_not_taken_for_empty(
 def test_storage_that_stays_away_sends_the_job_back_to_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller_module, "STORAGE_RETRY_S", 0.01)
-    monkeypatch.setattr(controller_module, "STORAGE_S", 0.1)
+    monkeypatch.setattr(lookout, "STORAGE_RETRY_S", 0.01)
+    monkeypatch.setattr(lookout, "STORAGE_S", 0.1)
     (tmp_path / "manifests").write_text("not a folder")
 
     async def act() -> None:
@@ -215,5 +217,32 @@ def test_storage_that_stays_away_sends_the_job_back_to_the_queue(
         assert last.detail.startswith("checkpoints cannot be looked for: ")
         assert scene.fleet.worker_ids == ()
         assert "end/requeued" in {key.lower() for key in scene.store.timeline}
+
+    play(act)
+
+
+@pytest.mark.parametrize(("goal", "outcome"), [(RunGoal.CANCEL, Outcome.CANCELLED), (RunGoal.PAUSE, Outcome.PAUSED)])
+def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
+    goal: RunGoal, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "ENOUGH_S", 0.1)
+    hangs, looks = threading.Event(), CheckpointSearch.look
+
+    def look(search: CheckpointSearch) -> Found:
+        begun.set()
+        hangs.wait(30)
+        return looks(search)
+
+    begun = threading.Event()
+    monkeypatch.setattr(CheckpointSearch, "look", look)
+
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        await scene.until(lambda s: begun.is_set())
+        scene.direction = replace(scene.direction, goal=goal, actor="user")
+        last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
+        assert (last.outcome, last.failure) == (outcome, None)
+        hangs.set()
 
     play(act)

@@ -47,8 +47,8 @@ async def test_a_job_that_loses_its_cluster_meanwhile_waits_and_does_not_begin_a
 async def test_a_job_that_loses_its_workers_meanwhile_waits_however_long_that_is(
     endless: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.control.controller.STORAGE_S", 0.1)
-    monkeypatch.setattr("workers.control.controller.STORAGE_RETRY_S", 0.01)
+    monkeypatch.setattr("workers.control.lookout.STORAGE_S", 0.1)
+    monkeypatch.setattr("workers.control.lookout.STORAGE_RETRY_S", 0.01)
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)
     save_checkpoint(endless, job, step=10)

@@ -34,22 +34,21 @@ from workers.control.decisions import (
 )
 from workers.control.fleet import Fleet, Heard
 from workers.control.launch import Launch
+from workers.control.lookout import Lookout
 from workers.control.pace import Pace
 from workers.control.ray_fleet import RayFleet
 from workers.control.ray_hands import RayHands
 from workers.control.rendezvous import Rendezvous
-from workers.control.restore import CheckpointSearch, Found
+from workers.control.restore import CheckpointSearch
 from workers.control.retreat import retreat
 from workers.control.snapshot import Gist, Progress, fold, gist_of
 from workers.control.telemetry import Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
-from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunPhase, StopCause
+from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, LogChunk, RunGoal, RunPhase
 from workers.storage_urls import provide
 
 END_S = 5.0
-STORAGE_S = 60.0
-STORAGE_RETRY_S = 1.0
 RETREAT_S = 30.0
 """Longer than a worker's last save may take."""
 
@@ -154,9 +153,8 @@ class Course:
         self._crash: Failure | None = None
         self._has_left = False
         self._rested: frozenset[str] = frozenset()
-        self._latest: CheckpointInfo | None = None
-        self._doubted = 0
-        self._checkpoints = CheckpointSearch(launch.storage.checkpoints, launch.restart_after, launch.storage.root)
+        storage = launch.storage
+        self._lookout = Lookout(CheckpointSearch(storage.checkpoints, launch.restart_after, storage.root))
         self._tails: set[asyncio.Task[None]] = set()
         self._turned = asyncio.Event()
         self._gist: Gist | None = None
@@ -208,6 +206,7 @@ class Course:
     async def cancel(self) -> None:
         """Stop turning."""
         self._task.cancel()
+        self._lookout.end()
         await asyncio.wait([self._task], timeout=END_S)
 
     async def finish(self) -> None:
@@ -271,7 +270,7 @@ class Course:
         )
         before = self._state
         self._state, actions = turn(before, inputs, time.monotonic())
-        self._progress = self._progress.after(self._state, self._latest)
+        self._progress = self._progress.after(self._state, inputs.latest)
         self._note_plan(before, inputs.unix_s)
         for action in actions:
             self._carry_out(action)
@@ -329,43 +328,21 @@ class Course:
 
     async def _newest(self, heard: Heard) -> CheckpointInfo | None:
         """The newest checkpoint to go on from; looked for where nobody is left who holds state in memory."""
-        lost, is_doubted = heard.lost, self._doubt(heard)
-        end = self._state.ending
+        lost, end = heard.lost, self._state.ending
+        is_doubted = self._lookout.doubt(s.stop for s in heard.statuses.values() if s.stop is not None)
         held = [i for i, f in self._state.workers.items() if f.status is not None and f.status.round is not None]
         if any(i not in lost for i in held):
-            self._latest = None
+            self._lookout.latest = None
         elif (end is None or end.must_save) and (self._pace.may_look(time.monotonic()) or lost or is_doubted):
-            found = await self._search()
-            for row in found.rows:
-                self._telemetry.note_unstored(row)
-            self._latest = found.latest
-        return self._latest
-
-    def _doubt(self, heard: Heard) -> bool:
-        """Whether a worker tells for the first time that it could not read the checkpoint to begin from."""
-        stops = [status.stop for status in heard.statuses.values() if status.stop is not None]
-        unread = max((stop.generation for stop in stops if stop.cause is StopCause.CHECKPOINT), default=0)
-        if unread <= self._doubted:
-            return False
-        self._doubted = unread
-        self._checkpoints.doubt()
-        return True
-
-    async def _search(self) -> Found:
-        """Storage that fails for a moment is asked again: to take it for empty would be to begin anew.
-
-        Where it stays away the attempt ends, and the job waits for it in the queue.
-        """
-        until_s = time.monotonic() + STORAGE_S
-        while True:
             try:
-                return await asyncio.to_thread(self._checkpoints.look)
+                rows = await self._lookout.look(lambda: self._direction.goal is RunGoal.RUN)
             except OSError as error:
-                print(f"checkpoints cannot be looked for: {error}", flush=True)
-                if time.monotonic() > until_s:
-                    self._state = ending.without_storage(self._state, error)
-                    return Found(latest=self._latest)
-            await asyncio.sleep(STORAGE_RETRY_S)
+                # The attempt ends, and the job waits for its storage in the queue.
+                self._state = ending.without_storage(self._state, error)
+                rows = ()
+            for row in rows:
+                self._telemetry.note_unstored(row)
+        return self._lookout.latest
 
     def _fetch_tail(self, worker_id: str) -> None:
         facts = self._state.workers.get(worker_id)

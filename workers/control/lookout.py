@@ -1,0 +1,73 @@
+"""Looking for the checkpoint to go on from, in a thread of its own: what a job is told meanwhile is heard."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from workers.control.restore import CheckpointSearch, Found
+from workers.status import CheckpointInfo, StopCause, StopReport, TimelineRow
+
+STORAGE_S = 60.0
+STORAGE_RETRY_S = 1.0
+ENOUGH_S = 2.0
+"""A job that is to end waits so long for storage: whether it had been complete already is told by it."""
+
+HEAR_S = 0.1
+
+
+class Lookout:
+    """One attempt's search; ``latest`` is what it found last. All methods run on one event loop."""
+
+    def __init__(self, search: CheckpointSearch) -> None:
+        self._search = search
+        self._looking: asyncio.Task[Found] | None = None
+        self._doubted = 0
+        self.latest: CheckpointInfo | None = None
+
+    def doubt(self, stops: Iterable[StopReport]) -> bool:
+        """Whether a worker tells for the first time that it could not read the checkpoint to begin from."""
+        unread = max((stop.generation for stop in stops if stop.cause is StopCause.CHECKPOINT), default=0)
+        if unread <= self._doubted:
+            return False
+        self._doubted = unread
+        self._search.doubt()
+        return True
+
+    async def look(self, is_needed: Callable[[], bool]) -> tuple[TimelineRow, ...]:
+        """Bring ``latest`` up to date; the rows tell of newer ones that are passed over.
+
+        The newest one is read to its end, however long that takes; where it is not needed any more, the search goes
+        on by itself, for whoever asks next. Raises OSError where storage stays away.
+        """
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._found())
+        until_s: float | None = None
+        while not self._looking.done():
+            if not is_needed():
+                until_s = until_s or time.monotonic() + ENOUGH_S
+                if time.monotonic() > until_s:
+                    return ()
+            await asyncio.wait([self._looking], timeout=HEAR_S)
+        looked, self._looking = self._looking, None
+        found = looked.result()
+        self.latest = found.latest
+        return found.rows
+
+    def end(self) -> None:
+        """Look no more; what a thread has begun it ends by itself."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _found(self) -> Found:
+        """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""
+        until_s = time.monotonic() + STORAGE_S
+        while True:
+            try:
+                return await asyncio.to_thread(self._search.look)
+            except OSError as error:
+                print(f"checkpoints cannot be looked for: {error}", flush=True)
+                if time.monotonic() > until_s:
+                    raise
+            await asyncio.sleep(STORAGE_RETRY_S)
