@@ -33,6 +33,8 @@ MAX_EVENTS = 10_000
 MAX_TRIES = 8
 """Of a change that another writer got ahead of; each try decides anew on the fresh row."""
 
+GOES_ON = "the job goes on from its last checkpoint already; cancel it, and retry it from the start then"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
@@ -129,6 +131,8 @@ class Jobs:
             if isinstance(wanted, Illegal):
                 raise ConflictError(wanted.detail, code="ILLEGAL_TRANSITION")
             if isinstance(wanted, Already):
+                if from_start and not _began_anew(job):
+                    raise ConflictError(GOES_ON, code="ILLEGAL_TRANSITION")
                 return job
             if verb is Verb.RETRY and (owner := await self._store.owner(job_id)) is not None:
                 raise ConflictError(_not_retried(owner), code="ILLEGAL_TRANSITION")
@@ -183,6 +187,12 @@ class Jobs:
                 self._wake()
             return changed
         raise ConflictError(f"{job_id} kept changing meanwhile; try again")
+
+
+def _began_anew(job: JobRow) -> bool:
+    """Whether the attempt that is under way, or waits to begin, leaves aside what the one before has saved."""
+    last = job.attempt if job.state is JobState.QUEUED else job.attempt - 1
+    return job.restart_after >= last
 
 
 def _not_retried(owner: Owner) -> str:

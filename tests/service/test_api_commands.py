@@ -9,8 +9,10 @@ import pytest
 
 from service.api.shapes import Events
 from service.folders import job_place
+from service.records import Transition
 from service.services import Services
 from service.settings import Settings
+from service.states import JobState
 from tests.service.test_api_jobs import JOBS, assert_problem, running, submitted
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +48,22 @@ async def test_commands_move_a_job_and_may_be_repeated(client: httpx2.AsyncClien
         ("CANCELLED", "QUEUED", None),
     ]
     assert [e["seq"] for e in (await client.get(f"{path}/events", params={"after": 3})).json()["events"]] == [4, 5]
+
+
+async def test_a_job_that_goes_on_from_its_checkpoint_is_not_told_to_begin_anew_in_vain(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    job_id, fence = await running(client, services)
+    path, row = f"{JOBS}/{job_id}", await services.store.reconciler.job(job_id)
+    assert row is not None
+    await services.store.reconciler.transition(row, JobState.FAILED, Transition(), fence)
+    assert (await client.post(f"{path}/retry")).json()["state"] == "QUEUED"
+    anew = {"from": "start"}
+    problem = assert_problem(await client.post(f"{path}/retry", params=anew), 409, "ILLEGAL_TRANSITION")
+    assert "cancel it" in problem["detail"]
+    assert (await client.post(f"{path}/cancel")).json()["state"] == "CANCELLED"
+    for _ in range(2):
+        assert (await client.post(f"{path}/retry", params=anew)).json()["state"] == "QUEUED"
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry"])
