@@ -20,6 +20,7 @@ from sqlalchemy import (
     bindparam,
 )
 
+from service.states import ENDED_STATES
 from service.store.configuration_tables import configuration_versions as configuration_versions
 from service.store.configuration_tables import configurations as configurations
 from service.store.configuration_tables import promotion_runs as promotion_runs
@@ -27,7 +28,7 @@ from service.store.configuration_tables import promotions as promotions
 from service.store.metadata import metadata as metadata
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0013"
+REVISION = "0014"
 """The migration that makes these tables."""
 
 
@@ -131,6 +132,11 @@ jobs = Table(
 Index("ix_jobs_state_id_name", jobs.c.state, jobs.c.id, jobs.c.name)
 Index("ix_jobs_name_id", jobs.c.name, jobs.c.id)
 Index("ix_jobs_state_queued_at_id", jobs.c.state, jobs.c.queued_at, jobs.c.id)
+# Written out in the statement, else SQLite would not use the index of what they have spent.
+HAS_ENDED = jobs.c.state.in_(bindparam("ended", sorted(ENDED_STATES), expanding=True, literal_execute=True))
+Index(
+    "ix_jobs_spent", jobs.c.state, jobs.c.worker_s, jobs.c.samples, sqlite_where=HAS_ENDED, postgresql_where=HAS_ENDED
+)
 
 job_labels = Table(
     "job_labels",
@@ -227,7 +233,7 @@ IS_LOSS = timeline.c.kind.in_(
 )
 Index("ix_timeline_job_id_attempt_key", timeline.c.job_id, timeline.c.attempt, timeline.c.key, unique=True)
 Index("ix_timeline_job_id_changed", timeline.c.job_id, timeline.c.changed)
-
+Index("ix_timeline_kind", timeline.c.kind)
 Index("ix_timeline_losses", timeline.c.time, sqlite_where=IS_LOSS, postgresql_where=IS_LOSS)
 
 log_workers = Table(

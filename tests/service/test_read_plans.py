@@ -13,6 +13,7 @@ from service.store.opening import Store
 from service.store.schema import jobs, sweeps, timeline
 from service.store.survey import survey_of
 from service.store.telemetry import Following
+from service.store.totals import read_totals
 from service.sweep_records import SweepState
 from tests.service.given import Clock, leader, log, placed, record, row, snapshot, spec
 from tests.service.query_plans import bad_steps, noted_statements, num_steps
@@ -39,6 +40,7 @@ READS: dict[str, Read] = {
     "the end of a log of a rank": lambda store, job: store.telemetry.log_tail(job, 0, 10, 10**6),
     "how long a log is": lambda store, job: store.telemetry.log_size(job),
     "where a log begins": lambda store, job: store.telemetry.log_begin(job),
+    "sums over all jobs": lambda store, _: read_totals(store.database),
     "what a controller has told": lambda store, job: store.reconciler.acknowledged(job, 1),
 }
 
