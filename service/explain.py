@@ -121,11 +121,11 @@ def _told(job: JobRow, around: Circumstances) -> Explanation:
 
 def _waiting(job: JobRow, around: Circumstances) -> Explanation:
     stored = job.explanation
-    details = [_needs(job), *_free(around), *_queue(around), *_earliest(job, around)]
-    if stored is not None:
-        return Explanation(
-            summary=stored.summary, details=(*stored.details, *details), remedy=stored.remedy or _room(job)
-        )
+    later = [*_queue(around), *_earliest(job, around)]
+    if stored is not None:  # by more than what is free now
+        known = (*stored.details, _needs(job), *later)
+        return Explanation(summary=stored.summary, details=known, remedy=stored.remedy or _room(job))
+    details = [_needs(job), *_free(around), *later]
     down = _down(around)
     if down is not None:
         return Explanation(summary=f"It waits: {down}", details=tuple(details), remedy="Bring the cluster back.")

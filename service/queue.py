@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.records import Explanation, JobRow, NodeView
+from service.words import plural
 from workers.spec_parts import Resources
 from workers.status import AvoidedNode, RunGoal
 
@@ -201,7 +202,7 @@ def explain(job: Waiting, nodes: Sequence[NodeView], shunned: Sequence[AvoidedNo
         where = "It cannot start on the nodes that are in use now"
         remedy = "Let the other nodes be used again (`concertina node uncordon NODE`), add machines to the cluster"
     return Explanation(
-        summary=f"{where}: of at least {job.min} workers with {need} each, {fits} fit.",
+        summary=f"{where}: of at least {plural(job.min, 'worker')} with {need} each, {fits} fit.",
         details=(*has, *(f"Not in use: {node.reason}." for node in shunned)),
         remedy=f"{remedy}, or submit it anew with lower `resources` or `workers.min`.",
     )
