@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import structlog
 
 from service.errors import UnavailableError
+from service.patience import answered
 from workers.storage import StorageAwayError
 
 log = structlog.get_logger("concertina.storage")
@@ -18,9 +19,14 @@ T = TypeVar("T")
 
 
 async def asked(call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """The answer of a call that blocks. Raises UnavailableError where the storage fails."""
+    """The answer of a call that blocks. Raises UnavailableError where the storage fails, or gives no answer."""
+    return await asked_within(None, call, *args, **named)
+
+
+async def asked_within(bound_s: float | None, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """As ``asked``, for a call that may take another time than most."""
     try:
-        return await asyncio.to_thread(call, *args, **named)
+        return await answered(partial(call, *args, **named), bound_s)
     except StorageAwayError as error:
         raise UnavailableError(str(error)) from error
     except OSError as error:

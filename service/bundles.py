@@ -12,12 +12,14 @@ import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from service.asking import asked
+from service.asking import asked, asked_within
 from service.errors import InvalidError, TooLargeError, UnavailableError
 from service.folders import new_bundle_key
+from service.patience import answered
 from service.records import BundleRow
 from service.replica import Claim
 from service.store.bundles import BundleStore, UploadForgottenError
@@ -26,6 +28,8 @@ from workers.errors import BundleError, FieldProblem
 from workers.storage_urls import open_storage
 
 CHUNK_BYTES = 2**20
+WRITE_S = 600.0
+"""For the bytes of one bundle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Bundles:
         if bundle.key != key:
             # Somebody else was faster with the same.
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(self._storage.delete, key)
+                await answered(partial(self._storage.delete, key))
         return Uploaded(bundle, is_new)
 
     async def _stored(self, sha256: str, part: BinaryIO) -> str:
@@ -78,7 +82,7 @@ class Bundles:
         key = new_bundle_key(sha256)
         await self._claim.hold()
         await self._store.announce(key)
-        await asked(self._storage.write, key, _chunks(part))
+        await asked_within(WRITE_S, self._storage.write, key, _chunks(part))
         return key
 
     async def _receive(self, body: AsyncIterator[bytes], part: BinaryIO) -> tuple[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from service.errors import ConflictError, InvalidError, NotFoundError, Precondit
 from service.jobs import MAX_TRIES
 from service.labels import parse_given_job
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
+from service.patience import answered
 from service.preconditions import check_match
 from service.store.configurations import ConfigurationStore, Put
 from service.store.port import StaleRowError
@@ -114,7 +114,7 @@ class Configurations:
     async def _clear(self, bundle_key: str | None) -> None:
         if bundle_key is not None:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(open_storage(self._storage).delete, bundle_key)
+                await answered(partial(open_storage(self._storage).delete, bundle_key))
 
 
 def _parsed(name: str, document: object) -> JobSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +16,7 @@ from service.idempotency import read_key, refused_key
 from service.ids import JOB_ID
 from service.labels import parse_given_job
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
+from service.patience import answered
 from service.preconditions import check_match
 from service.records import JobFilter, JobRow, Scale
 from service.scaling import read_scale
@@ -164,16 +164,16 @@ class Jobs:
                 raise ConflictError(f"the job is {job.state}; cancel it, and delete it once it has ended")
             deleted = await self._store.delete(job)
             # Rows first: what a crash leaves on disk then belongs to no job, and the reconciler removes it.
-            await asyncio.to_thread(self._clear, job.id, deleted.bundle_key)
+            with contextlib.suppress(OSError):
+                await answered(partial(self._clear, job.id, deleted.bundle_key))
             return job
 
         await self._change(job_id, if_match, decide)
 
     def _clear(self, job_id: str, bundle_key: str | None) -> None:
-        with contextlib.suppress(OSError):
-            open_storage(job_place(self._storage, job_id)).clear()
-            if bundle_key is not None:
-                open_storage(self._storage).delete(bundle_key)
+        open_storage(job_place(self._storage, job_id)).clear()
+        if bundle_key is not None:
+            open_storage(self._storage).delete(bundle_key)
 
     async def _change(self, job_id: str, if_match: str | None, decide: Callable[[JobRow], Awaitable[JobRow]]) -> JobRow:
         for _ in range(MAX_TRIES):

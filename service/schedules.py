@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from service.idempotency import read_key, refused_key
 from service.ids import SCHEDULE_ID
 from service.jobs import MAX_TRIES
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
+from service.patience import answered
 from service.preconditions import check_match
 from service.schedule_documents import run_document
 from service.schedule_records import RunRow, ScheduleRow, ScheduleState
@@ -237,7 +237,7 @@ class Schedules:
     async def _clear(self, bundle_key: str | None) -> None:
         if bundle_key is not None:
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(open_storage(self._storage).delete, bundle_key)
+                await answered(partial(open_storage(self._storage).delete, bundle_key))
 
     async def _parsed(self, document: object) -> tuple[ScheduleSpec, Target]:
         name = configuration_of(document.get("target")) if isinstance(document, Mapping) else None

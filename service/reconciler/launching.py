@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from service.folders import checkpoints_place, output_place
-from service.reconciler.patience import asked
+from service.patience import answered
 from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
@@ -39,7 +39,7 @@ class Launching:
         bundle_file, bundle_sha256 = None, None
         if spec.bundle is not None:
             row = await self._store.bundle(spec.bundle)
-            if row is None or await asked(partial(open_storage(storage, root=storage).size, row.key)) is None:
+            if row is None or await answered(partial(open_storage(storage, root=storage).size, row.key)) is None:
                 raise BundleError(f"bundle {spec.bundle} is not in storage; upload it again and submit anew")
             bundle_file, bundle_sha256 = join(storage, row.key), row.sha256
         return Launch(
@@ -74,7 +74,7 @@ class Launching:
             return await self._source(wish)
         except UserCodeError as error:
             # A controller that succeeds another adopts workers which have read it.
-            if job.term <= 1 and not await asked(lambda: self._has_own_checkpoint(job)):
+            if job.term <= 1 and not await answered(lambda: self._has_own_checkpoint(job)):
                 raise
             log.warning("init_from is gone", job=job.id, term=job.term, why=error.message)
             return None
@@ -94,7 +94,7 @@ class Launching:
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
         url, name = checkpoints_place(self._settings.storage_url, wish.job), chosen[-1].path
-        if name not in await asked(lambda: checkpoint_names(open_storage(url, root=self._settings.storage_url))):
+        if name not in await answered(lambda: checkpoint_names(open_storage(url, root=self._settings.storage_url))):
             raise UserCodeError(
                 f"init_from: the checkpoint of step {chosen[-1].step} of job {wish.job} is not in storage ({url}); "
                 "choose another step of it, or leave `init_from` out"

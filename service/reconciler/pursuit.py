@@ -12,6 +12,7 @@ import structlog
 
 from service.cost import Prices
 from service.folders import checkpoints_place
+from service.patience import answered
 from service.ports import (
     ClusterLostError,
     ClusterPort,
@@ -22,7 +23,6 @@ from service.ports import (
 from service.reconciler.directions import Offer, direction_of, placed
 from service.reconciler.launching import Launching
 from service.reconciler.news import News
-from service.reconciler.patience import asked
 from service.reconciler.starting import Backoff, Starts, storage_away
 from service.reconciler.verdicts import Step, lost, moves
 from service.records import Explanation, JobRow, Transition
@@ -211,7 +211,7 @@ class Pursuit:
             return False
         try:
             storage = open_storage(checkpoints_place(office.storage, job_id), root=office.storage)
-            found = await asked(lambda: list_checkpoints(storage))
+            found = await answered(lambda: list_checkpoints(storage))
         except OSError as error:
             self._is_unlisted = True
             await self._wait_for_storage(job, error)
@@ -358,7 +358,7 @@ class Pursuit:
         """Before the end is told, as from then on another attempt may save: nobody else looks for what is cut off."""
         place = open_storage(checkpoints_place(self._office.storage, self._key.job_id), root=self._office.storage)
         with contextlib.suppress(OSError):
-            await asked(lambda: remove_unfinished(place))
+            await answered(lambda: remove_unfinished(place))
 
 
 MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."
