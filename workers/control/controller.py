@@ -206,7 +206,7 @@ class Course:
     async def cancel(self) -> None:
         """Stop turning."""
         self._task.cancel()
-        self._lookout.end()
+        self._lookout.forget()
         await asyncio.wait([self._task], timeout=END_S)
 
     async def finish(self) -> None:
@@ -332,7 +332,7 @@ class Course:
         is_doubted = self._lookout.doubt(s.stop for s in heard.statuses.values() if s.stop is not None)
         held = [i for i, f in self._state.workers.items() if f.status is not None and f.status.round is not None]
         if any(i not in lost for i in held):
-            self._lookout.latest = None
+            self._lookout.forget()
         elif (end is None or end.must_save) and (self._pace.may_look(time.monotonic()) or lost or is_doubted):
             try:
                 rows = await self._lookout.look(lambda: self._direction.goal is RunGoal.RUN)

@@ -55,10 +55,12 @@ class Lookout:
         self.latest = found.latest
         return found.rows
 
-    def end(self) -> None:
-        """Look no more; what a thread has begun it ends by itself."""
+    def forget(self) -> None:
+        """Somebody holds a newer state, or nobody asks again; what a thread has begun it ends by itself."""
+        self.latest = None
         if self._looking is not None:
             self._looking.cancel()
+            self._looking = None
 
     async def _found(self) -> Found:
         """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""
