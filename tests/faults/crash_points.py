@@ -37,6 +37,11 @@ class CrashPoint:
         return f"{self.method}-{self.when}-{self.nth}"
 
     @property
+    def is_within_a_call(self) -> bool:
+        """Whether it lies between two calls on Ray, as ``ray_calls`` has them."""
+        return "." in self.method
+
+    @property
     def last_words(self) -> str:
         """The line that a process writes where it strikes."""
         return f"the crash point {self} strikes\n"

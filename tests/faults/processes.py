@@ -31,6 +31,7 @@ from service.supervise import api_process
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.faults.crash_points import Armed, CrashPoint
+from tests.faults.ray_calls import DividedCluster
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
 from tests.forking import FORKS
 from tests.waiting import wait_for
@@ -84,10 +85,10 @@ def _remote(path: str, address: str, namespace: str) -> ClusterPort:
 
 
 def _run_reconciler(
-    environment: Mapping[str, str], log: str, point: CrashPoint | None, make_cluster: MakeCluster, is_hasty: bool
+    environment: Mapping[str, str], log: str, point: CrashPoint | None, make_cluster: MakeCluster, is_patient: bool
 ) -> None:
     _enter(environment, log)
-    if is_hasty:
+    if not is_patient:
         # A test cannot wait for the patience of production; the rule that it counts stays.
         orphans.PATIENCE_S, reaper.REAP_S, reaper.BUNDLES_S = PATIENCE_S, REAP_S, REAP_S
 
@@ -101,6 +102,8 @@ def _run_reconciler(
             armed = cast(ReconcilerStore, Armed(store.reconciler, point))
 
             def make_armed(address: str, namespace: str) -> ClusterPort:
+                if point.is_within_a_call:
+                    return DividedCluster(address, namespace, point)
                 return cast(ClusterPort, Armed(make_cluster(address, namespace), point))
 
             return await Process(settings, armed, make_armed).run()
@@ -121,15 +124,17 @@ class Installation:
         *,
         names: Sequence[str] = (CLUSTER, API, RECONCILER),
         ray: RayRecord | None = None,
+        is_patient: bool = False,
         beside: Installation | None = None,
     ) -> None:
         """``ray``: a real one to use in place of the stage; its environment was set before anything was forked.
 
+        ``is_patient``: the reaper takes its time, as in production.
         ``beside``: another replica, whose stage this one uses.
         """
         self.settings = settings
         self._names = tuple(name for name in names if name != CLUSTER) if beside else names
-        self._ray = ray
+        self._ray, self._is_patient = ray, is_patient
         self.home = Home(settings.home)
         self.diary = beside.diary if beside else settings.home / "diary"
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -179,7 +184,7 @@ class Installation:
         target, arguments = {
             CLUSTER: (_run_cluster, (self._cluster_listener, NUM_CPUS, str(self.diary))),
             API: (_run_api, (self._listener,)),
-            RECONCILER: (_run_reconciler, (make_cluster, self._ray is None)),
+            RECONCILER: (_run_reconciler, (make_cluster, self._is_patient)),
         }[name]
         process = FORKS.Process(target=target, args=(self._environment, str(log), point, *arguments), name=name)
         process.start()

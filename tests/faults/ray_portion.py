@@ -73,7 +73,7 @@ def run_portion(folder: Path, record: RayRecord, *, rounds: int, seed: int) -> P
     Home(home).prepare()
     settings = load_settings({"home": home, "ray_address": record.address}, {})
     upgrade(settings.database_url)
-    with Installation(settings, names=(API, RECONCILER), ray=record) as installation:
+    with Installation(settings, names=(API, RECONCILER), ray=record, is_patient=True) as installation:
         return asyncio.run(_run(installation, record, rounds, random.Random(seed)))
 
 
