@@ -61,6 +61,18 @@ def newest_raylet(address: str) -> float:
     return max(started)
 
 
+def counted_at(attached: Serving) -> float:
+    """When the service saw the newest node for the first time, in Unix seconds."""
+    came = [event["time"] for event in attached.cluster()["events"] if event["text"].endswith(" came.")]
+    return max(datetime.fromisoformat(time).timestamp() for time in came)
+
+
+def tell(what: str, at: float, came: float, attached: Serving) -> None:
+    """What README says of it."""
+    since = f"{at - came:.1f} s after the start of the node's process"
+    print(f"{what} {since}, {at - counted_at(attached):.1f} s after the service saw the node")
+
+
 def used_at(job: Gated, num_workers: int) -> float:
     """When the first step of so many workers was done, by its record, in Unix seconds."""
     times = [point["time"] for point in job.points() if point["values"]["workers"] == num_workers]
@@ -87,7 +99,7 @@ def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
         job.open(4)
         job.wait_done()
         job.assert_nothing_broken()
-        print(f"first step {used_at(job, 2) - came:.1f} s after the start of the node's process")
+        tell("the first step", used_at(job, 2), came, attached)
         assert used_at(job, 2) - came <= USED_S
         assert {point["values"]["workers"] for point in job.points()} == {2}
         wait_for("the node's end", lambda: num_nodes(attached) == 1, IDLE_S + 60)
@@ -107,7 +119,7 @@ def test_an_elastic_job_gets_a_node_to_grow_onto(attached: Serving, address: str
         wait_for("two workers", lambda: job.job()["workers"]["current"] == 2, 120)
         came = newest_raylet(address)
         wait_for("a step of both", lambda: any(point["values"]["workers"] == 2 for point in job.points()))
-        print(f"first step of both {used_at(job, 2) - came:.1f} s after the start of the node's process")
+        tell("the first step of both", used_at(job, 2), came, attached)
         assert used_at(job, 2) - came <= USED_S
     finally:
         job.end()
