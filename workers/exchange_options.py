@@ -36,13 +36,15 @@ BUCKET_MIB = 25
 SMALLER_BUCKETS_MIB = (4, 1)
 """What else may be chosen: they leave sooner, and a link that is quick to begin carries more of them unseen."""
 
-_NOT_DENSE = {"across": "racks exchange sums, in one format", "momentum": "the first buckets would have none"}
-"""Options that go together with no ``dense_first``, and why."""
+_APART = {
+    ("dense_first", "across"): "racks exchange sums, in one format",
+    ("dense_first", "momentum"): "the first buckets would have none",
+    ("momentum", "across"): "a rack's sums have no velocity",
+    ("warm_up", "across"): "what owners of a shard send has one size",
+}
+"""Options of which one at most can be had, and why."""
 
-_NOT_ACROSS = (
-    "{0} is for one level of links: over racks the slow link carries sums of whole gradients in the format across, and "
-    "what {0} leaves out inside a rack makes them no smaller; use scheme: bf16 with across: int4, or leave across out"
-)
+_NOT_ACROSS = "{} sums no shards, which racks exchange; use topk or bf16 with across: int4, or leave across out"
 
 NAMED = ("across", "bucket_mib", "dense_first")
 """The options that an exchange's name tells of."""
@@ -63,19 +65,6 @@ class DenseFirstOptions(BucketOptions):
     """``dense_first`` buckets, those that leave first, travel as they are: backward may hide whatever they carry."""
 
     dense_first: Annotated[int, Field(ge=1, le=10_000), WHOLE] | None = None
-
-
-class TopkOptions(DenseFirstOptions):
-    """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values.
-
-    ``momentum`` is had by each rank before it chooses, instead of by SGD (momentum correction); in the job's first
-    ``warm_up`` steps what is sent goes from a quarter down to ``fraction``, in parts (arXiv 1712.01887).
-    """
-
-    fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
-    quantise: Literal["none", "int8"] = "int8"
-    momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
-    warm_up: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
 
 
 class PowerSgdOptions(DenseFirstOptions):
@@ -110,10 +99,25 @@ class CodecOptions(RackOptions, DenseFirstOptions):
     """Either ``across`` or ``dense_first``: between racks no link carries gradients as they are for nothing."""
 
 
+class TopkOptions(CodecOptions):
+    """``fraction`` of a bucket's gradients are sent; ``quantise`` is the format of their values.
+
+    ``momentum`` is had by each rank before it chooses, instead of by SGD (momentum correction); in the job's first
+    ``warm_up`` steps what is sent goes from a quarter down to ``fraction``, in parts (arXiv 1712.01887). With
+    ``across`` each rank sends so much of a shard to its rack's owner of it, and the sums of it come back so.
+    """
+
+    fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.01
+    quantise: Literal["none", "int8"] = "int8"
+    momentum: Annotated[float, Field(gt=0, lt=1)] | None = None
+    warm_up: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] | None = None
+
+
 class ExchangeSpec(SpecPart):
     """How gradients travel, spelled out.
 
-    The scheme's options may also be written beside it, as in ``{scheme: topk, fraction: 0.05, loss_class: lossy}``.
+    The scheme's options may also be written beside it, as in ``{scheme: topk, fraction: 0.05}``. Where
+    no ``loss_class`` is given, who names a lossy scheme allows it.
     """
 
     scheme: SchemeName
@@ -122,24 +126,24 @@ class ExchangeSpec(SpecPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _options_may_stand_beside(cls, value: object) -> object:
+    def _spelled_out(cls, value: object) -> object:
         options = value.get("options", {}) if isinstance(value, Mapping) else None
         if not isinstance(value, Mapping) or not isinstance(options, Mapping):
             return value
         beside = {key: value[key] for key in value if key in _NAMES}
         for name in sorted(beside.keys() & options.keys()):
             raise ValueError(f"has {name} beside the scheme and among its options; leave one of both out")
+        allowed = {"loss_class": "lossy"} if value.get("scheme") in tuple(LOSSY) else {}
         rest = {key: value[key] for key in value if key not in beside}
-        return {**rest, "options": {**options, **beside}} if beside else value
+        return {**allowed, **rest, **({"options": {**options, **beside}} if beside else {})}
 
 
 _MODELS: Mapping[str, type[SpecPart]] = {
     "topk": TopkOptions,
     "powersgd": PowerSgdOptions,
     "local_steps": LocalStepsOptions,
-    "two_four": DenseFirstOptions,
     "none": RackOptions,
-    **dict.fromkeys(("bf16", "fp16", "int8", "int4"), CodecOptions),
+    **dict.fromkeys(("bf16", "fp16", "int8", "int4", "two_four"), CodecOptions),
 }
 _NAMES = frozenset(name for model in _MODELS.values() for name in model.model_fields)
 
@@ -227,11 +231,12 @@ def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> l
         found = {
             pointer + problem.pointer: problem.detail for problem in problems_of(error, given, model, {}, hidden="")
         }
-        if scheme in LOSSY and f"{pointer}/across" in found:
+        if scheme in ("powersgd", "local_steps") and f"{pointer}/across" in found:
             found[f"{pointer}/across"] = _NOT_ACROSS.format(scheme)
         return [FieldProblem(*problem) for problem in found.items()]
-    if given.get("dense_first") is None:
-        return []
-    beside = {name: why for name, why in _NOT_DENSE.items() if given.get(name) is not None}
     told = "cannot be had with {}: {}; leave one of both out"
-    return [FieldProblem(f"{pointer}/dense_first", told.format(*item)) for item in beside.items()]
+    return [
+        FieldProblem(f"{pointer}/{name}", told.format(other, why))
+        for (name, other), why in _APART.items()
+        if given.get(name) is not None and given.get(other) is not None
+    ]

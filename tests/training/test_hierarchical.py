@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.training.test_schemes import MOST_ERROR, NUM_TAIL, Rank, ranks
+from workers.training.exchange.codecs import Exact, Int8
 from workers.training.exchange.compressed import Compressed
 from workers.training.exchange.hierarchical import Hierarchical
 from workers.training.exchange.racks import seating
@@ -13,6 +14,7 @@ from workers.training.exchange.registry import scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Convoy, Dense
 from workers.training.exchange.shards import MOST_VALUES
+from workers.training.exchange.sparse import Sparse, sparse_sums
 
 LAYOUTS = [
     (0, 1, 1, 1),
@@ -26,7 +28,13 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("racks", LAYOUTS, ids=str)
-@pytest.mark.parametrize("name", ["none across none", "bf16 across bf16", "none across int4", "int4 across int8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("none across none", "bf16 across bf16", "none across int4", "int4 across int8"),
+        *("two_four across int8", "topk across int4"),
+    ],
+)
 def test_racks_of_any_size_hold_the_same_sum_and_lose_nothing_for_good(name: str, racks: tuple[int, ...]) -> None:
     def work(rank: Rank) -> tuple[list[torch.Tensor], torch.Tensor]:
         rank.take(name, racks)
@@ -85,6 +93,14 @@ def test_one_level_is_no_hierarchy() -> None:
     assert isinstance(each, Compressed)
     assert (one.name, each.name) == ("bf16", "int4")
     assert isinstance(scheme_over_racks("none", "int4", (0,), 0, Residual()), Dense)
+
+
+def test_what_is_largest_goes_to_a_shard_s_owner_in_few_bytes_and_sums_of_it_never_in_more_than_all() -> None:
+    fp32 = 4 * MOST_VALUES
+    assert 80 * Sparse(0.01, Int8()).num_bytes(MOST_VALUES) < fp32
+    assert sparse_sums(0.01, 4, Int8()).num_bytes(MOST_VALUES) < fp32 / 20
+    assert isinstance(sparse_sums(0.1, 8, Int8()), Int8)
+    assert isinstance(sparse_sums(0.5, 2, Exact()), Exact)
 
 
 def test_every_shard_has_one_owner_a_rack() -> None:

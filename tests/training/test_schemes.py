@@ -21,8 +21,11 @@ from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.two_four import TwoFour
 from workers.training.world import World, await_released
 
-NAMES = (*SCHEMES, "none across none", "bf16 across int4", "int8 across int8")
-WITH_RESIDUAL = ("int8", "int4", "two_four", "topk", "powersgd", "none across int4", "int8 across int4")
+NAMES = (*SCHEMES, "none across none", "bf16 across int4", "int8 across int8", "topk across int4")
+WITH_RESIDUAL = (
+    *("int8", "int4", "two_four", "topk", "powersgd"),
+    *("none across int4", "int8 across int4", "two_four across int8", "topk across int4"),
+)
 RACKS = {1: (0,), 2: (0, 1), 3: (0, 1, 1), 4: (0, 0, 1, 1), 5: (0, 1, 0, 1, 1)}  # by the number of ranks
 # More than their defaults bring, so that a few rounds tell whether what is left out comes.
 OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),), "powersgd": (("rank", 7),)}
@@ -44,7 +47,11 @@ MOST_ERROR |= {name: sum(MOST_ERROR[n] for n in name.split(" across ")) for name
 MOST_LATE = {"int8": 2.4e-2, "int4": 0.45, "two_four": 0.6, "topk": 1.2, "powersgd": 2.0}
 MOST_LATE |= {name: 1.5 * MOST_ERROR[name] for name in WITH_RESIDUAL if " across " in name}
 # Of any value of a bucket that may be shorter than a block.
-MOST_APART = {"int4": 1.0, "bf16 across int4": 1.0, "two_four": 4.0, "topk": 4.0, "powersgd": 4.0}
+MOST_APART = {
+    "int4": 1.0,
+    "bf16 across int4": 1.0,
+    **dict.fromkeys(("two_four", "topk", "topk across int4", "powersgd"), 4.0),
+}
 
 
 def shapes(numel: int) -> list[torch.Size]:
@@ -69,7 +76,8 @@ class Rank:
         inside, _, across = name.partition(" across ")
         if across:
             seats = racks or RACKS[self.world.size]
-            self.scheme = scheme_over_racks(inside, across, seats, self.rank, self.residual)
+            options = OPTIONS.get(inside, ())
+            self.scheme = scheme_over_racks(inside, across, seats, self.rank, self.residual, options)
         else:
             self.scheme = scheme_named(name, self.residual, OPTIONS.get(name, ()))
         self.scheme.prepare([shapes(self.numel)])

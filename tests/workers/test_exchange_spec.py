@@ -21,6 +21,14 @@ def test_options_of_a_scheme_may_stand_beside_it() -> None:
     )
 
 
+def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
+    given = {"scheme": "topk", "fraction": 0.01, "quantise": "int8", "across": "int4"}
+    asked = accepted(communication=given).exchange
+    assert (asked.scheme, asked.loss_class) == ("topk", "lossy")
+    assert asked.options == {"fraction": 0.01, "quantise": "int8", "across": "int4"}
+    assert accepted(communication={"scheme": "bf16"}).exchange.loss_class == "near_lossless"
+
+
 @pytest.mark.parametrize(
     ("changed", "pointer", "told"),
     [
@@ -46,7 +54,7 @@ def test_options_of_a_scheme_may_stand_beside_it() -> None:
             "goodput needs the gradient noise scale, which topk does not let be measured; use int8 there",
         ),
         (
-            {"communication": {"scheme": "topk"}},
+            {"communication": {"scheme": "topk", "loss_class": "near_lossless"}},
             "/communication/loss_class",
             "near_lossless does not allow topk, which a job may pay for in loss; use loss_class: lossy",
         ),
@@ -66,9 +74,19 @@ def test_options_of_a_scheme_may_stand_beside_it() -> None:
             "has fraction beside the scheme and among its options; leave one of both out",
         ),
         (
-            {"communication": {"scheme": "topk", "across": "int4", "loss_class": "lossy"}},
+            lossy("powersgd", across="int4"),
             "/communication/options/across",
-            "topk is for one level of links",
+            "powersgd sums no shards, which racks exchange; use topk or bf16 with across: int4, or leave across out",
+        ),
+        (
+            lossy("topk", across="int4", momentum=0.9),
+            "/communication/options/momentum",
+            "cannot be had with across: a rack's sums have no velocity; leave one of both out",
+        ),
+        (
+            lossy("topk", across="int4", warm_up=9),
+            "/communication/options/warm_up",
+            "cannot be had with across: what owners of a shard send has one size; leave one of both out",
         ),
         (lossy("topk", fracton=0.1), "/communication/options/fracton", "did you mean 'fraction'?"),
         (lossy("topk", fraction=0), "/communication/options/fraction", "must be greater than 0 (seen: 0)"),
@@ -94,14 +112,14 @@ def test_options_of_a_scheme_may_stand_beside_it() -> None:
         (
             lossy("local_steps", across="int4"),
             "/communication/options/across",
-            "use scheme: bf16 with across: int4, or leave across out",
+            "use topk or bf16 with across: int4, or leave across out",
         ),
         (lossy("powersgd", rank=65), "/communication/options/rank", "less than or equal to 64 (seen: 65)"),
         (lossy("powersgd", rank=0.5), "/communication/options/rank", "must be a whole number (seen: 0.5)"),
         (
             {"communication": {"scheme": "two_four", "options": {"a/b": 1}, "loss_class": "lossy"}},
             "/communication/options/a~1b",
-            "unknown key 'a/b'; known here: bucket_mib, dense_first",
+            "unknown key 'a/b'; known here: across, bucket_mib, dense_first",
         ),
         (
             {"communication": {"scheme": "int8", "across": "int4", "dense_first": 2}},

@@ -58,15 +58,20 @@ class _Pieces:
 
 
 class Hierarchical:
-    """A ``Scheme`` over two racks or more, with error feedback where a level's codec has an error worth keeping."""
+    """A ``Scheme`` over two racks or more, with error feedback where a level's codec has an error worth keeping.
+
+    ``back`` is the codec of the sums that owners give to their racks, ``inside`` where none is given.
+    """
 
     blurs_alone = False
     staged: Sequence[StepState] = ()
 
-    def __init__(self, inside: Codec, across: Codec, seating: Seating, residual: Residual) -> None:
+    def __init__(
+        self, inside: Codec, across: Codec, seating: Seating, residual: Residual, back: Codec | None = None
+    ) -> None:
         self.name = f"{inside.name} across {across.name}"
         self.blurs_norm = inside.blurs_norm or across.blurs_norm
-        self._levels = Levels(inside=inside, across=across, seating=seating)
+        self._levels = Levels(inside=inside, across=across, back=back or inside, seating=seating)
         self._seating, self._residual, self.coding = seating, residual, Coding()
         self._is_exact = isinstance(inside, Exact) and isinstance(across, Exact)
         self._has_error = inside.has_error or across.has_error

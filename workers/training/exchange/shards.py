@@ -18,10 +18,11 @@ MOST_VALUES = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """A codec within a rack and one between racks, and what a rank has to do at each level."""
+    """The codecs of what goes to a rack's owners, between racks, and ``back``; and what a rank has to do at each."""
 
     inside: Codec
     across: Codec
+    back: Codec
     seating: Seating
 
     @property
@@ -31,7 +32,7 @@ class Levels:
 
     def shard_numels(self, num_gradients: int) -> list[int]:
         """Values of a shard in each piece of a bucket; every level can encode all that it sends of one."""
-        multiple = lcm(self.inside.block, self.across.block * self.num_chunks)
+        multiple = lcm(self.inside.block, self.back.block, self.across.block * self.num_chunks)
         num_left = ceil(num_gradients / len(self.seating.owners) / multiple)
         most = max(1, MOST_VALUES // multiple)
         num_pieces = ceil(num_left / most)
@@ -62,8 +63,8 @@ class Shards:
         num_back = num_racks - 1 if num_racks > 1 else 0
         self.chunks_out = Rows(across, min(num_back, 1), numel // num_chunks, none)
         self.chunks_in = Rows(across, num_back, numel // num_chunks, none)
-        self.sums_out = Rows(inside, 1 if owns else 0, numel, self.tail)
-        self.sums_in = Rows(inside, len(seating.others(seating.owners)), numel, self.tail)
+        self.sums_out = Rows(levels.back, 1 if owns else 0, numel, self.tail)
+        self.sums_in = Rows(levels.back, len(seating.others(seating.owners)), numel, self.tail)
 
     def shard_1N(self, number: int | None = None) -> torch.Tensor:
         """A shard's values; this rank's own, where none is named."""
