@@ -206,16 +206,16 @@ class Group:
         return status.phase is Phase.FAILED or (is_stopped and status.stop.generation == self.plan.generation)
 
     def await_all(
-        self, condition: Callable[[WorkerStatus], bool], worker_ids: Sequence[str]
+        self, condition: Callable[[WorkerStatus], bool], worker_ids: Sequence[str], limit_s: float = WAIT_S
     ) -> dict[str, WorkerStatus]:
         """Poll until the condition holds for all of these workers."""
-        for _ in range(int(WAIT_S / 0.005)):
+        for _ in range(int(limit_s / 0.005)):
             statuses = self.poll()
             if all(condition(statuses[i]) for i in worker_ids):
                 return statuses
             self._tick.wait(0.005)
         seen = {i: (s.phase, s.round, s.stop, s.failure) for i, s in self.poll().items()}
-        raise AssertionError(f"waited {WAIT_S:g} s in vain; workers are {seen}")
+        raise AssertionError(f"waited {limit_s:g} s in vain; workers are {seen}")
 
     def await_done(self, worker_ids: Sequence[str]) -> dict[str, WorkerStatus]:
         """Wait for the last sample, the final evaluation and checkpoint."""

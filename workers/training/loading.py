@@ -13,7 +13,7 @@ from workers.storage import Storage
 from workers.storage_urls import open_storage
 from workers.training.numbers import tensor_of
 from workers.training.pieces import with_tensors
-from workers.training.state import OUTER, LoadedState
+from workers.training.state import BATCH, OUTER, LoadedState
 
 _NUM_NAMED = 3
 
@@ -31,6 +31,7 @@ def load_checkpoint(place: str) -> LoadedState:
     return LoadedState(
         model={name: held.tensor(entry) for name, entry in manifest.weights.items()},
         outer=optimizer.pop(OUTER, {}),
+        batch=optimizer.pop(BATCH, None),
         optimizer=optimizer,
         scaler=skeleton["scaler"],
         noise=skeleton.get("noise"),  # older checkpoints have none

@@ -17,6 +17,7 @@ from workers.training.batching import seed_all
 from workers.training.buffers import BufferState
 from workers.training.exchange.reals import as_real
 from workers.training.exchange.residual import Residual
+from workers.training.moments import follow_batch
 from workers.training.noise import NoiseScale
 from workers.training.outer import Outer
 from workers.training.precision.scaler import LossScaler
@@ -25,17 +26,20 @@ from workers.training.staging import Form, Place, Staging, forms
 OUTER = "concertina.outer"
 """Beside an optimizer's own keys in a snapshot: the momentum of who steps for all, by parameter."""
 
+BATCH = "concertina.batch"
+"""Likewise: the global batch that its averages are of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
     """A copy of everything that one commit left, on the CPU, in the memory of a ``Staging``.
 
     ``model`` is the model's ``state_dict`` (tensors only; tied parameters may share a copy), ``optimizer``
-    the optimizer's ``state_dict``, with ``OUTER`` where an outer optimizer has momentum, ``scaler`` the loss scaler's
-    or None, ``noise`` the gradient noise's or None. ``residual`` is what all ranks together left out of gradients, by
-    parameter in units of the mean gradient. ``round`` counts commits, ``cursor`` the samples that count, and
-    ``surplus`` those that were drawn besides. ``frozen`` are names in ``model`` that training is not expected to
-    change.
+    the optimizer's ``state_dict``, with ``OUTER`` where an outer optimizer has momentum and ``BATCH`` once it has
+    stepped, ``scaler`` the loss scaler's or None, ``noise`` the gradient noise's or None. ``residual`` is what all
+    ranks together left out of gradients, by parameter in units of the mean gradient. ``round`` counts commits,
+    ``cursor`` the samples that count, and ``surplus`` those that were drawn besides. ``frozen`` are names in ``model``
+    that training is not expected to change.
     """
 
     model: dict[str, torch.Tensor]
@@ -53,7 +57,8 @@ class StateSnapshot:
 class LoadedState:
     """A checkpoint read back, on the CPU; the fields mean what they mean in ``StateSnapshot``.
 
-    ``outer`` is the outer optimizer's momentum, by parameter. ``is_of_changes``: what was left out (``residual``) was
+    ``outer`` is the outer optimizer's momentum, by parameter, ``batch`` the global batch that the optimizer's averages
+    are of. ``is_of_changes``: what was left out (``residual``) was
     left out of what local steps changed, not of gradients.
     """
 
@@ -66,6 +71,7 @@ class LoadedState:
     noise: dict[str, float] | None = None
     residual: Mapping[str, torch.Tensor] = field(default_factory=dict)
     outer: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    batch: int | None = None
     is_of_changes: bool = False
 
 
@@ -123,6 +129,7 @@ class TrainingState:
     ``units_per_sample`` is what the last round's weights came to.
     ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric; ``num_asked`` is
     the last ``Plan.saves`` that was met, ``stands_at`` the ``Plan.until`` that the last commit crossed.
+    ``batch`` is the global batch of the last step.
     ``trained`` are the parameters, by name, whose gradients travelled at first; code may freeze some later, but train
     none of the others.
     """
@@ -146,6 +153,7 @@ class TrainingState:
         self.num_skipped = 0
         self.units_per_sample = 1.0
         self.is_eval_due = False
+        self.batch: int | None = None
         self.user_names: tuple[str, ...] | None = None
         self.metric: float | None = None
         self.num_asked = 0
@@ -167,13 +175,16 @@ class TrainingState:
         self.surplus += drawn - counted
         self.cursor = num_drawn - math.ceil(self.surplus)
 
-    def step(self, lr: float, seed: int, offset: int = 0) -> None:
-        """Let the optimizer step, with numbers for it that all ranks draw alike, whatever they computed.
+    def step(self, lr: float, batch: int, seed: int, offset: int = 0) -> None:
+        """Let the optimizer step by a global ``batch``, with numbers for it that all ranks draw alike.
 
         None of torch's own draws any, and seeding for nothing would take its time. Batches of a round differ by their
         ``offset``. Raises whatever the optimizer raises.
         """
         self.set_lr(lr)
+        if self.batch is not None:
+            follow_batch(self.optimizer, self.noise.value(self.batch), self.batch, batch)
+        self.batch = batch
         if not type(self.optimizer).__module__.startswith("torch.optim"):
             seed_all(seed, self.round, offset, _UPDATING)
         self.optimizer.step()
@@ -221,7 +232,8 @@ class TrainingState:
 
     def _content(self, left_out: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         outer = {OUTER: momentum} if (momentum := self.outer.momentum()) else {}
-        optimizer = {**self.optimizer.state_dict(), **outer}
+        batch = {} if self.batch is None else {BATCH: self.batch}
+        optimizer = {**self.optimizer.state_dict(), **outer, **batch}
         return {"model": self.model.state_dict(), "optimizer": optimizer, "residual": left_out}
 
     def _own_residual(self) -> dict[str, torch.Tensor]:
@@ -240,6 +252,7 @@ class TrainingState:
         self._load_residual(loaded.residual)
         self.outer.load(loaded.outer)
         self.round, self.cursor, self.surplus = loaded.round, loaded.cursor, loaded.surplus
+        self.batch = loaded.batch
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take the parameters and buffers only; their names and shapes must have been found to fit."""
@@ -320,6 +333,7 @@ _POSITION = (
     "num_skipped",
     "units_per_sample",
     "is_eval_due",
+    "batch",
     "user_names",
     "metric",
     "num_asked",
