@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
+from workers.status import RoundRecord
 from workers.task import MapDataset
 
 
@@ -63,3 +64,14 @@ def distance(one: nn.Module, other: nn.Module) -> float:
     assert mine.keys() == theirs.keys()
     formats = {k: torch.promote_types(mine[k].dtype, torch.float64) for k in mine}
     return max((mine[k].to(formats[k]) - theirs[k].to(formats[k])).abs().max().item() for k in mine)
+
+
+def last_noise(records: Sequence[RoundRecord]) -> float:
+    """The noise scale that is known after these rounds: a round that measures tells it."""
+    return next(r.values["noise_scale"] for r in reversed(records) if "noise_scale" in r.values)
+
+
+def follow_batch(optimizer: torch.optim.Adam, noise_scale: float, before: int, batch: int) -> None:
+    """Second moments of batches of ``before`` samples as those of ``batch``: their mean is |G|^2 + tr(Sigma) / B."""
+    for held in optimizer.state.values():
+        held["exp_avg_sq"] *= (noise_scale / batch + 1) / (noise_scale / before + 1)

@@ -58,7 +58,7 @@ def test_where_nothing_is_known_of_the_noise_or_nothing_is_remembered_nothing_ch
         assert all(torch.equal(optimizer.state[parameter][key], value) for key, value in held.items())
 
 
-def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+def adam(parameters: Any, lr: float) -> torch.optim.Adam:
     return torch.optim.Adam(parameters, lr=lr)
 
 
@@ -92,7 +92,7 @@ class Job:
         """The last model is that of a plain loop that scales the second moments as the noise scale tells."""
         records = [record for _, record in sorted(self.group.records.items())]
         assert [record.values["global_batch"] for record in records] == SIZES
-        noise_scale = records[BEFORE - 1].values["noise_scale"]
+        noise_scale = reference.last_noise(records[:BEFORE])
         assert noise_scale > 1.0
         assert reference.distance(plain(noise_scale), self.models[-1]) < 1e-10
         assert reference.distance(plain(0.0), self.models[-1]) > 1e-6
@@ -103,8 +103,7 @@ def plain(noise_scale: float) -> nn.Module:
     optimizer = adam(model.parameters(), LR)
     for number, batch in enumerate(reference.batches_of(Regression(NUM_SAMPLES, DTYPE), SIZES, 0)):
         if number == BEFORE:
-            for held in optimizer.state.values():
-                held["exp_avg_sq"] *= (noise_scale / NEW_BATCH + 1) / (noise_scale / BATCH + 1)
+            reference.follow_batch(optimizer, noise_scale, BATCH, NEW_BATCH)
         reference.train(model, optimizer, iter([batch]), mse)
     return model
 

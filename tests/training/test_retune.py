@@ -22,7 +22,7 @@ SIZES = [BATCH] * 5 + [NEW_BATCH] * 5 + [9]
 BATCHES = [BATCH] * 5 + [NEW_BATCH] * 6
 
 
-def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
+def adam(parameters: Any, lr: float) -> torch.optim.Adam:
     return torch.optim.Adam(parameters, lr=lr)
 
 
@@ -63,8 +63,10 @@ def test_a_change_of_rate_and_batch_equals_a_plain_loop_also_over_a_resize() -> 
     model = mlp(DTYPE)
     optimizer = adam(model.parameters(), LR)
     expected, losses = rates(), []
-    for lr, batch in zip(expected, reference.batches_of(Regression(NUM_SAMPLES, DTYPE), SIZES, 0), strict=True):
-        optimizer.param_groups[0]["lr"] = lr
+    for number, batch in enumerate(reference.batches_of(Regression(NUM_SAMPLES, DTYPE), SIZES, 0)):
+        optimizer.param_groups[0]["lr"] = expected[number]
+        if number == 5:
+            reference.follow_batch(optimizer, reference.last_noise(records[:5]), BATCH, NEW_BATCH)
         losses += reference.train(model, optimizer, iter([batch]), mse).losses
     assert [record.samples for record in records] == SIZES
     assert [record.cursor for record in records] == list(accumulate(SIZES))
