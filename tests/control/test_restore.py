@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.control.desk import Desk, checkpoint
-from tests.control.fake_fleet import FakeFleet
+from tests.control.fake_fleet import BATCH, FakeFleet, FakeWorker
 from tests.control.test_controller import Scene, play
 from tests.stored_checkpoint import store_checkpoint
 from workers.checkpoints import PIECES, checkpoint_name, checkpoint_names, damage, manifest_key
@@ -20,8 +20,8 @@ from workers.control.regroup import MAX_LAUNCHES
 from workers.control.restore import CheckpointSearch, Found
 from workers.errors import Failure, Reason
 from workers.local_storage import LocalStorage
-from workers.plan import CheckpointSource, FreshSource, Source
-from workers.status import CheckpointInfo, JobSnapshot, Outcome, Phase, RunGoal, StopCause
+from workers.plan import CheckpointSource, FreshSource, Plan, Source
+from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, Outcome, Phase, RunGoal, StopCause
 
 AWAY = Failure(reason=Reason.CONTROLLER_ERROR, type="UnreadableError", message="the checkpoint cannot be read")
 
@@ -243,6 +243,51 @@ def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
         scene.direction = replace(scene.direction, goal=goal, actor="user")
         last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
         assert (last.outcome, last.failure) == (outcome, None)
+        hangs.set()
+
+    play(act)
+
+
+class Relay(FakeFleet):
+    """The first worker dies in the moment in which the second is ready."""
+
+    late: FakeWorker | None = None
+
+    def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
+        super().poll(worker_id, plan, acked, wants_records)
+        worker = self.workers[worker_id]
+        if worker_id == "1.2" and worker.phase is Phase.READY and self.late is None:
+            self.late = worker
+            self.lose("1.1", "it was killed")
+
+
+def test_a_job_paused_while_its_storage_hangs_is_not_begun_anew_by_a_worker_that_has_just_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "ENOUGH_S", 0.1)
+    store_checkpoint(LocalStorage(tmp_path), info(5))
+    hangs, begun, looks = threading.Event(), threading.Event(), CheckpointSearch.look
+
+    def look(search: CheckpointSearch) -> Found:
+        if fleet.late is not None:
+            begun.set()
+            hangs.wait(30)
+        return looks(search)
+
+    monkeypatch.setattr(CheckpointSearch, "look", look)
+    fleet = Relay(1, total=100_000)
+
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=fleet, direction=Direction(goal=RunGoal.RUN, num_workers=1))
+        await scene.prepare()
+        await scene.until(lambda s: s.cursor > 7 * BATCH)
+        scene.direction = replace(scene.direction, num_workers=2)
+        await scene.until(lambda s: begun.is_set())
+        scene.direction = replace(scene.direction, goal=RunGoal.PAUSE, actor="user")
+        last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
+        assert last.outcome is Outcome.PAUSED
+        assert fleet.late is not None
+        assert fleet.late.plan is None
         hangs.set()
 
     play(act)

@@ -256,6 +256,8 @@ class Course:
         heard = self._heard()
         if heard.is_superseded:
             raise StaleTermError(self._state.term, self._state.term + 1)
+        # Before the direction is read: a search that a new one cut short must not be taken for an empty storage.
+        latest = await self._newest(heard)
         inputs = Inputs(
             unix_s=time.time(),
             direction=self._direction,
@@ -266,7 +268,7 @@ class Course:
             refusing=heard.refusing,
             head_seen_s=heard.head_seen_s,
             was_cut_off=heard.was_cut_off,
-            latest=await self._newest(heard),
+            latest=latest,
         )
         before = self._state
         self._state, actions = turn(before, inputs, time.monotonic())
