@@ -8,7 +8,7 @@ import pytest
 
 from tests.control.desk import FAILURE, Desk
 from workers.control.decisions import StopWorker
-from workers.control.ending import MAX_SAVES
+from workers.control.ending import MAX_SAVES, without_storage
 from workers.errors import Failure, Reason
 from workers.plan import CheckpointSource, Goal
 from workers.status import Acknowledged, Outcome, Phase, RunGoal, StopCause
@@ -151,3 +151,21 @@ def test_a_failure_that_still_saves_can_be_cancelled() -> None:
     desk.direction = replace(desk.direction, goal=RunGoal.CANCEL, actor="user")
     desk.turn()
     assert StopWorker(worker) in desk.actions
+
+
+def test_a_state_that_was_not_told_of_yet_is_saved_before_the_job_waits_for_its_storage() -> None:
+    desk = Desk(want=1)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.turn()
+    desk.state = without_storage(desk.state, OSError("no route"))
+    desk.turn()
+    desk.train("1.1")
+    desk.turn()
+    assert desk.of(StopWorker) == []
+    desk.stop("1.1", StopCause.ABORTED)
+    desk.turn()
+    why = "checkpoints cannot be looked for: OSError: no route"
+    told = (f"saving before the job goes back to the queue: {why}", "end/requeued", f"everything is released: {why}")
+    assert told_end(desk, "1.1") == told

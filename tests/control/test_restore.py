@@ -249,14 +249,17 @@ def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
 
 
 class Relay(FakeFleet):
-    """The first worker dies in the moment in which the second is ready."""
+    """The first worker dies in the moment in which the second tells what ``is_time`` waits for."""
 
-    late: FakeWorker | None = None
+    def __init__(self, is_time: Callable[[FakeWorker], bool], total: int) -> None:
+        super().__init__(1, total=total)
+        self.is_time = is_time
+        self.late: FakeWorker | None = None
 
     def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
         super().poll(worker_id, plan, acked, wants_records)
         worker = self.workers[worker_id]
-        if worker_id == "1.2" and worker.phase is Phase.READY and self.late is None:
+        if worker_id == "1.2" and self.late is None and self.is_time(worker):
             self.late = worker
             self.lose("1.1", "it was killed")
 
@@ -275,7 +278,7 @@ def test_a_job_paused_while_its_storage_hangs_is_not_begun_anew_by_a_worker_that
         return looks(search)
 
     monkeypatch.setattr(CheckpointSearch, "look", look)
-    fleet = Relay(1, total=100_000)
+    fleet = Relay(lambda worker: worker.phase is Phase.READY, total=100_000)
 
     async def act() -> None:
         scene = Scene(tmp_path, fleet=fleet, direction=Direction(goal=RunGoal.RUN, num_workers=1))
@@ -289,5 +292,44 @@ def test_a_job_paused_while_its_storage_hangs_is_not_begun_anew_by_a_worker_that
         assert fleet.late is not None
         assert fleet.late.plan is None
         hangs.set()
+
+    play(act)
+
+
+def fail(search: CheckpointSearch) -> Found:
+    raise OSError("no route to the storage")
+
+
+def test_workers_that_are_adopted_while_storage_fails_train_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "STORAGE_S", 0.0)
+
+    async def act() -> None:
+        first = Scene(tmp_path, fleet=FakeFleet(1, total=50))
+        await first.prepare()
+        await first.until(lambda s: s.num_current == 2 and s.cursor > 5 * BATCH)
+        await first.controller._course.cancel()  # type: ignore[union-attr]  # it runs
+        monkeypatch.setattr(CheckpointSearch, "look", fail)
+        second = Scene(tmp_path, term=2, fleet=FakeFleet(2, workers=first.fleet.workers), store=first.store)
+        await second.prepare()
+        last: JobSnapshot = await second.until(lambda s: s.outcome is not None)
+        assert last.outcome is Outcome.SUCCEEDED
+        assert sorted(second.store.records) == [(1, n) for n in range(1, 51)]
+
+    play(act)
+
+
+def test_a_worker_that_tells_of_its_state_in_the_turn_in_which_the_last_holder_is_lost_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "STORAGE_S", 0.0)
+    fleet, looks = Relay(lambda worker: worker.round is not None, total=50), CheckpointSearch.look
+    monkeypatch.setattr(CheckpointSearch, "look", lambda search: looks(search) if fleet.late is None else fail(search))
+
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=fleet)
+        await scene.prepare()
+        last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
+        assert last.outcome is Outcome.SUCCEEDED
+        assert fleet.late is not None
 
     play(act)

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from workers.assignment import JobKey
-from workers.control import ending
+from workers.control import ending, membership
 from workers.control.costs import row_of
 from workers.control.decisions import (
     Action,
@@ -257,7 +257,7 @@ class Course:
         if heard.is_superseded:
             raise StaleTermError(self._state.term, self._state.term + 1)
         # Before the direction is read: a search that a new one cut short must not be taken for an empty storage.
-        latest = await self._newest(heard)
+        latest = await self._newest(heard, listed)
         inputs = Inputs(
             unix_s=time.time(),
             direction=self._direction,
@@ -328,16 +328,16 @@ class Course:
                 await self.fleet.news.wait()
         self.fleet.news.clear()
 
-    async def _newest(self, heard: Heard) -> CheckpointInfo | None:
+    async def _newest(self, heard: Heard, listed: tuple[str, ...] | None) -> CheckpointInfo | None:
         """The newest checkpoint to go on from; looked for where nobody is left who holds state in memory."""
-        lost, end = heard.lost, self._state.ending
+        lost, end, is_adopting = heard.lost, self._state.ending, self._state.is_adopting
         is_doubted = self._lookout.doubt(s.stop for s in heard.statuses.values() if s.stop is not None)
-        held = [i for i, f in self._state.workers.items() if f.status is not None and f.status.round is not None]
-        if any(i not in lost for i in held):
+        # Of those who are adopted it is not known yet what they hold.
+        if (is_adopting and (listed or self._state.workers)) or membership.is_held(self._state, heard.statuses, lost):
             self._lookout.forget()
         elif (end is None or end.must_save) and (self._pace.may_look(time.monotonic()) or lost or is_doubted):
             try:
-                rows = await self._lookout.look(lambda: self._direction.goal is RunGoal.RUN)
+                rows = await self._lookout.look(lambda: end is None and self._direction.goal is RunGoal.RUN)
             except OSError as error:
                 # The attempt ends, and the job waits for its storage in the queue.
                 self._state = ending.without_storage(self._state, error)

@@ -53,11 +53,14 @@ def _has_finished(state: ControllerState, inputs: Inputs) -> bool:
 
 
 def without_storage(state: ControllerState, error: OSError) -> ControllerState:
-    """Nobody holds a state, and where what was saved lies cannot be read: the job gives its place back meanwhile."""
+    """Nobody tells of a state, and where what was saved lies cannot be read: the job gives its place back meanwhile.
+
+    Whoever entered a plan during the search may hold one by now, which is saved.
+    """
     if state.ending is not None:
         return state
     detail = f"checkpoints cannot be looked for: {described(error)}"
-    return replace(state, ending=Ending(outcome=Outcome.REQUEUED, detail=detail))
+    return replace(state, ending=Ending(outcome=Outcome.REQUEUED, detail=detail, must_save=True))
 
 
 def is_complete(state: ControllerState) -> bool:

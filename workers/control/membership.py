@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from workers.control.decisions import BOUND_SETTINGS, ControllerState, Inputs, WorkerFacts
@@ -120,6 +121,13 @@ def holders(state: ControllerState) -> dict[str, WorkerStatus]:
         key=lambda s: (-(s.round or 0), old_ranks.get(s.worker_id, len(old_ranks)), _age(s.worker_id)),
     )
     return {s.worker_id: s for s in order}
+
+
+def is_held(state: ControllerState, statuses: Mapping[str, WorkerStatus], lost: Collection[str]) -> bool:
+    """Whether somebody usable holds state, as ``holders`` will say once what was heard is folded in."""
+    left = {i: f for i, f in state.workers.items() if i not in lost and f.stopping_since_s is None and f.kill is None}
+    told = (statuses.get(i, f.status) for i, f in left.items())
+    return any(s is not None and s.phase is not Phase.FAILED and s.round is not None for s in told)
 
 
 def ready(state: ControllerState) -> list[str]:
