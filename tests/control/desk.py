@@ -90,6 +90,7 @@ class Desk:
             head_seen_s=self.head_seen_s,
             was_cut_off=was_cut_off,
             latest=self.latest,
+            has_looked=True,
         )
         self.listed = None
         self.state, self.actions = turn(self.state, inputs, self.now)

@@ -77,6 +77,7 @@ class SimController:
             head_seen_s=self.head_seen_s,
             was_cut_off=self.was_cut_off,
             latest=self._latest(),
+            has_looked=True,
         )
         self.listed, self.was_cut_off = None, False
         was_adopting = self.state.is_adopting

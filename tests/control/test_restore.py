@@ -23,6 +23,7 @@ from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, FreshSource, Plan, Source
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, Outcome, Phase, RunGoal, StopCause
 
+OUT_OF_MEMORY = Failure(reason=Reason.OUT_OF_MEMORY, type="MemoryError", message="in mid-commit", is_in_commit=True)
 AWAY = Failure(reason=Reason.CONTROLLER_ERROR, type="UnreadableError", message="the checkpoint cannot be read")
 
 
@@ -249,11 +250,14 @@ def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
 
 
 class Relay(FakeFleet):
-    """The first worker dies in the moment in which the second tells what ``is_time`` waits for."""
+    """The first worker dies in the moment in which the second tells what ``is_time`` waits for.
 
-    def __init__(self, is_time: Callable[[FakeWorker], bool], total: int) -> None:
+    With a ``failure`` it fails by that, and its process stays.
+    """
+
+    def __init__(self, is_time: Callable[[FakeWorker], bool], total: int, failure: Failure | None = None) -> None:
         super().__init__(1, total=total)
-        self.is_time = is_time
+        self.is_time, self.failure, self.lingers = is_time, failure, failure is not None
         self.late: FakeWorker | None = None
 
     def poll(self, worker_id: str, plan: Plan | None, acked: Acknowledged, wants_records: bool) -> None:
@@ -261,7 +265,12 @@ class Relay(FakeFleet):
         worker = self.workers[worker_id]
         if worker_id == "1.2" and self.late is None and self.is_time(worker):
             self.late = worker
-            self.lose("1.1", "it was killed")
+            first = self.workers["1.1"]
+            if self.failure is not None:
+                first.phase, first.failure = Phase.FAILED, self.failure
+                super().poll("1.1", None, acked, wants_records)
+            else:
+                self.lose("1.1", "it was killed")
 
 
 def test_a_job_paused_while_its_storage_hangs_is_not_begun_anew_by_a_worker_that_has_just_come(
@@ -331,5 +340,24 @@ def test_a_worker_that_tells_of_its_state_in_the_turn_in_which_the_last_holder_i
         last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
         assert last.outcome is Outcome.SUCCEEDED
         assert fleet.late is not None
+
+    play(act)
+
+
+def test_where_the_last_holder_fails_and_lingers_a_worker_that_has_just_come_goes_on_from_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    store_checkpoint(LocalStorage(tmp_path), info(5))
+    fleet = Relay(lambda worker: worker.phase is Phase.READY, total=100_000, failure=OUT_OF_MEMORY)
+
+    async def act() -> None:
+        scene = Scene(tmp_path, fleet=fleet, direction=Direction(goal=RunGoal.RUN, num_workers=1))
+        await scene.prepare()
+        await scene.until(lambda s: s.cursor > 7 * BATCH)
+        scene.direction = replace(scene.direction, num_workers=2)
+        await scene.until(lambda s: fleet.late is not None and fleet.late.plan is not None)
+        assert fleet.late is not None
+        assert fleet.late.plan is not None
+        assert fleet.late.plan.source == CheckpointSource(info(5).path, 5, info(5).cursor)
 
     play(act)

@@ -269,6 +269,7 @@ class Course:
             head_seen_s=heard.head_seen_s,
             was_cut_off=heard.was_cut_off,
             latest=latest,
+            has_looked=self._lookout.has_looked,
         )
         before = self._state
         self._state, actions = turn(before, inputs, time.monotonic())
@@ -335,7 +336,7 @@ class Course:
         # Of those who are adopted it is not known yet what they hold.
         if (is_adopting and (listed or self._state.workers)) or membership.is_held(self._state, heard.statuses, lost):
             self._lookout.forget()
-        elif (end is None or end.must_save) and (self._pace.may_look(time.monotonic()) or lost or is_doubted):
+        elif (end is None or end.must_save) and (self._may_look() or lost or is_doubted):
             try:
                 rows = await self._lookout.look(lambda: end is None and self._direction.goal is RunGoal.RUN)
             except OSError as error:
@@ -345,6 +346,9 @@ class Course:
             for row in rows:
                 self._telemetry.note_unstored(row)
         return self._lookout.latest
+
+    def _may_look(self) -> bool:
+        return self._pace.may_look(time.monotonic()) or not self._lookout.has_looked
 
     def _fetch_tail(self, worker_id: str) -> None:
         facts = self._state.workers.get(worker_id)

@@ -253,7 +253,8 @@ class Inputs:
     known to be gone and why, ``refusing`` those whose last call found no connection. ``head_seen_s`` is when Ray's
     head was asked the newest question that it answered in time, on the controller's clock; ``was_cut_off`` says that
     it answered late: this controller's own node was out of reach. ``latest`` is the newest complete checkpoint in
-    storage that this attempt may go on from. ``unix_s`` is wall-clock time, for rows only.
+    storage that this attempt may go on from; unless it ``has_looked`` there may be one that nobody knows of.
+    ``unix_s`` is wall-clock time, for rows only.
     """
 
     unix_s: float
@@ -266,6 +267,7 @@ class Inputs:
     head_seen_s: float | None = None
     was_cut_off: bool = False
     latest: CheckpointInfo | None = None
+    has_looked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,17 @@ HEAR_S = 0.1
 
 
 class Lookout:
-    """One attempt's search; ``latest`` is what it found last. All methods run on one event loop."""
+    """One attempt's search; ``latest`` is what it found last. All methods run on one event loop.
+
+    ``has_looked``: what None as ``latest`` means is that there is nothing, and not that nobody has looked.
+    """
 
     def __init__(self, search: CheckpointSearch) -> None:
         self._search = search
         self._looking: asyncio.Task[Found] | None = None
         self._doubted = 0
         self.latest: CheckpointInfo | None = None
+        self.has_looked = False
 
     def doubt(self, stops: Iterable[StopReport]) -> bool:
         """Whether a worker tells for the first time that it could not read the checkpoint to begin from."""
@@ -52,12 +56,12 @@ class Lookout:
             await asyncio.wait([self._looking], timeout=HEAR_S)
         looked, self._looking = self._looking, None
         found = looked.result()
-        self.latest = found.latest
+        self.latest, self.has_looked = found.latest, True
         return found.rows
 
     def forget(self) -> None:
         """Somebody holds a newer state, or nobody asks again; what a thread has begun it ends by itself."""
-        self.latest = None
+        self.latest, self.has_looked = None, False
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None

@@ -183,6 +183,8 @@ def launch(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | Non
     is_gathered = len(found) >= want or not membership.coming(state) or waited_s > state.settings.gather_s
     if not (enough and is_gathered):
         return _await_workers(state, inputs, now_s)
+    if not inputs.has_looked:
+        return state, ()  # who held the state was given up in this turn: in the next it is known what was saved
     source = planning.start_source(state, inputs)
     is_again = state.plan is None or source == state.plan.source or _unread(state) is None
     if waited_s < _pause_s(state, is_again=is_again):
