@@ -355,7 +355,12 @@ class Pursuit:
         return job
 
     async def _tidy(self) -> None:
-        """Before the end is told, as from then on another attempt may save: nobody else looks for what is cut off."""
+        """Before the end is told, as from then on another attempt may save: nobody else looks for what is cut off.
+
+        It stays where storage gives no answer; one that has just given none is not waited for again.
+        """
+        if not self._storage.is_due(self._office.monotonic_s()):
+            return
         place = open_storage(checkpoints_place(self._office.storage, self._key.job_id), root=self._office.storage)
         with contextlib.suppress(OSError):
             await answered(lambda: remove_unfinished(place))

@@ -111,6 +111,21 @@ async def test_who_takes_over_waits_once_for_a_storage_that_hangs_and_leads(
     await endless.until_state(jobs[2], JobState.CANCELLED)
 
 
+async def test_who_takes_over_ends_cancelled_jobs_that_have_nothing_left_without_asking_a_storage_that_hangs_again(
+    endless: Scene, hang: Callable[[], list[object]]
+) -> None:
+    jobs = [await endless.submit(workers=1) for _ in range(3)]
+    for job in jobs:
+        await endless.until_state(job, JobState.RUNNING)
+    asked = hang()
+    for job in jobs:
+        await endless.say(job, Verb.CANCEL)
+    await endless.cluster.lose_everything()
+    await endless.restart()
+    assert [(await endless.job(job)).state for job in jobs] == [JobState.CANCELLED] * 3
+    assert len(asked) == 1
+
+
 async def test_a_storage_that_hangs_keeps_nobody_from_what_does_not_need_it(
     client: httpx2.AsyncClient, hang: Callable[[], list[object]]
 ) -> None:
