@@ -16,14 +16,24 @@ _threads = ThreadPoolExecutor(16, "storage")
 
 
 async def answered(call: Callable[[], T], bound_s: float | None = None) -> T:
-    """The answer of a call that blocks. Raises what it does, and OSError where it takes longer than ``bound_s``.
+    """The answer of a call that blocks; raises what it does, and as ``awaited``."""
+    return await awaited(begun(call), bound_s)
 
-    ``BOUND_S`` where none is given. The call itself goes on.
+
+def begun(call: Callable[[], T]) -> asyncio.Future[T]:
+    """The answer to come of a call that blocks, in a thread for storage."""
+    return asyncio.get_running_loop().run_in_executor(_threads, call)
+
+
+async def awaited(answer: asyncio.Future[T], bound_s: float | None = None) -> T:
+    """An answer of storage. Raises OSError where it takes longer than ``bound_s``, or ``BOUND_S`` where none is given.
+
+    The call itself goes on.
     """
     limit_s = BOUND_S if bound_s is None else bound_s
     try:
         async with asyncio.timeout(limit_s) as bound:
-            return await asyncio.get_running_loop().run_in_executor(_threads, call)
+            return await answer
     except TimeoutError:
         if not bound.expired():
             raise

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from service.errors import UnavailableError
+from service.patience import awaited, begun
 from service.store.leases import Installation
 from workers.storage import MARK, Storage, StorageAwayError
 from workers.storage_urls import join, open_storage
@@ -39,6 +41,7 @@ class Claim:
     def __init__(self, notes: Notes, url: str) -> None:
         self._notes, self._url = notes, url
         self._is_held = False
+        self._marking: asyncio.Future[None] | None = None
 
     async def hold(self) -> None:
         """Leave the mark in a storage that is new to the installation. To be called before anything is put there.
@@ -53,9 +56,16 @@ class Claim:
             raise UnavailableError(str(error)) from error
 
     async def take(self) -> None:
-        """As ``hold``, looked at again each time. Raises OSError."""
+        """As ``hold``, looked at again each time. Raises OSError.
+
+        Where storage hangs it keeps one thread, however often that is tried.
+        """
         name, marked = await self._notes.installation_id(), await self._notes.marked_storage()
-        await asyncio.to_thread(_mark, self._url, name, is_new=marked != self._url)
+        if self._marking is None or self._marking.done():
+            self._marking = begun(partial(_mark, self._url, name, is_new=marked != self._url))
+            # What it raises once nobody waits any more concerns nobody.
+            self._marking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await awaited(asyncio.shield(self._marking))
         if marked != self._url:
             await self._notes.note_storage(self._url)
         self._is_held = True

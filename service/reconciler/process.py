@@ -74,6 +74,7 @@ class Process:
         self._settings, self._store, self._make_cluster = settings, store, make_cluster
         self._clock = clock
         self._home = Home(settings.home)
+        self._claim = Claim(store, settings.storage_url)
         self._listener = NudgeListener(settings.home, RECONCILER)
         self._news = News(self._listener.wake)
         self._stop = asyncio.Event()
@@ -225,10 +226,9 @@ class Process:
 
     async def _mark_storage(self) -> None:
         """Until it is done: storage that is away is no reason not to look after what runs."""
-        claim = Claim(self._store, self._settings.storage_url)
         while True:
             try:
-                await claim.take()
+                await self._claim.take()
                 return
             except (OSError, DatabaseAwayError) as error:
                 log.warning("storage cannot be used", error=str(error))

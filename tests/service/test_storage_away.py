@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from service.errors import UnavailableError
 from service.folders import checkpoints_place
 from service.replica import Claim
 from service.settings import Settings
@@ -81,6 +82,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[object]]
         monkeypatch.setattr("service.reconciler.pursuit.list_checkpoints", wait)
         monkeypatch.setattr("service.reconciler.pursuit.remove_unfinished", wait)
         monkeypatch.setattr("service.files.checkpoint_names", wait)
+        monkeypatch.setattr("service.replica.storage_mark", wait)
         return asked
 
     yield begin
@@ -168,3 +170,14 @@ async def test_a_service_that_starts_without_its_disk_makes_no_other_storage(sto
     await Claim(store.reconciler, str(tmp_path / "new")).take()  # whoever says where is told apart
     away.rename(root)
     await Claim(store.reconciler, str(root)).take()
+
+
+async def test_a_storage_that_hangs_is_looked_at_for_its_mark_by_one_thread_however_often_that_is_tried(
+    store: Store, tmp_path: Path, hang: Callable[[], list[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, claim = hang(), Claim(store.reconciler, str(tmp_path / "storage"))
+    monkeypatch.setattr("service.patience.BOUND_S", 0.05)
+    for _ in range(3):
+        with pytest.raises(UnavailableError, match=r"no answer within 0\.05 s"):
+            await claim.hold()
+    assert len(asked) == 1
