@@ -100,9 +100,9 @@ function skipSwaps(isPressed, tell) {
     const open = event.detail.target.querySelector?.("details[open]");
     // What is in closed details takes no focus, so that it is given back once they are open again.
     const focused = open?.contains(document.activeElement) && document.activeElement.id;
-    if (open) document.addEventListener("htmx:afterSwap", () => {
+    if (open && event.detail.shouldSwap) document.addEventListener("htmx:afterSwap", () => {
       document.getElementById(event.detail.target.id)?.querySelector("details")?.setAttribute("open", "");
-      if (focused) document.getElementById(focused)?.focus();
+      if (focused && document.activeElement === document.body) document.getElementById(focused)?.focus();
     }, { once: true });
   });
 }

@@ -82,3 +82,30 @@ def test_it_is_paused_extended_and_stopped_on_its_page_while_trials_appear_by_th
 def test_an_installation_without_sweeps_says_how_to_begin(empty: Site, view: Open) -> None:
     page = view(empty).go("/sweeps")
     expect(page.locator("#sweeps pre")).to_contain_text("concertina sweep submit")
+
+
+FETCHED_AGAIN = """() => new Promise((done) => {
+    document.addEventListener("htmx:afterRequest", function hear(event) {
+        if (!event.detail.target.querySelector("details[open]")) return;
+        document.removeEventListener("htmx:afterRequest", hear);
+        done();
+    });
+    document.body.dispatchEvent(new CustomEvent("live:sweep"));
+})"""
+
+
+def test_news_takes_no_focus_from_what_was_chosen_after_a_slider(own: Filled, view: Open) -> None:
+    page = view(own.site).go(f"/sweeps/{own.sweep.id}")
+
+    async def complete_one(sample: Sample) -> None:
+        await Swept(sample.store, sample.clock, sample.fence, own.sweep.id).complete(12, 0.99)
+
+    page.get_by_text("Narrow by keyboard").click()
+    page.get_by_label("batch.global_size from").focus()
+    for _ in range(2):  # the second time nothing is new, and nothing is replaced
+        page.evaluate(FETCHED_AGAIN)
+    chosen = page.get_by_label("Trials in all")
+    chosen.focus()
+    own.site.write(complete_one)
+    expect(page.get_by_label("State and progress")).to_contain_text("99 % best eval.accuracy so far")
+    expect(chosen).to_be_focused()
