@@ -131,7 +131,7 @@ class Jobs:
             if isinstance(wanted, Illegal):
                 raise ConflictError(wanted.detail, code="ILLEGAL_TRANSITION")
             if isinstance(wanted, Already):
-                if from_start and not _began_anew(job):
+                if from_start and await self._store.has_saved(job):
                     raise ConflictError(GOES_ON, code="ILLEGAL_TRANSITION")
                 return job
             if verb is Verb.RETRY and (owner := await self._store.owner(job_id)) is not None:
@@ -187,12 +187,6 @@ class Jobs:
                 self._wake()
             return changed
         raise ConflictError(f"{job_id} kept changing meanwhile; try again")
-
-
-def _began_anew(job: JobRow) -> bool:
-    """Whether the attempt that is under way, or waits to begin, leaves aside what the one before has saved."""
-    last = job.attempt if job.state is JobState.QUEUED else job.attempt - 1
-    return job.restart_after >= last
 
 
 def _not_retried(owner: Owner) -> str:

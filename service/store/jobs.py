@@ -20,8 +20,8 @@ from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.moves import add_event, fetch_job, move, update_guarded
 from service.store.port import StaleRowError
 from service.store.references import check_references
-from service.store.rows import event_of, job_of
-from service.store.schema import bundles, events, job_labels, jobs, trials
+from service.store.rows import checkpoint_of, event_of, job_of
+from service.store.schema import bundles, checkpoints, events, job_labels, jobs, trials
 from workers.spec import JobSpec
 from workers.status import RunGoal
 
@@ -117,6 +117,12 @@ class JobStore:
             return None if sweep_id is None else Owner(sweep_id, None)
 
         return await self._database.read(work)
+
+    async def has_saved(self, job: JobRow) -> bool:
+        """Whether a checkpoint is registered that the job goes on from."""
+        texts = select(checkpoints.c.info).where(checkpoints.c.job_id == job.id)
+        found = await self._database.read(lambda conn: conn.execute(texts).scalars().all())
+        return any(checkpoint_of(text).attempt > job.restart_after for text in found)
 
     async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> list[JobRow]:
         """At most ``limit`` jobs, newest first, those older than ``before_id``."""

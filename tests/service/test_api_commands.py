@@ -13,6 +13,7 @@ from service.records import Transition
 from service.services import Services
 from service.settings import Settings
 from service.states import JobState
+from tests.service.given import checkpoint
 from tests.service.test_api_jobs import JOBS, assert_problem, running, submitted
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +57,7 @@ async def test_a_job_that_goes_on_from_its_checkpoint_is_not_told_to_begin_anew_
     job_id, fence = await running(client, services)
     path, row = f"{JOBS}/{job_id}", await services.store.reconciler.job(job_id)
     assert row is not None
+    await services.store.reconciler.register_checkpoints(job_id, [checkpoint(10)], fence)
     await services.store.reconciler.transition(row, JobState.FAILED, Transition(), fence)
     assert (await client.post(f"{path}/retry")).json()["state"] == "QUEUED"
     anew = {"from": "start"}
@@ -64,6 +66,25 @@ async def test_a_job_that_goes_on_from_its_checkpoint_is_not_told_to_begin_anew_
     assert (await client.post(f"{path}/cancel")).json()["state"] == "CANCELLED"
     for _ in range(2):
         assert (await client.post(f"{path}/retry", params=anew)).json()["state"] == "QUEUED"
+
+
+async def test_a_job_that_begins_anew_and_has_to_wait_for_its_place_may_be_told_so_again(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    job_id, fence = await running(client, services)
+    path, anew, store = f"{JOBS}/{job_id}", {"from": "start"}, services.store.reconciler
+    await store.register_checkpoints(job_id, [checkpoint(10)], fence)
+    row = await store.job(job_id)
+    assert row is not None
+    await store.transition(row, JobState.FAILED, Transition(), fence)
+    assert (await client.post(f"{path}/retry", params=anew)).json()["state"] == "QUEUED"
+    row = await store.job(job_id)
+    assert row is not None
+    await store.transition(await store.admit(row, 1, fence), JobState.QUEUED, Transition(), fence)
+    answer = await client.post(f"{path}/retry", params=anew)
+    assert (answer.status_code, answer.json()["attempt"]) == (200, 2)
+    await store.register_checkpoints(job_id, [checkpoint(10), checkpoint(5, attempt=2)], fence)
+    assert_problem(await client.post(f"{path}/retry", params=anew), 409, "ILLEGAL_TRANSITION")
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "retry"])
