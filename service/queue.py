@@ -10,7 +10,7 @@ nothing of workers that were granted and are not there yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.records import Explanation, JobRow, NodeView
@@ -181,10 +181,12 @@ def _empty(nodes: Sequence[NodeView]) -> list[dict[str, float]]:
     return [dict(node.total) for node in nodes if node.is_alive]
 
 
-def explain(job: Waiting, nodes: Sequence[NodeView], shunned: Sequence[AvoidedNode] = ()) -> Explanation | None:
+def explain(
+    job: Waiting, nodes: Sequence[NodeView], shunned: Sequence[AvoidedNode] = (), shut: Collection[str] = ()
+) -> Explanation | None:
     """Why a job waits where it is not the queue alone: it would not fit into what is used of the empty cluster.
 
-    ``nodes`` are all; on the ``shunned`` no worker shall be now.
+    ``nodes`` are all; on the ``shunned`` no worker shall be now, on those ``shut`` by a word that can be taken back.
     """
     alive = [node for node in nodes if node.is_alive]
     ids = {node.node_id for node in shunned}
@@ -200,7 +202,9 @@ def explain(job: Waiting, nodes: Sequence[NodeView], shunned: Sequence[AvoidedNo
     where, remedy = "It can never start on this cluster", "Add machines to the cluster"
     if _fit(job.need, _empty(alive), job.min) >= job.min:
         where = "It cannot start on the nodes that are in use now"
-        remedy = "Let the other nodes be used again (`concertina node uncordon NODE`), add machines to the cluster"
+        could_be = [node for node in alive if node.node_id not in ids or (node.node_id in shut and not node.is_leaving)]
+        if _fit(job.need, _empty(could_be), job.min) >= job.min:
+            remedy = "Let the other nodes be used again (`concertina node uncordon NODE`), add machines to the cluster"
     return Explanation(
         summary=f"{where}: of at least {plural(job.min, 'worker')} with {need} each, {fits} fit.",
         details=(*has, *(f"Not in use: {node.reason}." for node in shunned)),

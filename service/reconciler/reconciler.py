@@ -217,13 +217,13 @@ class Reconciler:
         there = self._view.nodes if self._view else ()
         nodes = usable(there, self._avoid)
         running = [self._running(job) for job in placed]
-        waiting = [queue.waiting(job) for job in queued]
+        waiting, shut = [queue.waiting(job) for job in queued], self._shut()
         grants = {grant.job_id: grant.num_workers for grant in queue.admit(waiting, running, nodes)}
         for job in queued:
             if job.id in grants:
                 await self._admit(job, grants[job.id])
         told = [
-            (job, queue.explain(waits, there, self._avoid))
+            (job, queue.explain(waits, there, self._avoid, shut))
             for job, waits in zip(queued, waiting, strict=True)
             if job.id not in grants
         ]
@@ -241,10 +241,12 @@ class Reconciler:
         view = self._view
         if view is None or view.autoscaling is None:
             return
-        shut = frozenset(node_id for node_id, mark in self._marks.items() if mark.duty is not Duty.ACTIVE)
-        wish = demand.wanted(waiting, running, view.nodes, shut=shut, max_workers=self._teller.max_workers)
+        wish = demand.wanted(waiting, running, view.nodes, shut=self._shut(), max_workers=self._teller.max_workers)
         is_placing = any(len(job.places) < job.num_workers for job in running if not job.is_leaving)
         await self._teller.tell(wish, view.autoscaling, time.monotonic(), is_placing=is_placing)
+
+    def _shut(self) -> frozenset[str]:
+        return frozenset(node_id for node_id, mark in self._marks.items() if mark.duty is not Duty.ACTIVE)
 
     def _with_nodes_asked_for(
         self, told: list[tuple[JobRow, Explanation | None]]

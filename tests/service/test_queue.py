@@ -239,16 +239,27 @@ def test_a_job_that_never_fits_is_told_so_with_the_numbers() -> None:
 
 def test_a_job_that_nodes_out_of_use_keep_waiting_is_told_of_them() -> None:
     drained = AvoidedNode(node_id="m", actor="admin", reason="node m is drained: a new disk")
-    told = explain(queued("a", 2, 2, cpus=3), [node("n", 4), node("m", 4)], [drained])
+    told = explain(queued("a", 2, 2, cpus=3), [node("n", 4), node("m", 4)], [drained], {"m"})
     assert told is not None
     assert told.summary.startswith("It cannot start on the nodes that are in use now: of at least 2 workers")
     assert told.details[1:] == ("Not in use: node m is drained: a new disk.",)
     assert "uncordon" in str(told.remedy)
     assert explain(queued("a"), [node("n", 4), node("m", 4)], [drained]) is None
-    never = explain(queued("a", cpus=9), [node("n", 4), node("m", 4)], [drained])
+    never = explain(queued("a", cpus=9), [node("n", 4), node("m", 4)], [drained], {"m"})
     assert never is not None
     assert never.summary.startswith("It can never start on this cluster")
     assert "uncordon" not in str(never.remedy)
+
+
+def test_nodes_that_nobody_can_put_to_use_by_a_word_are_told_of_without_that_remedy() -> None:
+    away = AvoidedNode(node_id="m", actor="service", reason="node m has not been found to see the storage /s")
+    drained = AvoidedNode(node_id="k", actor="admin", reason="node k is drained")
+    nodes = [node("n", 4), node("m", 4), node("k", 1)]
+    told = explain(queued("a", 2, 2, cpus=3), nodes, [away, drained], {"k"})
+    assert told is not None
+    assert told.summary.startswith("It cannot start on the nodes that are in use now")
+    assert told.details[1:] == (f"Not in use: {away.reason}.", f"Not in use: {drained.reason}.")
+    assert "uncordon" not in str(told.remedy)
 
 
 def test_the_earliest_start_is_when_enough_of_those_who_train_have_ended() -> None:
