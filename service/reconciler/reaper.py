@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from service.folders import BUNDLES, JOBS, bundle_key_in
+from service.patience import answered
 from service.ports import ClusterPort
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.replica import storage_mark
@@ -26,7 +28,7 @@ UPLOAD_S = 6 * 3600.0
 """An upload that has not come to its end after so long never does: its bytes are given up."""
 
 MAX_BUNDLES = 100
-"""Removed in one look, which a tick waits for; the others at the next."""
+"""Removed in one look, by a call with a bound; the others at the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class Reaper:
 
     def __init__(self, premises: Premises) -> None:
         self._at = premises
-        self._suspects = Suspects()
+        self._actors, self._strays = Suspects(), Suspects()
         self._reaped_s = self._swept_s = float("-inf")
 
     async def look(self, now_s: float) -> None:
@@ -58,37 +60,40 @@ class Reaper:
         if now_s - self._reaped_s < REAP_S:
             return
         self._reaped_s = now_s
-        names = await self._at.cluster.names()
+        # First: they hold room on the cluster, and storage may hang.
+        await self._end_actors(now_s)
         await asyncio.to_thread(tidy, self._at.scratch, self._at.bounds)
         places: list[tuple[str, str]] = []
         try:
-            places += await asyncio.to_thread(_places, str(self._at.scratch / LOGS))
+            places += await answered(partial(_places, str(self._at.scratch / LOGS)))
             if await self._is_ours():
-                places += await asyncio.to_thread(_places, join(self._at.storage, JOBS))
+                places += await answered(partial(_places, join(self._at.storage, JOBS)))
                 await self._sweep_bundles(now_s)
         except OSError as error:
             log.warning("not all can be looked into", why=str(error))
-        await self._reap(names, places, now_s)
+        await self._clear(places, now_s)
 
     async def _is_ours(self) -> bool:
         """A database that is new, or another one, knows none of the jobs whose files are there."""
-        mark = await asyncio.to_thread(storage_mark, open_storage(self._at.storage))
+        mark = await answered(partial(storage_mark, open_storage(self._at.storage)))
         return mark == await self._at.store.installation_id()
 
-    async def _reap(self, names: list[str], places: list[tuple[str, str]], now_s: float) -> None:
-        """Names first, rows second; removed is only what was seen so twice. Of a job that waits nothing is there."""
+    async def _end_actors(self, now_s: float) -> None:
+        """Names first, rows second; ended is only what was seen so twice. Of a job that waits nothing is there."""
+        names = await self._at.cluster.names()
         rows = {job.id: job for job in await self._at.store.live_jobs(max_queued=0)}
-        known = await self._at.store.job_ids()
         sweeps = {sweep.id: sweep for sweep in await self._at.store.live_sweeps()}
-        stray = {place for job_id, place in places if job_id not in known}
-        ripe = self._suspects.ripe(orphaned_actors(names, rows, sweeps) | stray, now_s)
-        for place in stray.intersection(ripe):
-            log.warning("removing files of no job", place=place)
-            with contextlib.suppress(OSError):
-                await asyncio.to_thread(open_storage(place).clear)
-        if actors := [thing for thing in ripe if thing not in stray]:
+        if actors := self._actors.ripe(orphaned_actors(names, rows, sweeps), now_s):
             log.warning("ending actors of no job", names=actors)
             await self._at.cluster.kill(actors)
+
+    async def _clear(self, places: list[tuple[str, str]], now_s: float) -> None:
+        """Places first, rows second; removed is only what was seen so twice."""
+        known = await self._at.store.job_ids()
+        for place in self._strays.ripe({place for job_id, place in places if job_id not in known}, now_s):
+            log.warning("removing files of no job", place=place)
+            with contextlib.suppress(OSError):
+                await answered(open_storage(place).clear)
 
     async def _sweep_bundles(self, now_s: float) -> None:
         """Rows first, bytes second: who is killed in between leaves bytes that no row names, which the next removes."""
@@ -96,10 +101,10 @@ class Reaper:
             return
         await self._at.store.forget_bundles(self._at.bundle_keep_s, UPLOAD_S, self._at.fence)
         # Keys first, rows second: a key that is written to was noted before.
-        listed = await asyncio.to_thread(open_storage(self._at.storage).keys, BUNDLES)
+        listed = await answered(partial(open_storage(self._at.storage).keys, BUNDLES))
         known = await self._at.store.bundle_keys()
         unknown = [key for key in listed if bundle_key_in(key) not in known]
-        await asyncio.to_thread(_delete, self._at.storage, unknown[:MAX_BUNDLES])
+        await answered(partial(_delete, self._at.storage, unknown[:MAX_BUNDLES]))
         if len(unknown) <= MAX_BUNDLES:
             self._swept_s = now_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import threading
@@ -21,7 +22,9 @@ from tests.object_store import ObjectStore
 from tests.service.given import Clock, zip_bytes
 from tests.service.scene import Scene
 from tests.service.test_reconciler import save_checkpoint
+from workers.assignment import JobKey
 from workers.checkpoints import PIECES, checkpoint_name, draft_key
+from workers.control.names import controller_name
 from workers.scratch import LOCK
 from workers.storage import MARK
 from workers.storage_urls import open_storage
@@ -147,6 +150,28 @@ async def test_what_a_killed_save_left_goes_with_the_end_of_its_job(endless: Sce
     await endless.say(job, Verb.CANCEL)
     await endless.until_state(job, JobState.CANCELLED)
     assert storage.keys() == whole
+
+
+async def test_actors_of_no_job_are_ended_though_the_storage_hangs(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, stray = threading.Event(), controller_name(JobKey(job_id="job_gone", attempt=1), 1)
+
+    def hang(root: str) -> list[tuple[str, str]]:
+        goes_on.wait(30)
+        return []
+
+    monkeypatch.setattr(reaper, "_places", hang)
+    monkeypatch.setattr("service.patience.BOUND_S", 0.05)
+    scene.cluster.strays.add(stray)
+    broom = reaper.Reaper(scene.premises)
+    try:
+        await asyncio.wait_for(broom.look(0.0), 5)
+        await asyncio.wait_for(broom.look(1.0), 5)
+        assert not goes_on.is_set()
+        assert await scene.cluster.names() == []
+    finally:
+        goes_on.set()
 
 
 async def test_a_storage_that_hangs_holds_up_no_job(endless: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
