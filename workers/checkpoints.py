@@ -90,6 +90,11 @@ def name_in(key: str) -> str:
     return key.rpartition("/")[2].split(".")[0]
 
 
+def attempt_of(name: str) -> int:
+    """The attempt that saved a checkpoint, by its name."""
+    return int(name.split("-", 1)[0])
+
+
 def manifest_text(manifest: Manifest) -> str:
     """JSON, with its own checksum."""
     body = {

@@ -15,6 +15,7 @@ from workers.checkpoints import (
     DRAFTS,
     MANIFESTS,
     PIECES,
+    attempt_of,
     checkpoint_names,
     draft_key,
     list_checkpoints,
@@ -59,14 +60,15 @@ def _asked_for(present: Sequence[CheckpointInfo]) -> set[str]:
     return set(sorted(met.values())[-NUM_ASKED_KEPT:])
 
 
-def remove_unfinished(storage: Storage) -> None:
-    """Of a job that is over, delete what saves left that were cut off; one that still goes on gives up.
+def remove_unfinished(storage: Storage, attempt: int) -> None:
+    """Delete what saves of attempts up to this one left that were cut off; one that still goes on gives up.
 
-    Raises OSError where the storage fails.
+    What a later attempt is saving stays, however late this is carried out. Raises OSError where the storage fails.
     """
     parts = [key for key in storage.keys(MANIFESTS) if key.endswith(PART_SUFFIX)]
     for key in [*storage.keys(DRAFTS), *parts]:
-        storage.delete(key)
+        if attempt_of(name_in(key)) <= attempt:
+            storage.delete(key)
     _sweep_pieces(storage)
 
 

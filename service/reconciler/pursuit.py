@@ -363,7 +363,7 @@ class Pursuit:
             return
         place = open_storage(checkpoints_place(self._office.storage, self._key.job_id), root=self._office.storage)
         with contextlib.suppress(OSError):
-            await answered(lambda: remove_unfinished(place))
+            await answered(lambda: remove_unfinished(place, self._key.attempt))
 
 
 MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."

@@ -23,8 +23,9 @@ from tests.service.given import Clock, zip_bytes
 from tests.service.scene import Scene
 from tests.service.test_reconciler import save_checkpoint
 from workers.assignment import JobKey
-from workers.checkpoints import PIECES, checkpoint_name, draft_key
+from workers.checkpoints import PIECES, checkpoint_name, draft_key, manifest_key
 from workers.control.names import controller_name
+from workers.retention import remove_unfinished
 from workers.scratch import LOCK
 from workers.storage import MARK
 from workers.storage_urls import open_storage
@@ -150,6 +151,24 @@ async def test_what_a_killed_save_left_goes_with_the_end_of_its_job(endless: Sce
     await endless.say(job, Verb.CANCEL)
     await endless.until_state(job, JobState.CANCELLED)
     assert storage.keys() == whole
+
+
+def test_a_removal_that_comes_late_leaves_the_saves_of_the_next_attempt(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path))
+
+    def begin(attempt: int) -> list[str]:
+        """Everything of a save that is under way."""
+        name = checkpoint_name(attempt, attempt, 20, 1)
+        save = f"{name}.0123abcd"
+        keys = [draft_key(save), f"{manifest_key(name)}.0123abcd.part", f"{PIECES}/{save}.moving"]
+        for key in keys:
+            storage.write(key, [b"half of it"])
+        return keys
+
+    begin(attempt=1)
+    later = begin(attempt=2)
+    remove_unfinished(storage, attempt=1)
+    assert storage.keys() == sorted(later)
 
 
 async def test_actors_of_no_job_are_ended_though_the_storage_hangs(

@@ -72,7 +72,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[object]]
     """From when it is called on storage gives no answer, as a mount whose server is away; what is asked of it."""
     goes_on, asked = threading.Event(), []
 
-    def wait(storage: object) -> list[object]:
+    def wait(storage: object, *_: object) -> list[object]:
         asked.append(storage)
         goes_on.wait(30)
         return []

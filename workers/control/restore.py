@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from workers.checkpoints import DAMAGED, checkpoint_names, damage, manifest_key, name_in, read_manifest
+from workers.checkpoints import DAMAGED, attempt_of, checkpoint_names, damage, manifest_key, name_in, read_manifest
 from workers.errors import CheckpointError
 from workers.plan import TimelineKind
 from workers.status import CheckpointInfo, TimelineRow
@@ -42,7 +42,7 @@ class CheckpointSearch:
         """Read all bytes of the newest one, once until it is doubted; blocks. Raises OSError where storage fails."""
         storage = open_storage(self._url, self._root)
         for name in reversed(checkpoint_names(storage)):
-            if _attempt_of(name) <= self._restart_after:
+            if attempt_of(name) <= self._restart_after:
                 break
             if name != self._intact and (why := damage(storage, name)) is not None:
                 _set_aside(storage, name, why)
@@ -56,7 +56,7 @@ class CheckpointSearch:
     def _passed(self, storage: Storage, found: str) -> tuple[TimelineRow, ...]:
         """A row for each that is newer than the one found, also where an earlier controller set it aside."""
         keys = [key for key in storage.keys(DAMAGED) if name_in(key) > found]
-        return tuple(_row(storage, key) for key in keys if _attempt_of(name_in(key)) > self._restart_after)
+        return tuple(_row(storage, key) for key in keys if attempt_of(name_in(key)) > self._restart_after)
 
 
 def _set_aside(storage: Storage, name: str, why: str) -> None:
@@ -84,7 +84,3 @@ def _row(storage: Storage, key: str) -> TimelineRow:
         after={"passed_over": name},
         cost_s=0.0,
     )
-
-
-def _attempt_of(name: str) -> int:
-    return int(name.split("-", 1)[0])
