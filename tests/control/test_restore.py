@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -245,6 +247,34 @@ def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
         last: JobSnapshot = await scene.until(lambda s: s.outcome is not None)
         assert (last.outcome, last.failure) == (outcome, None)
         hangs.set()
+
+    play(act)
+
+
+def test_searches_that_hang_take_no_threads_from_others_and_do_not_hold_up_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, begun, threads = threading.Event(), threading.Event(), list[threading.Thread]()
+
+    def look(search: CheckpointSearch) -> Found:
+        threads.append(threading.current_thread())
+        begun.set()
+        hangs.wait(30)
+        return Found()
+
+    monkeypatch.setattr(CheckpointSearch, "look", look)
+
+    async def act() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        seeker = lookout.Lookout(CheckpointSearch(str(tmp_path), 0))
+        monkeypatch.setattr(lookout, "ENOUGH_S", 0.0)
+        assert await seeker.look(lambda: False) == ()
+        assert not seeker.has_looked
+        assert await asyncio.to_thread(begun.wait, 5)  # in the only thread that the loop has
+        assert [thread.daemon for thread in threads] == [True]
+        hangs.set()
+        assert await seeker.look(lambda: True) == ()
+        assert seeker.has_looked
 
     play(act)
 

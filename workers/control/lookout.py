@@ -1,10 +1,12 @@
-"""Looking for the checkpoint to go on from, in a thread of its own: what a job is told meanwhile is heard."""
+"""Looking for the checkpoint to go on from, in a thread of its own: that the job is to end is heard meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
 from workers.control.restore import CheckpointSearch, Found
 from workers.status import CheckpointInfo, StopCause, StopReport, TimelineRow
@@ -71,9 +73,25 @@ class Lookout:
         until_s = time.monotonic() + STORAGE_S
         while True:
             try:
-                return await asyncio.to_thread(self._search.look)
+                return await asyncio.wrap_future(_begun(self._search.look))
             except OSError as error:
                 print(f"checkpoints cannot be looked for: {error}", flush=True)
                 if time.monotonic() > until_s:
                     raise
             await asyncio.sleep(STORAGE_RETRY_S)
+
+
+def _begun(search: Callable[[], Found]) -> Future[Found]:
+    """Of no pool: one that hangs takes no thread that others need, and the process ends without it."""
+    answer = Future[Found]()
+    # Nobody can take it back any more: what it comes to is told, whether anybody still listens or not.
+    answer.set_running_or_notify_cancel()
+
+    def work() -> None:
+        try:
+            answer.set_result(search())
+        except BaseException as error:  # raised where the answer is awaited
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name="search", daemon=True).start()
+    return answer
