@@ -21,7 +21,10 @@ __all__ = ["caller"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
-READS = {"check_references", "job", "owner", "page", "count_by_state", "queue_before", "events", "bundle"}
+READS = {
+    *("check_references", "job", "owner", "has_saved", "page"),
+    *("count_by_state", "queue_before", "events", "bundle"),
+}
 WRITTEN = {"jobs", "bundles", "schedules", "sweeps", "configurations", "nodes", "access"}
 RECONCILERS = {"database", "leases", "observed", "reconciler"}
 """Its calls are crash points of its own."""
