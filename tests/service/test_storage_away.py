@@ -98,12 +98,18 @@ async def test_a_job_is_cancelled_though_storage_hangs(endless: Scene, hang: Cal
     await endless.until_state(job, JobState.CANCELLED)
 
 
-async def test_who_takes_over_waits_once_for_a_storage_that_hangs_and_leads(
-    endless: Scene, hang: Callable[[], list[object]]
-) -> None:
+async def running(endless: Scene) -> list[str]:
+    """Three jobs that run."""
     jobs = [await endless.submit(workers=1) for _ in range(3)]
     for job in jobs:
         await endless.until_state(job, JobState.RUNNING)
+    return jobs
+
+
+async def test_who_takes_over_waits_once_for_a_storage_that_hangs_and_leads(
+    endless: Scene, hang: Callable[[], list[object]]
+) -> None:
+    jobs = await running(endless)
     asked = hang()
     await endless.restart()
     assert len(asked) == 1
@@ -117,9 +123,7 @@ async def test_who_takes_over_waits_once_for_a_storage_that_hangs_and_leads(
 async def test_who_takes_over_ends_cancelled_jobs_that_have_nothing_left_without_asking_a_storage_that_hangs_again(
     endless: Scene, hang: Callable[[], list[object]]
 ) -> None:
-    jobs = [await endless.submit(workers=1) for _ in range(3)]
-    for job in jobs:
-        await endless.until_state(job, JobState.RUNNING)
+    jobs = await running(endless)
     asked = hang()
     for job in jobs:
         await endless.say(job, Verb.CANCEL)

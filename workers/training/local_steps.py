@@ -160,7 +160,7 @@ class LocalSteps:
             self._exchange.scale(factor)
         setup, cursor = self._setup, self._state.cursor + part.offset
         lr = self.plan.lr.at(cursor, setup.total_samples, self.plan.global_batch)
-        self._state.step(lr, self.plan.global_batch, setup.spec.seed, part.offset)
+        self._state.step(lr, setup.spec.seed, part.offset)
         part.times.optimizer_s = time.perf_counter() - started_s
         return True
 

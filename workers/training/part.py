@@ -101,7 +101,7 @@ class Part:
             self._state.residual.put_back(self._exchange.leave_out_unused())
         if factor != 1.0:
             self._exchange.scale(factor)
-        self._state.step(lr, self.plan.global_batch, self._setup.spec.seed, self.offset)
+        self._state.step(lr, self._setup.spec.seed, self.offset, self.plan.global_batch)
 
     @property
     def share(self) -> float:

@@ -129,7 +129,7 @@ class TrainingState:
     ``units_per_sample`` is what the last round's weights came to.
     ``user_names`` and ``metric`` are the last known names of the loss's values, and the last metric; ``num_asked`` is
     the last ``Plan.saves`` that was met, ``stands_at`` the ``Plan.until`` that the last commit crossed.
-    ``batch`` is the global batch of the last step.
+    ``batch`` is the global batch of the last step, None where each rank took one of its own.
     ``trained`` are the parameters, by name, whose gradients travelled at first; code may freeze some later, but train
     none of the others.
     """
@@ -175,14 +175,15 @@ class TrainingState:
         self.surplus += drawn - counted
         self.cursor = num_drawn - math.ceil(self.surplus)
 
-    def step(self, lr: float, batch: int, seed: int, offset: int = 0) -> None:
-        """Let the optimizer step by a global ``batch``, with numbers for it that all ranks draw alike.
+    def step(self, lr: float, seed: int, offset: int = 0, batch: int | None = None) -> None:
+        """Let the optimizer step, with numbers for it that all ranks draw alike, whatever they computed.
 
+        By a global ``batch``; None: by one of this rank's own.
         None of torch's own draws any, and seeding for nothing would take its time. Batches of a round differ by their
         ``offset``. Raises whatever the optimizer raises.
         """
         self.set_lr(lr)
-        if self.batch is not None:
+        if self.batch is not None and batch not in (None, self.batch):
             follow_batch(self.optimizer, self.noise.value(self.batch), self.batch, batch)
         self.batch = batch
         if not type(self.optimizer).__module__.startswith("torch.optim"):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+ROOM = 1.5
+"""What is found may be so many times as much as is wanted: a payload has one size whatever it holds."""
+
 _MOST_STRIDE = 97  # odd and prime, so that a sample does not follow the columns of a matrix
 _LEAST_SAMPLE = 4096
 _SMALLEST = torch.finfo(torch.float32).tiny  # zeros are never chosen

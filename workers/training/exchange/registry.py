@@ -80,10 +80,10 @@ def scheme_over_racks(
     return Hierarchical(codec, CODECS[across], seating(racks, rank), residual, back)
 
 
-def _inside(name: str, options: Mapping[str, object], num_ranks: int) -> tuple[Codec, Codec]:
+def _inside(name: str, options: Mapping[str, int | float | str], num_ranks: int) -> tuple[Codec, Codec]:
     """The codecs of what ranks give to their rack's owners, and of what these give back."""
     if name == "topk":
-        fraction, codec = float(str(options["fraction"])), CODECS[str(options["quantise"])]
+        fraction, codec = float(options["fraction"]), CODECS[str(options["quantise"])]
         return Sparse(fraction, codec), sparse_sums(fraction, num_ranks, codec)
     if name not in INSIDE:
         raise JobError(f"no sums over racks are made of {name!r}; use one of {', '.join((*INSIDE, 'topk'))}")

@@ -11,12 +11,11 @@ from typing import ClassVar
 import torch
 
 from workers.training.exchange.codecs import Codec
-from workers.training.exchange.largest import largest
+from workers.training.exchange.largest import ROOM, largest
 
 MOST_NUMEL = 2**16
 """Values of a row, so that two bytes tell a place in it."""
 
-_ROOM = 1.5
 _MIDDLE = MOST_NUMEL // 2
 
 
@@ -60,7 +59,7 @@ class Sparse:
         out_RN.zero_().scatter_add_(1, indexes_RK, picked_RN[:, : self._room(numel)])
 
     def _room(self, numel: int) -> int:
-        return min(numel, ceil(_ROOM * self._fraction * numel))
+        return min(numel, ceil(ROOM * self._fraction * numel))
 
     def _num_codes(self, numel: int) -> int:
         return ceil(self._room(numel) / self._codec.block) * self._codec.block

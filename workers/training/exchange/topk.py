@@ -17,14 +17,13 @@ import torch
 
 from workers.training.exchange.codecs import Codec, Exact, Int8
 from workers.training.exchange.coding import Coding
-from workers.training.exchange.largest import largest
+from workers.training.exchange.largest import ROOM, largest
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import InFlight, Summed
 from workers.training.exchange.velocity import Velocity
 from workers.training.state import StepState
 from workers.training.world import Transfer, World
 
-_ROOM = 1.5
 _SEGMENT = 2**16  # within one, two bytes tell a place
 _ALIGNED_BYTES = 8
 _FIRST_SHARE = 0.25
@@ -193,7 +192,7 @@ class TopK:
         return parcel
 
     def _form(self, flat: torch.Tensor, num_gradients: int) -> _Form:
-        room = ceil(_ROOM * self._fraction * num_gradients)
+        room = ceil(ROOM * self._fraction * num_gradients)
         num_values, num_segments = ceil(room / self._codec.block) * self._codec.block, ceil(num_gradients / _SEGMENT)
         counts_at = self._codec.num_bytes(num_values)
         places_at = counts_at + 4 * num_segments
