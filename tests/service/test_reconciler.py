@@ -293,8 +293,7 @@ async def test_orphans_go_and_what_belongs_to_jobs_stays(endless: Scene, monkeyp
     stray = Path(endless.settings.storage_url) / JOBS / "job_gone"
     stray.mkdir(parents=True)
     endless.cluster.strays |= {"worker/job_gone/1/1.1", f"controller/{job.id}/0/1", "somebody-elses"}
-    await endless.until(job, lambda row: endless.cluster.strays == {"somebody-elses"})
-    assert not stray.exists()
+    await endless.until(job, lambda row: endless.cluster.strays == {"somebody-elses"} and not stray.exists())
     assert f"controller/{job.id}/1/1" in await endless.cluster.names()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from service.errors import UnavailableError
 from service.folders import checkpoints_place
+from service.records import JobRow
 from service.replica import Claim
 from service.settings import Settings
 from service.states import JobState, Verb
@@ -98,7 +99,7 @@ async def test_a_job_is_cancelled_though_storage_hangs(endless: Scene, hang: Cal
     await endless.until_state(job, JobState.CANCELLED)
 
 
-async def running(endless: Scene) -> list[str]:
+async def running(endless: Scene) -> list[JobRow]:
     """Three jobs that run."""
     jobs = [await endless.submit(workers=1) for _ in range(3)]
     for job in jobs:
