@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
 
+from service.patience import answered
 from service.ports import ClusterLostError, ClusterPort
 from service.records import NodeView
 from workers.local_storage import check_mark
@@ -33,16 +35,16 @@ class StorageSight:
     async def blind(self, nodes: Iterable[NodeView]) -> list[NodeView]:
         """The living nodes that do not see the storage, after trying those that have not seen it yet.
 
-        Raises ClusterLostError; OSError where the storage cannot be written to.
+        Raises ClusterLostError; OSError where the storage cannot be written to, or does not answer.
         """
         unproven = self._unproven(nodes)
         if unproven:
             probe = self._storage / f"{PROBE}{secrets.token_hex(8)}"
-            await asyncio.to_thread(_lay, probe)
+            await answered(functools.partial(_lay, probe))
             try:
                 self._seeing |= await self._cluster.who_sees(str(probe), [node.node_id for node in unproven])
             finally:
-                await asyncio.to_thread(probe.unlink, missing_ok=True)
+                await answered(functools.partial(probe.unlink, missing_ok=True))
         return self._unproven(unproven)
 
     def avoided(self, nodes: Iterable[NodeView], now_s: float) -> tuple[AvoidedNode, ...]:

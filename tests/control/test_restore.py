@@ -251,6 +251,27 @@ def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
     play(act)
 
 
+def test_a_job_whose_storage_hangs_tells_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookout, "LONG_S", 0.05)
+    hangs, looks = threading.Event(), CheckpointSearch.look
+
+    def look(search: CheckpointSearch) -> Found:
+        hangs.wait(30)
+        return looks(search)
+
+    monkeypatch.setattr(CheckpointSearch, "look", look)
+
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        last: JobSnapshot = await scene.until(lambda s: bool(s.detail))
+        assert last.detail.startswith(f"the newest checkpoint is looked for and read in {tmp_path}")
+        hangs.set()
+        await scene.until(lambda s: s.has_trained and not s.detail)
+
+    play(act)
+
+
 def test_searches_that_hang_take_no_threads_from_others_and_do_not_hold_up_the_end_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from service.reconciler import sight
 from service.reconciler.process import Exit, Process
 from service.records import ClusterView, JobRow
 from service.schedule_spec import parse_schedule_spec
@@ -146,6 +148,22 @@ async def test_a_ray_of_several_machines_is_refused_with_storage_that_one_of_the
     scene.cluster.blind = set()
     await scene.until(job, lambda row: row.state is JobState.RUNNING)
     assert list(Path(scene.settings.storage_url).glob(".probe-*")) == []
+
+
+async def test_a_storage_that_hangs_at_the_start_is_told_of_and_asked_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, lay = threading.Event(), sight._lay
+    monkeypatch.setattr("service.reconciler.process.REFUSED_S", 0.05)
+    monkeypatch.setattr("service.patience.BOUND_S", 0.1)
+    monkeypatch.setattr(sight, "_lay", lambda probe: (hangs.wait(30), lay(probe)))
+    scene.announce(RayRecord(address="127.0.0.1:1", is_own=False, temp_dir="/nonexistent"))
+    scene.start()
+    job = (await scene.store.jobs.submit(spec())).job
+    assert await scene.told_error() == "the storage cannot be written to: no answer within 0.1 s"
+    monkeypatch.undo()
+    hangs.set()
+    await scene.until(job, lambda row: row.state is JobState.RUNNING)
 
 
 async def test_a_lost_head_is_told_and_the_process_leaves_before_ray_ends_it(scene: Scene) -> None:

@@ -201,6 +201,8 @@ class Course:
     def _fold(self) -> JobSnapshot:
         is_told = self._is_over and self._has_left and not self._tails and self._telemetry.is_drained
         snapshot = fold(self._state, self._direction, self._telemetry.pending(), self._progress, self._crash)
+        if waits := self._lookout.told(time.monotonic()):
+            snapshot = replace(snapshot, detail=snapshot.detail or waits)
         return snapshot if is_told or not self._is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)
 
     async def cancel(self) -> None:

@@ -17,6 +17,8 @@ ENOUGH_S = 2.0
 """A job that is to end waits so long for storage: whether it had been complete already is told by it."""
 
 HEAR_S = 0.1
+LONG_S = 10.0
+"""What takes longer is told: it may be a large checkpoint, or a storage that hangs."""
 
 
 class Lookout:
@@ -28,6 +30,7 @@ class Lookout:
     def __init__(self, search: CheckpointSearch) -> None:
         self._search = search
         self._looking: asyncio.Task[Found] | None = None
+        self._begun_s = 0.0
         self._doubted = 0
         self.latest: CheckpointInfo | None = None
         self.has_looked = False
@@ -49,6 +52,7 @@ class Lookout:
         """
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._found())
+            self._begun_s = time.monotonic()
         until_s: float | None = None
         while not self._looking.done():
             if not is_needed():
@@ -67,6 +71,13 @@ class Lookout:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
+
+    def told(self, now_s: float) -> str:
+        """What is waited for, where that has taken long by now; else empty."""
+        if self._looking is None or (waited_s := now_s - self._begun_s) < LONG_S:
+            return ""
+        where = self._search.url
+        return f"the newest checkpoint is looked for and read in {where}, for {waited_s:.0f} s by now; does it answer?"
 
     async def _found(self) -> Found:
         """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""

@@ -31,7 +31,7 @@ class CheckpointSearch:
 
     def __init__(self, url: str, restart_after: int, root: str | None = None) -> None:
         """``root``: see ``workers.storage_urls.open_storage``."""
-        self._url, self._restart_after, self._root = url, restart_after, root
+        self.url, self._restart_after, self._root = url, restart_after, root
         self._intact: str | None = None
 
     def doubt(self) -> None:
@@ -40,7 +40,7 @@ class CheckpointSearch:
 
     def look(self) -> Found:
         """Read all bytes of the newest one, once until it is doubted; blocks. Raises OSError where storage fails."""
-        storage = open_storage(self._url, self._root)
+        storage = open_storage(self.url, self._root)
         for name in reversed(checkpoint_names(storage)):
             if attempt_of(name) <= self._restart_after:
                 break
