@@ -1,10 +1,13 @@
-"""The leader's broom: removes what belongs to no job, and bundles that nothing starts with any more."""
+"""The leader's broom: removes what deleted jobs left, and bundles that nothing starts with any more.
+
+Files of jobs that the database does not know at all stay: it may have been restored from an older copy.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +29,9 @@ REAP_S = 10.0
 BUNDLES_S = 600.0
 UPLOAD_S = 6 * 3600.0
 """An upload that has not come to its end after so long never does: its bytes are given up."""
+
+NOTED_S = 3600.0
+"""So long a deletion is remembered at least, for what comes late to a deleted job's files."""
 
 MAX_BUNDLES = 100
 """Removed in one look, by a call with a bound; the others at the next."""
@@ -53,6 +59,7 @@ class Reaper:
     def __init__(self, premises: Premises) -> None:
         self._at = premises
         self._actors, self._strays = Suspects(), Suspects()
+        self._unknown: Collection[str] = frozenset()
         self._reaped_s = self._swept_s = float("-inf")
 
     async def look(self, now_s: float) -> None:
@@ -63,15 +70,19 @@ class Reaper:
         # First: they hold room on the cluster, and storage may hang.
         await self._end_actors(now_s)
         await asyncio.to_thread(tidy, self._at.scratch, self._at.bounds)
-        places: list[tuple[str, str]] = []
-        try:
-            places += await answered(partial(_places, str(self._at.scratch / LOGS)))
+        await self._at.store.finish_deletions()
+        left: Mapping[str, str] = {}
+        stored: Mapping[str, str] | None = None
+        with _failing_told():
+            left = await answered(partial(_places, str(self._at.scratch / LOGS)))
+        with _failing_told():
             if await self._is_ours():
-                places += await answered(partial(_places, join(self._at.storage, JOBS)))
+                stored = await answered(partial(_places, join(self._at.storage, JOBS)))
+        await self._clear(left, stored or {}, now_s)
+        if stored is not None:
+            await self._at.store.forget_deletions(NOTED_S, stored, self._at.fence)
+            with _failing_told():
                 await self._sweep_bundles(now_s)
-        except OSError as error:
-            log.warning("not all can be looked into", why=str(error))
-        await self._clear(places, now_s)
 
     async def _is_ours(self) -> bool:
         """A database that is new, or another one, knows none of the jobs whose files are there."""
@@ -87,13 +98,18 @@ class Reaper:
             log.warning("ending actors of no job", names=actors)
             await self._at.cluster.kill(actors)
 
-    async def _clear(self, places: list[tuple[str, str]], now_s: float) -> None:
+    async def _clear(self, left: Mapping[str, str], stored: Mapping[str, str], now_s: float) -> None:
         """Places first, rows second; removed is only what was seen so twice."""
-        known = await self._at.store.job_ids()
-        for place in self._strays.ripe({place for job_id, place in places if job_id not in known}, now_s):
+        known, deleted = await self._at.store.job_ids(), await self._at.store.deleted_jobs()
+        strays = {place for job_id, place in left.items() if job_id not in known}
+        strays |= {place for job_id, place in stored.items() if job_id in deleted - known}
+        for place in self._strays.ripe(strays, now_s):
             log.warning("removing files of no job", place=place)
             with contextlib.suppress(OSError):
                 await answered(open_storage(place).clear)
+        if (unknown := stored.keys() - known - deleted) != self._unknown:
+            self._unknown = unknown
+            log.warning("files of jobs that the database does not know stay", storage=self._at.storage, jobs=unknown)
 
     async def _sweep_bundles(self, now_s: float) -> None:
         """Rows first, bytes second: who is killed in between leaves bytes that no row names, which the next removes."""
@@ -109,9 +125,17 @@ class Reaper:
             self._swept_s = now_s
 
 
-def _places(root: str) -> list[tuple[str, str]]:
+@contextlib.contextmanager
+def _failing_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        log.warning("not all can be looked into", why=str(error))
+
+
+def _places(root: str) -> dict[str, str]:
     """What jobs have left, by their ids."""
-    return [(job_id, join(root, job_id)) for job_id in open_storage(root).folders()]
+    return {job_id: join(root, job_id) for job_id in open_storage(root).folders()}
 
 
 def _delete(url: str, keys: Collection[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, literal, select, union_all, update
 
 from service.ids import bundle_id
@@ -10,6 +12,16 @@ from service.store.database import Database, Write
 from service.store.port import StoreError
 from service.store.rows import bundle_of
 from service.store.schema import bundles, metadata, uploads
+
+BUNDLE_GRACE_S = 3600.0
+"""A bundle that no job names is kept this long after its last upload: its job may be on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What has to follow in storage; ``bundle_key`` is set when nothing needs the bytes there any more."""
+
+    bundle_key: str | None
 
 
 class UploadForgottenError(StoreError):
@@ -111,3 +123,13 @@ def unnamed() -> ColumnElement[bool]:
     """The condition on ``bundles`` that no row of any table refers to it, and so nothing may start with it."""
     keys = [key for table in metadata.tables.values() for key in table.foreign_keys if key.column is bundles.c.id]
     return and_(*(~select(literal(1)).where(key.parent == bundles.c.id).exists() for key in keys))
+
+
+def drop_bundle(write: Write, bundle_id: str) -> str | None:
+    """Forget a bundle that nothing names any more; the key of its bytes, which the caller removes."""
+    gone = write.conn.execute(
+        delete(bundles)
+        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, unnamed())
+        .returning(bundles.c.key)
+    )
+    return gone.scalar_one_or_none()

@@ -16,10 +16,10 @@ from service.configuration_records import (
     ReplacedVersion,
     nameless,
 )
+from service.store.bundles import Deleted, drop_bundle
 from service.store.configuration_tables import configuration_versions as versions
 from service.store.configuration_tables import configurations
 from service.store.database import Database, Write
-from service.store.jobs import Deleted, drop_bundle
 from service.store.port import StaleRowError
 from service.store.references import check_references
 from service.store.rows import dumps

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 
 from service.records import JobFilter, JobRow
 from service.states import JobState
+from service.store.deleting import is_deleted
 from service.store.rows import job_of
 from service.store.schema import job_labels, jobs
 
@@ -42,7 +43,8 @@ def _statements(conn: Connection, wanted: JobFilter, before_id: str | None) -> l
             return [_of_label(rarest, wanted, before_id)]
     has_labels = [_has(label, jobs.c.id) for label in labels]
     older = () if before_id is None else (jobs.c.id < before_id,)
-    newest = select(jobs.c.id).where(*texts, *has_labels, *older).order_by(jobs.c.id.desc())
+    found = (*texts, *has_labels, *older, ~is_deleted(jobs.c.id))
+    newest = select(jobs.c.id).where(*found).order_by(jobs.c.id.desc())
     if not wanted.states and (wanted.name is not None or not texts):
         return [newest]
     return [newest.where(jobs.c.state == state) for state in sorted(wanted.states or JobState)]
@@ -51,6 +53,7 @@ def _statements(conn: Connection, wanted: JobFilter, before_id: str | None) -> l
 def _of_label(label: Label, wanted: JobFilter, before_id: str | None) -> Select[Any]:
     job_id = job_labels.c.job_id
     chosen: list[ColumnElement[bool]] = [job_labels.c.key == label[0], job_labels.c.value == label[1]]
+    chosen.append(~is_deleted(job_id))
     chosen += [_has(other, job_id) for other in sorted(wanted.labels.items()) if other != label]
     if before_id is not None:
         chosen.append(job_id < before_id)

@@ -6,27 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
 from service.states import JobState, Move
-from service.store.bundles import unnamed
+from service.store.bundles import Deleted
 from service.store.configuration_tables import promotion_runs
 from service.store.database import Database, Write
-from service.store.deleting import shorten
+from service.store.deleting import delete_job
 from service.store.job_lists import page_of
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.moves import add_event, fetch_job, move, update_guarded
-from service.store.port import StaleRowError
 from service.store.references import check_references
 from service.store.rows import checkpoint_of, event_of, job_of
-from service.store.schema import bundles, checkpoints, events, job_labels, jobs, trials
+from service.store.schema import checkpoints, events, job_labels, jobs, trials
 from workers.spec import JobSpec
 from workers.status import RunGoal
-
-BUNDLE_GRACE_S = 3600.0
-"""A bundle that no job names is kept this long after its last upload: its job may be on the way."""
 
 _INSERT_JOB = insert(jobs)
 _INSERT_LABELS = insert(job_labels)
@@ -51,13 +47,6 @@ class Submitted:
 
     job: JobRow
     is_new: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """What has to follow in storage; ``bundle_key`` is set when nothing needs the bytes there any more."""
-
-    bundle_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +164,11 @@ class JobStore:
     async def delete(self, job: JobRow) -> Deleted:
         """Remove an ended job and all its rows, guarded by the row; its files are the caller's to remove.
 
-        Where it has very many they go first, in transactions of their own. Raises StaleRowError.
+        Nobody finds the job from when that has begun; what a crash leaves of it the leader removes.
+        Raises StaleRowError.
         """
         assert job.is_ended
-        await shorten(self._database, job)
-
-        def work(write: Write) -> Deleted:
-            gone = write.conn.execute(
-                delete(jobs)
-                .where(jobs.c.id == job.id, jobs.c.state == job.state, jobs.c.version == job.version)
-                .returning(jobs.c.bundle_id)
-            )
-            row = gone.one_or_none()
-            if row is None:
-                raise StaleRowError(f"{job.id} has changed; read it again")
-            return Deleted(None if row.bundle_id is None else drop_bundle(write, row.bundle_id))
-
-        return await self._database.write(work)
+        return await delete_job(self._database, job)
 
     async def events(self, job_id: str, after: int, limit: int) -> list[EventRow]:
         """State transitions with ``seq`` above ``after``, oldest first."""
@@ -233,13 +210,3 @@ def insert_job(write: Write, job_id: str, spec: JobSpec, until: int | None = Non
     job = job_of(SimpleNamespace(**columns))
     add_event(write, job, None)
     return job
-
-
-def drop_bundle(write: Write, bundle_id: str) -> str | None:
-    """Forget a bundle that nothing names any more; the key of its bytes, which the caller removes."""
-    gone = write.conn.execute(
-        delete(bundles)
-        .where(bundles.c.id == bundle_id, bundles.c.touched_at < write.now_s - BUNDLE_GRACE_S, unnamed())
-        .returning(bundles.c.key)
-    )
-    return gone.scalar_one_or_none()

@@ -9,14 +9,16 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from service.records import JobRow
 from service.states import ENDED_STATES, PLACED_STATES, JobState, is_allowed
 from service.store.database import Write
+from service.store.deleting import is_deleted
 from service.store.port import StaleRowError, TransitionError
 from service.store.rows import job_of
 from service.store.schema import events, jobs
 from service.store.statements import having
 from workers.errors import Reason
 
-_FETCH_JOB = select(jobs).where(*having(jobs, "id"))
-_UPDATE_GUARDED = update(jobs).where(*having(jobs, "id", "state", "version")).returning(jobs)
+_FETCH_JOB = select(jobs).where(*having(jobs, "id"), ~is_deleted(jobs.c.id))
+_SAME = (*having(jobs, "id", "state", "version"), ~is_deleted(jobs.c.id))
+_UPDATE_GUARDED = update(jobs).where(*_SAME).returning(jobs)
 _NEXT_SEQ = select(func.coalesce(func.max(events.c.seq), 0) + 1).where(events.c.job_id == bindparam("of_job"))
 _APPEND_EVENT = insert(events).values(
     seq=_NEXT_SEQ.scalar_subquery(),

@@ -10,6 +10,7 @@ from service.store.access import AccessStore
 from service.store.bundles import BundleKeeping, BundleStore
 from service.store.configurations import ConfigurationStore
 from service.store.database import Database
+from service.store.deleting import DeletionKeeping
 from service.store.firing import FiringStore
 from service.store.jobs import JobStore
 from service.store.leases import LeaseStore
@@ -25,7 +26,15 @@ from service.store.telemetry import TelemetryStore
 
 
 class Reconciling(
-    LeaseStore, ObservedStore, NodeStore, FiringStore, SearchStore, PromotingStore, SurveyStore, BundleKeeping
+    LeaseStore,
+    ObservedStore,
+    NodeStore,
+    FiringStore,
+    SearchStore,
+    PromotingStore,
+    SurveyStore,
+    BundleKeeping,
+    DeletionKeeping,
 ):
     """``ReconcilerStore`` on SQL."""
 

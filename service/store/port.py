@@ -89,7 +89,22 @@ class ReconcilerStore(Protocol):
         ...
 
     async def job_ids(self) -> frozenset[str]:
-        """Ids of all jobs in any state: folders and actors of others are orphans."""
+        """Ids of all jobs in any state, also of those that are being deleted."""
+        ...
+
+    async def finish_deletions(self) -> None:
+        """Remove what is left of jobs whose deletion was begun, by whomever; several may do so at once."""
+        ...
+
+    async def deleted_jobs(self) -> frozenset[str]:
+        """Ids of jobs that users have deleted, as long as that is noted: what is left in storage is theirs no more."""
+        ...
+
+    async def forget_deletions(self, keep_s: float, kept: Collection[str], fence: int) -> None:
+        """Drop the notes of deletions that are done and older than ``keep_s``, but for those ``kept``.
+
+        Raises FencedOutError.
+        """
         ...
 
     async def admit(self, job: JobRow, num_desired: int, fence: int) -> JobRow:

@@ -11,9 +11,9 @@ from service.firing import first_upcoming
 from service.ids import IdSource
 from service.schedule_records import Due, Firing, RunRow, ScheduleRow, ScheduleState, Upcoming
 from service.schedule_spec import ScheduleSpec
+from service.store.bundles import Deleted, drop_bundle
 from service.store.children import children_of
 from service.store.database import Database, Write
-from service.store.jobs import Deleted, drop_bundle
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.port import StaleRowError, StoreError
 from service.store.schedule_rows import (

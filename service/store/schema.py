@@ -25,10 +25,11 @@ from service.store.configuration_tables import configuration_versions as configu
 from service.store.configuration_tables import configurations as configurations
 from service.store.configuration_tables import promotion_runs as promotion_runs
 from service.store.configuration_tables import promotions as promotions
+from service.store.deletion_table import deletions as deletions
 from service.store.metadata import metadata as metadata
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0014"
+REVISION = "0015"
 """The migration that makes these tables."""
 
 

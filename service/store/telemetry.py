@@ -15,6 +15,7 @@ from service.rank_history import AttemptSpan
 from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntry
 from service.report import Moment, Near
 from service.store.database import Database
+from service.store.deleting import is_deleted
 from service.store.moves import fetch_job
 from service.store.near import first_with, points_near
 from service.store.ranks import spans_of
@@ -229,7 +230,7 @@ class TelemetryStore:
 
     async def jobs_changed(self, after: int, upto: int) -> list[JobRow]:
         """Jobs last written in (``after``, ``upto``], in that order."""
-        statement = select(jobs).where(jobs.c.changed > after, jobs.c.changed <= upto)
+        statement = select(jobs).where(jobs.c.changed > after, jobs.c.changed <= upto, ~is_deleted(jobs.c.id))
         return await self._database.read(
             lambda conn: [job_of(row) for row in conn.execute(statement.order_by(jobs.c.changed))]
         )

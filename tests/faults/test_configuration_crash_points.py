@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from service.folders import BUNDLES
+from service.store.bundles import BUNDLE_GRACE_S
 from service.store.configurations import ConfigurationStore
-from service.store.jobs import BUNDLE_GRACE_S
 from service.store.opening import open_store
 from tests.faults.caller import Caller, caller
 from tests.faults.crash_points import When, methods_of

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, func, select
 
-from service.records import JobRow, Transition
-from service.states import JobState
+from service.records import JobFilter, JobRow, Transition
+from service.states import JobState, Verb, command
 from service.store import deleting
 from service.store.opening import Store
 from service.store.port import StaleRowError
 from service.store.schema import points
-from tests.service.given import leader, placed, record, snapshot
+from tests.service.given import Clock, leader, placed, record, snapshot
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
 async def ended_job(store: Store) -> JobRow:
     """A job that is over, with more points than a part."""
     fence = await leader(store)
-    job = await placed(store, fence)
+    job = await placed(store, fence, labels={"team": "x"})
     await store.reconciler.fold(snapshot(job, [record(n) for n in range(1, NUM_POINTS + 1)]), fence)
     (job,) = await store.reconciler.live_jobs()
     return await store.reconciler.transition(job, JobState.FAILED, Transition(), fence)
@@ -70,12 +70,54 @@ async def test_the_rows_of_a_long_job_go_in_parts_and_the_job_last(store: Store)
     assert await num_points(store) == 0
 
 
-async def test_a_job_that_was_changed_keeps_what_is_left(store: Store) -> None:
+async def test_a_job_that_was_changed_keeps_everything(store: Store) -> None:
     job = await ended_job(store)
-    end, *_ = await store.database.read(lambda conn: deleting.ends_of_parts(conn, points, job.id))
-    await store.database.write_quietly(lambda conn: deleting.delete_part(conn, points, job, None, end))
     with pytest.raises(StaleRowError):
         await store.jobs.delete(replace(job, version=job.version - 1))
+    assert await num_points(store) == NUM_POINTS
+    assert await store.jobs.job(job.id) == job
+
+
+async def test_a_job_whose_deletion_is_cut_off_is_found_by_nobody_and_removed_by_the_leader(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await ended_job(store)
+    delete_part, parts = deleting._delete_part, []
+
+    def part(*args: Any, **kwargs: Any) -> None:
+        parts.append(args)
+        if len(parts) == 2:
+            raise KeyboardInterrupt  # as where the process dies
+        delete_part(*args, **kwargs)
+
+    filters = (JobFilter(), JobFilter(states=frozenset({JobState.FAILED})), JobFilter(labels={"team": "x"}))
+    assert [len(await store.jobs.page(wanted, 10)) for wanted in filters] == [1, 1, 1]
+    monkeypatch.setattr(deleting, "_delete_part", part)
+    with pytest.raises(KeyboardInterrupt):
+        await store.jobs.delete(job)
     assert await num_points(store) == NUM_POINTS - A_PART
-    await store.jobs.delete(job)
+    assert await store.jobs.job(job.id) is None
+    assert [await store.jobs.page(wanted, 10) for wanted in filters] == [[], [], []]
+    assert await store.telemetry.jobs_changed(0, await store.database.change()) == []
+    again = replace(job, version=job.version + 1)  # as one that was read by another way
+    retry = command(Verb.RETRY, again.state, again.attempt)
+    assert retry is not None
+    with pytest.raises(StaleRowError):
+        await store.jobs.command(again, retry)
+    await store.reconciler.finish_deletions()
     assert await num_points(store) == 0
+    assert await store.reconciler.job_ids() == frozenset()
+
+
+async def test_a_deletion_is_remembered_until_nothing_is_left_of_the_job_and_a_while_has_passed(
+    store: Store, clock: Clock
+) -> None:
+    job = await ended_job(store)
+    await store.jobs.delete(job)
+    fence = await leader(store)
+    await store.reconciler.forget_deletions(60.0, (), fence)
+    clock.advance(61)
+    await store.reconciler.forget_deletions(60.0, (job.id,), fence)
+    assert await store.reconciler.deleted_jobs() == {job.id}
+    await store.reconciler.forget_deletions(60.0, (), fence)
+    assert await store.reconciler.deleted_jobs() == frozenset()

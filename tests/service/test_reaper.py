@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, delete
 
 from service.bundles import Bundles
 from service.folders import BUNDLES, JOBS, checkpoints_place
@@ -17,7 +18,8 @@ from service.reconciler import reaper
 from service.records import BundleRow
 from service.replica import Claim
 from service.states import JobState, Verb
-from service.store.jobs import BUNDLE_GRACE_S
+from service.store.bundles import BUNDLE_GRACE_S
+from service.store.schema import jobs
 from tests.object_store import ObjectStore
 from tests.service.given import Clock, zip_bytes
 from tests.service.scene import Scene
@@ -101,6 +103,22 @@ async def test_what_a_deletion_left_goes_also_when_no_job_is_left(scene: Scene, 
     assert not log.exists()
 
 
+async def test_files_of_jobs_that_a_restored_database_does_not_know_stay(endless: Scene) -> None:
+    job = await endless.submit()
+    await endless.until_state(job, JobState.RUNNING)
+    save_checkpoint(endless, job, step=10)
+    storage = open_storage(endless.settings.storage_url)
+    saved = storage.keys(JOBS)
+
+    def forget(conn: Connection) -> None:  # what it was when its copy was made
+        conn.execute(delete(jobs).where(jobs.c.id == job.id))
+
+    await endless.store.database.write_quietly(forget)
+    for _ in range(3):
+        await endless.look()
+    assert storage.keys(JOBS) == saved
+
+
 @pytest.mark.parametrize("mark", ["concertina-of-somebody-else", None])
 async def test_nothing_is_removed_from_storage_that_is_not_known_to_be_ours(scene: Scene, mark: str | None) -> None:
     storage = open_storage(scene.settings.storage_url)
@@ -130,8 +148,10 @@ async def test_an_object_store_is_kept_clean_likewise(scene: Scene) -> None:
         url = objects.make_bucket() + "/team"
         storage = open_storage(url)
         await Claim(scene.store.reconciler, url).take()
-        job = await scene.submit()
-        for key in (f"{JOBS}/job_gone/checkpoints/pieces/a", f"{JOBS}/{job.id}/output/a.txt", f"{BUNDLES}/a.zip"):
+        job, gone = await scene.submit(), await scene.submit()
+        await scene.say(gone, Verb.CANCEL)
+        await scene.store.jobs.delete(await scene.job(gone))
+        for key in (f"{JOBS}/{gone.id}/checkpoints/pieces/a", f"{JOBS}/{job.id}/output/a.txt", f"{BUNDLES}/a.zip"):
             storage.write(key, [b"x"])
         broom = reaper.Reaper(dataclasses.replace(scene.premises, storage=url))
         for now_s in (0.0, 1.0):

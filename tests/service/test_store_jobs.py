@@ -8,7 +8,7 @@ import pytest
 
 from service.records import JobFilter, JobRow, Scale, Transition
 from service.states import JobState, Move, Verb, command
-from service.store.jobs import BUNDLE_GRACE_S
+from service.store.bundles import BUNDLE_GRACE_S
 from service.store.keys import KEY_LIFETIME_S, IdempotencyKey, KeyReusedError, KeySpentError
 from service.store.opening import Store, open_store
 from service.store.port import StaleRowError

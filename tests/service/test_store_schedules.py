@@ -11,8 +11,8 @@ from service.firing import MAX_AT_ONCE, decide
 from service.records import JobFilter, Transition
 from service.schedule_records import ScheduleState
 from service.states import JobState
+from service.store.bundles import BUNDLE_GRACE_S
 from service.store.firing import look_at_due
-from service.store.jobs import BUNDLE_GRACE_S
 from service.store.opening import Store, open_store
 from service.store.port import FencedOutError, StaleRowError
 from service.store.references import UnknownBundleError
