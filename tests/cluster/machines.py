@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.ports import free_port
-from tests.cluster.far_machine import FarMachine, run
+from tests.cluster.far_machine import FarMachine, own_net, run
 from tests.cluster.foreign_ray import Foreign, drain_node, end_ray, identity, ray_home, start_head, start_node
 
 _LISTEN = """import socket, sys
@@ -137,7 +137,7 @@ def two_machines(cpus_here: int, cpus_there: int) -> Iterator[Machines]:
 def wired_machines() -> Iterator[Machines]:
     """Both machines, still without a Ray; whatever was started ends with the block."""
     tag = os.getpid()
-    net, folder = f"10.231.{tag % 250}", ray_home("ct-machines-")
+    net, folder = own_net(230), ray_home("ct-machines-")
     far = FarMachine(space=f"ct{tag}", cable=f"ct{tag}a", address=f"{net}.2", home=folder)
     machines = Machines(folder=folder, here=f"{net}.1", port=free_port(), far=far)
     try:

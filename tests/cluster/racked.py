@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.ports import free_port
-from tests.cluster.far_machine import FarMachine, run
+from tests.cluster.far_machine import FarMachine, own_net, run
 from tests.cluster.foreign_ray import Foreign, end_ray, identity, ray_home, start_head, start_node
 from workers.racks import LABEL
 
@@ -78,7 +78,7 @@ class Racked:
 @contextmanager
 def two_racks(labels: Mapping[str, str], mbit: float) -> Iterator[Racked]:
     """A Ray over the three machines, the far one behind ``mbit``; all of it ends with the block."""
-    tag, net, folder = f"ct{os.getpid()}", f"10.232.{os.getpid() % 250}", ray_home("ct-racks-")
+    tag, net, folder = f"ct{os.getpid()}", own_net(240), ray_home("ct-racks-")
     others = {
         name: FarMachine(space=f"{tag}{name}", cable=f"{tag}{name[0]}", address=f"{net}.{number}", home=folder)
         for number, name in enumerate((NEAR, FAR), 2)
