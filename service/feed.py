@@ -32,6 +32,8 @@ MAX_TOPICS = 50
 MAX_SHARED_BYTES = 8 * 2**20
 BYTES_AN_EVENT = 200
 """Roughly, besides its data."""
+BYTES_AN_ANSWER = 1000
+"""Roughly, besides its events: what it is found by, and its place."""
 HEARTBEAT = b": still here\n\n"
 WHOLE = ("jobs", "sweeps", "schedules", "cluster")
 OF_ONE = {"job": JOB_ID, "metrics": JOB_ID, "logs": JOB_ID, "sweep": SWEEP_ID}
@@ -89,7 +91,7 @@ class Feed:
         self._change = 0
         self._moved = asyncio.Event()
         self._shared = SharedAnswers[list[Encoded]](_size_bytes, MAX_SHARED_BYTES)
-        self._ends = SharedAnswers[int](lambda _: BYTES_AN_EVENT, MAX_SHARED_BYTES)
+        self._ends = SharedAnswers[int](lambda _: BYTES_AN_ANSWER, MAX_SHARED_BYTES)
         self.num_streams = 0
 
     async def run(self, listener: NudgeListener, poll_s: float, tell: Callable[[Exception], None]) -> None:
@@ -103,8 +105,8 @@ class Feed:
             except Exception as error:
                 tell(error)
 
-    async def look(self) -> None:
-        """Wake all streams if anything was written."""
+    async def look(self) -> int:
+        """The newest change; wakes all streams if anything was written, and forgets what was shared before."""
         change = await self._store.change()
         if change != self._change:
             self._change = change
@@ -112,6 +114,7 @@ class Feed:
             self._ends.clear()
             moved, self._moved = self._moved, asyncio.Event()
             moved.set()
+        return change
 
     async def follow(self, topics: tuple[Topic, ...], after: int | None) -> AsyncGenerator[bytes]:
         """Frames of Server-Sent Events, for ever: what changed after ``after``, and heartbeats.
@@ -121,7 +124,8 @@ class Feed:
         """
         self.num_streams += 1
         try:
-            now = await self._store.change()
+            # Streams that come and go between two nudges would be given, and leave, answers of long ago.
+            now = await self.look()
             yield b"retry: 2000\n\n"
             if after is None or after > now:
                 # A number from the future comes from a database that was replaced.
@@ -269,7 +273,7 @@ def _encoded(changed: int, name: str, document: Document) -> Encoded:
 
 
 def _size_bytes(events: Sequence[Encoded]) -> int:
-    return BYTES_AN_EVENT + sum(BYTES_AN_EVENT + len(event.data) for event in events)
+    return BYTES_AN_ANSWER + sum(BYTES_AN_EVENT + len(event.data) for event in events)
 
 
 def frames(events: Sequence[Encoded]) -> list[bytes]:

@@ -17,7 +17,7 @@ from service.records import JobRow, Point
 from service.services import Services
 from service.shared_answers import SharedAnswers
 from service.store.telemetry import MAX_POINTS_A_BATCH, TelemetryStore
-from tests.service.given import leader, log, placed, record, row, snapshot
+from tests.service.given import leader, log, placed, record, row, snapshot, spec
 from tests.service.test_stream import Reader
 
 pytestmark = pytest.mark.anyio
@@ -157,6 +157,18 @@ async def test_a_viewer_far_behind_is_given_bounded_parts(
             steps += [point["step"] for point in (await reader.until("metrics"))["points"]]
     assert steps == list(range(1, 5 * size + 1))
     assert max(store.reads) <= MAX_POINTS_A_BATCH + size
+
+
+async def test_streams_that_come_and_go_between_two_looks_get_what_is_new_and_leave_nothing(
+    services: Services, feed: Feed
+) -> None:
+    left = []
+    for _ in range(5):
+        job = (await services.store.jobs.submit(spec())).job
+        async with aclosing(feed.follow(read_topics([f"job:{job.id}"]), 0)) as stream:
+            assert (await Reader(stream).until("job"))["id"] == job.id
+        left.append(feed._shared.num_bytes)
+    assert max(left) < 1.1 * min(left)
 
 
 async def test_an_answer_is_made_once_and_kept_only_while_there_is_room() -> None:
