@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 from service.migrations.upgrade import head, knows
 from service.settings import load_settings
@@ -21,7 +22,7 @@ async def look(url: str) -> dict[str, str]:
     database = Database(url)
     try:
         server = await read_server(database)
-        revision = await LeaseStore(database).revision()
+        revision = await LeaseStore(database, time.monotonic).revision()
     except DatabaseAwayError as error:
         return {"seen": "", "why": str(error)}
     finally:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, inspect, select, text, update
 
 from service.records import StoredCluster
+from service.stillness import Stillness
 from service.store.database import Database
 from service.store.port import FencedOutError
 from service.store.rows import cluster_of
@@ -31,11 +32,28 @@ class Installation:
     cluster: StoredCluster | None
 
 
+_HELD = select(installation.c.fence, installation.c.lease_until, installation.c.heartbeat_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Somebody's lease, in times of its leader's clock, whatever that shows. Each renewal gives another ``until``."""
+
+    fence: int
+    until: float
+    renewed_at: float | None
+
+    @property
+    def length_s(self) -> float:
+        return self.until - (self.renewed_at or 0.0)
+
+
 class LeaseStore:
     """See ``ReconcilerStore`` for the promises of the lease."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, monotonic_s: Callable[[], float]) -> None:
         self._database = database
+        self._seen = Stillness[_Held | None](None, monotonic_s)
 
     async def installation(self) -> Installation:
         """The one row about this installation."""
@@ -93,19 +111,29 @@ class LeaseStore:
 
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:
         """Become the leader; the fencing number, or None while another one is."""
-        now_s = self._database.now_s
+        now_s, seen = self._database.now_s, self._seen.value
+        is_free = (installation.c.lease_until <= now_s) | (installation.c.leader == holder)
+        if seen is not None and self._seen.age_s >= seen.length_s:
+            # Asked again in the statement: of several who have waited one takes it, and none from a leader that renews.
+            is_free |= (installation.c.fence == seen.fence) & (installation.c.lease_until == seen.until)
         statement = (
             update(installation)
-            .where((installation.c.lease_until <= now_s) | (installation.c.leader == holder))
+            .where(is_free)
             .values(fence=installation.c.fence + 1, leader=holder, lease_until=now_s + ttl_s, heartbeat_at=now_s)
             .returning(installation.c.fence)
         )
 
-        def work(conn: Connection) -> int | None:
+        def work(conn: Connection) -> int | _Held:
             fence = conn.execute(statement).scalar_one_or_none()
-            return None if fence is None else int(fence)
+            if fence is not None:
+                return int(fence)
+            return _Held(*conn.execute(_HELD).one())
 
-        return await self._database.write_quietly(work)
+        found = await self._database.write_quietly(work)
+        if isinstance(found, _Held):
+            self._seen.see(found)
+            return None
+        return found
 
     async def renew_lease(self, fence: int, ttl_s: float) -> None:
         """Stay the leader. Raises FencedOutError."""

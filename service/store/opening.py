@@ -39,7 +39,7 @@ class Reconciling(
     """``ReconcilerStore`` on SQL."""
 
     def __init__(self, database: Database, monotonic_s: Callable[[], float]) -> None:
-        LeaseStore.__init__(self, database)
+        LeaseStore.__init__(self, database, monotonic_s)
         ObservedStore.__init__(self, database, monotonic_s)
         FiringStore.__init__(self, database)
         SearchStore.__init__(self, database)
@@ -74,7 +74,8 @@ def open_store(
 ) -> Store:
     """Connect lazily to a database that is at the newest migration (``service.migrations.upgrade``).
 
-    ``clock`` gives the times that are stored, ``monotonic_s`` the seconds that are billed.
+    ``clock`` gives the times that are stored, ``monotonic_s`` the seconds that are billed, and those
+    for which a leader's lease stands still.
     """
     database = Database(url, clock)
     reconciling = Reconciling(database, monotonic_s)

@@ -58,7 +58,9 @@ class ReconcilerStore(Protocol):
     async def take_lease(self, holder: str, ttl_s: float) -> int | None:
         """Become the leader for ``ttl_s`` seconds; the fencing number, or None while another one is.
 
-        ``holder`` is unique to the process. The same holder asking again is given a new number.
+        ``holder`` is unique to the process. The same holder asking again is given a new number. Others get it once it
+        was released, has ended by the time of day, or has not been renewed while they asked again and again for as
+        long as its leader took it for: one whose clock was ahead, and that died, holds nobody up for longer.
         """
         ...
 

@@ -71,10 +71,11 @@ async def test_a_job_goes_on_over_a_jump_and_over_a_new_leader_after_it(
     await scene.store.close()
 
 
-async def test_a_lease_that_a_jump_ends_is_fenced_off_and_one_that_it_prolongs_is_taken_by_its_own_holder(
+async def test_a_lease_that_a_jump_ends_is_fenced_off_and_one_that_it_prolongs_is_taken_after_its_length(
     store: Store, clock: Clock, settings: Settings
 ) -> None:
-    lease = store.reconciler
+    lease, steady = store.reconciler, Clock()
+    standby = open_store(settings.database_url, clock, steady)
     first = await lease.take_lease("a", 15.0)
     assert first is not None
     job = await placed(store, first)
@@ -87,12 +88,20 @@ async def test_a_lease_that_a_jump_ends_is_fenced_off_and_one_that_it_prolongs_i
         await lease.transition(job, JobState.RUNNING, Transition(), first)
     job = await lease.transition(job, JobState.RUNNING, Transition(), second)
     clock.advance(-2 * DAY_S)
-    assert await lease.take_lease("a", 15.0) is None
+    assert await standby.reconciler.take_lease("a", 15.0) is None
     third = await lease.take_lease("b", 15.0)
-    assert third is not None
+    assert third is not None, "its own holder waits for nothing"
     with pytest.raises(FencedOutError):
         await lease.renew_lease(second, 15.0)
-    await lease.transition(job, JobState.SUCCEEDED, Transition(), third)
-    await lease.release_lease(third)
-    assert await lease.take_lease("a", 15.0) is not None, "an orderly end leaves nothing to wait for"
+    clock.advance(-DAY_S)
+    assert await standby.reconciler.take_lease("a", 15.0) is None
+    steady.advance(15.0)
+    fourth = await standby.reconciler.take_lease("a", 15.0)
+    assert fourth is not None, "b has not renewed for as long as its lease was"
+    with pytest.raises(FencedOutError):
+        await lease.transition(job, JobState.SUCCEEDED, Transition(), third)
+    await lease.transition(job, JobState.SUCCEEDED, Transition(), fourth)
+    await lease.release_lease(fourth)
+    assert await lease.take_lease("b", 15.0) is not None, "an orderly end leaves nothing to wait for"
     assert_nothing_found(judge(Case(evidence=gather(settings))))
+    await standby.close()
