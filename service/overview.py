@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from service.demand import sentences
 from service.documents import Document, desired_workers
 from service.racks import doubts
 from service.records import ClusterEvent, ClusterView, Duty, JobRow, NodeMark, NodeView, StoredCluster
+from service.sign_of_life import SignOfLife
 from service.states import PLACED_STATES, JobState
 from service.store.nodes import NodeStore
 from service.store.observed import ObservedStore
@@ -37,13 +38,11 @@ class Work:
 class Overview:
     """Reads only; works while the cluster is down. Nothing here reads more when more jobs wait."""
 
-    def __init__(
-        self, telemetry: TelemetryStore, observed: ObservedStore, nodes: NodeStore, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, telemetry: TelemetryStore, observed: ObservedStore, nodes: NodeStore, seen: SignOfLife) -> None:
         self._telemetry = telemetry
         self._observed = observed
         self._nodes = nodes
-        self._clock = clock
+        self._seen = seen
 
     async def cluster(self) -> Document:
         """See ``cluster_document``, with ``events``: what was decided of late, newest first."""
@@ -54,28 +53,31 @@ class Overview:
             num_queued=await self._observed.num_queued(),
             names=await self._names(() if seen is None else seen.wanted_by),
         )
-        document = cluster_document(stored, work, self._clock(), await self._nodes.node_marks())
+        document = cluster_document(stored, work, self._health(stored), await self._nodes.node_marks())
         events = await self._nodes.cluster_events(MAX_EVENTS)
         return {**document, "events": [_event(event) for event in events]}
 
     async def health(self) -> Document:
         """See ``health_document``; reads one row, as every page asks for it."""
-        return health_document(await self._telemetry.cluster(), self._clock())
+        return self._health(await self._telemetry.cluster())
 
     async def machines(self) -> Sequence[NodeView]:
         """The living nodes as they were seen last; none while the cluster is away."""
         stored = await self._telemetry.cluster()
-        if stored is None or not health_document(stored, self._clock())["is_up"]:
+        if stored is None or not self._health(stored)["is_up"]:
             return ()
         return [node for node in stored.view.nodes if node.is_alive]
+
+    def _health(self, stored: StoredCluster | None) -> Document:
+        return health_document(stored, self._seen.age_s(None if stored is None else stored.observed_at))
 
     async def _names(self, job_ids: Collection[str]) -> Mapping[str, str]:
         return await self._observed.names(job_ids) if job_ids else {}
 
 
-def health_document(stored: StoredCluster | None, now_s: float) -> Document:
+def health_document(stored: StoredCluster | None, age_s: float) -> Document:
     """``{is_up, is_stale, error, observed_at}``: whether the cluster answers, by what was seen of it last."""
-    is_stale = stored is None or now_s - stored.observed_at > STALE_S
+    is_stale = stored is None or age_s > STALE_S
     return {
         "is_up": stored is not None and stored.view.is_up and not is_stale,
         "is_stale": is_stale,
@@ -84,7 +86,9 @@ def health_document(stored: StoredCluster | None, now_s: float) -> Document:
     }
 
 
-def cluster_document(stored: StoredCluster | None, work: Work, now_s: float, marks: Mapping[str, NodeMark]) -> Document:
+def cluster_document(
+    stored: StoredCluster | None, work: Work, health: Document, marks: Mapping[str, NodeMark]
+) -> Document:
     """``health_document`` with ``{ray, resources, nodes, demand, demand_left_out, autoscaling}``.
 
     A node: ``{id, name, is_alive, duty, duty_reason, duty_since, is_leaving, goes_at, total, free, rack, rack_doubts,
@@ -99,7 +103,7 @@ def cluster_document(stored: StoredCluster | None, work: Work, now_s: float, mar
     demand = [row for job in work.jobs if (row := _demand(job)) is not None]
     num_unread = work.num_queued - sum(job.state is JobState.QUEUED for job in work.jobs)
     return {
-        **health_document(stored, now_s),
+        **health,
         "ray": {"address": view.address if view else "", "version": view.ray_version if view else ""},
         "resources": _resources(nodes),
         "nodes": [

@@ -24,6 +24,7 @@ from service.records import JobRow
 from service.replica import Claim
 from service.schedules import Schedules
 from service.settings import Settings
+from service.sign_of_life import SignOfLife
 from service.store.opening import Store, open_store
 from service.sweeps import Sweeps
 from service.telemetry import Telemetry
@@ -32,11 +33,11 @@ from workers.storage_urls import provide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One value for the whole process; ``clock`` gives Unix seconds."""
+    """One value for the whole process; ``clock`` gives Unix seconds, ``heartbeat`` is the leader's."""
 
     settings: Settings
     clock: Callable[[], float]
-    started_at: float
+    heartbeat: SignOfLife
     store: Store
     listener: NudgeListener
     page_tokens: PageTokens
@@ -76,12 +77,12 @@ def build_services(
 
     configurations = Configurations(store.configurations, storage, page_tokens)
     jobs = Jobs(store.jobs, storage, page_tokens, wake)
-    overview = Overview(store.telemetry, store.observed, store.nodes, clock)
+    overview = Overview(store.telemetry, store.observed, store.nodes, SignOfLife(clock, monotonic_s))
     claim = Claim(store.leases, storage)
     return Services(
         settings=settings,
         clock=clock,
-        started_at=clock(),
+        heartbeat=SignOfLife(clock, monotonic_s),
         store=store,
         listener=listener,
         page_tokens=page_tokens,

@@ -65,7 +65,7 @@ async def prometheus(use: Use) -> Response:
     seen = installation.cluster
     gauges = {
         "sse_clients": float(use.feed.num_streams),
-        "reconciler_heartbeat_age_seconds": math.nan if heartbeat is None else use.clock() - heartbeat,
+        "reconciler_heartbeat_age_seconds": math.nan if heartbeat is None else use.heartbeat.age_s(heartbeat),
         "cluster_up": float(seen is not None and seen.view.is_up),
     }
     text = use.instruments.render(await read_totals(use.store.database), gauges)
@@ -89,9 +89,7 @@ async def look(use: Services) -> Health:
         return Health(False, detail="the database does not answer")
     if installation is None:
         return Health(False, detail="the database is not at the newest migration")
-    now_s = use.clock()
-    last_s = max(installation.heartbeat_at or 0.0, use.started_at)
-    if now_s - last_s > HEARTBEAT_LIMIT_S:
+    if min(use.heartbeat.age_s(installation.heartbeat_at), use.heartbeat.watched_s) > HEARTBEAT_LIMIT_S:
         return Health(False, detail="the reconciler gives no sign of life")
     seen = installation.cluster
     is_up = seen is not None and seen.view.is_up and installation.heartbeat_at is not None

@@ -12,8 +12,10 @@ from fastapi.routing import iter_route_contexts
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
+from service.api.system import look
 from service.records import ClusterView
-from service.services import Services
+from service.services import Services, build_services
+from service.settings import Settings
 from tests.service.given import Clock, leader, placed, record, row, snapshot, spec_document
 from tests.service.test_api_jobs import assert_problem
 
@@ -44,6 +46,26 @@ async def test_ready_needs_database_migrations_and_reconciler_and_ray_only_degra
     await services.store.database.write_quietly(lambda conn: conn.execute(older))
     assert await ready() == (503, "the database is not at the newest migration")
     assert (await anonymous.get("/livez")).json() == {"status": "alive"}
+
+
+async def test_a_clock_that_is_set_back_does_not_make_a_dead_reconciler_live_for_longer(
+    settings: Settings, clock: Clock
+) -> None:
+    steady = Clock()
+    use = build_services(settings, clock, steady)
+    fence = await leader(use.store)
+    await use.store.reconciler.put_cluster(ClusterView(is_up=True), fence)
+    clock.advance(-86_400)
+    assert (await look(use)).is_ready
+    assert (await use.overview.health())["is_up"]
+    for _ in range(2):
+        clock.advance(16)
+        steady.advance(16)
+        assert (await look(use)).detail == "the reconciler gives no sign of life"
+        await use.store.reconciler.renew_lease(fence, 10)
+        assert (await look(use)).is_ready
+    assert (await use.overview.health())["is_stale"]
+    await use.store.close()
 
 
 async def test_without_its_database_the_service_lives_and_is_not_ready(
