@@ -210,6 +210,7 @@ class Process:
             spares_per_node=self._settings.spares_per_node,
             prices=Prices.of(self._settings),
             news=self._news,
+            clock=self._clock,
         )
         reaper = Reaper(
             Premises(

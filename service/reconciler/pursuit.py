@@ -61,8 +61,8 @@ class Office:
 
     ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
     ``spares_per_node``: so many processes wait on a node with room. ``place_s``: how long it is tried to start
-    a controller that gives no snapshot. ``news`` hears of what can go on at once. ``monotonic_s`` is the clock of
-    all pauses between tries.
+    a controller that gives no snapshot. ``news`` hears of what can go on at once. ``clock`` gives Unix seconds, as
+    the store's; ``monotonic_s`` is the clock of all pauses between tries.
     """
 
     store: ReconcilerStore
@@ -76,6 +76,7 @@ class Office:
     spares_per_node: int
     prices: Prices
     news: News = field(default_factory=News)
+    clock: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
 
 

@@ -15,6 +15,7 @@ from service import demand, queue, spares
 from service.avoidance import HISTORY_S, avoided, suspects, usable
 from service.ports import ClusterLostError
 from service.reconciler.directions import Offer
+from service.reconciler.incidents import Incidents
 from service.reconciler.promoting import Promoting
 from service.reconciler.pursuit import Office, Pursuit
 from service.reconciler.reaper import Reaper
@@ -58,6 +59,7 @@ class Reconciler:
         self._teller = Teller(office.cluster, office.max_demand_workers)
         self._searching = Searching(office)
         self._promoting = Promoting(office)
+        self._incidents = Incidents(office.monotonic_s)
         self._max_queued = LINE
         self.is_leaving = False
         self.is_brisk = False
@@ -199,10 +201,11 @@ class Reconciler:
 
     async def _watch_nodes(self, view: ClusterView, num_jobs: int) -> None:
         """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
-        store, fence, now = self._office.store, self._office.fence, time.time()
+        store, fence, now = self._office.store, self._office.fence, self._office.clock()
         await store.forget_nodes([node.node_id for node in view.nodes if node.is_alive], fence)
         # As they are now: whoever has just taken over knows of none yet, and somebody's word ends what was before it.
-        marks, losses = await store.node_marks(), await store.losses(now - HISTORY_S)
+        marks = self._incidents.marks(await store.node_marks(), now)
+        losses = self._incidents.losses(await store.losses(now - HISTORY_S), now)
         for suspect in suspects(view.nodes, marks, losses, now, num_jobs):
             node, why = suspect.node, suspect.reason
             if suspect.is_last:

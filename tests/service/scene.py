@@ -32,6 +32,7 @@ class Scene:
     fence: int
     cluster: FakeCluster = field(default_factory=FakeCluster)
     sight: StorageSight | None = None
+    clock: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -58,6 +59,7 @@ class Scene:
             max_demand_workers=4,
             spares_per_node=1,
             prices=Prices.of(self.settings),
+            clock=self.clock,
             monotonic_s=self.monotonic_s,
         )
         return Reconciler(office, Reaper(self.premises), self.sight)
