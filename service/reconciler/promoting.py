@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import structlog
 
 from service.promotion import contest_of, step_of
 from service.promotion_records import PromotionState, PromotionView
+from service.reconciler.ages import Ages
 from service.reconciler.pursuit import Office
 from service.store.port import DatabaseAwayError, FencedOutError, StaleRowError, TransitionError
 from service.sweep_records import ENDED_SWEEPS
@@ -22,11 +22,13 @@ class Promoting:
 
     def __init__(self, office: Office) -> None:
         self._office = office
+        self._ages = Ages[tuple[str, int]](office.monotonic_s)
         self.is_brisk = False
 
     async def tick(self, found: Sequence[str]) -> None:
         """One look at each of these sweeps. Raises FencedOutError, DatabaseAwayError."""
         self.is_brisk = bool(found)
+        self._ages.forget_unless(lambda promotion: promotion[0] in found)
         for sweep_id in found:
             try:
                 await self._follow(sweep_id)
@@ -49,7 +51,9 @@ class Promoting:
             return
         if view.promotion is None:
             return
-        step = step_of(view, self._office.prices, time.time())
+        begun_at = view.promotion.created_at
+        age_s = self._ages.age_s((sweep_id, view.promotion.number), begun_at, self._office.clock())
+        step = step_of(view, self._office.prices, begun_at + age_s)
         if step.start or step.cancel or step.end or any(run.is_news for run in view.runs):
             await store.carry_promotion(view, step, fence)
             if step.end is not None:

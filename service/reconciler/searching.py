@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from service.ports import (
     ControllerLostError,
     ControllerSilentError,
 )
+from service.reconciler.ages import Ages
 from service.reconciler.pursuit import Office
 from service.reconciler.starting import MAX_STARTS, Backoff
 from service.store.port import FencedOutError, StaleRowError, TransitionError
@@ -98,6 +98,7 @@ class _Follow:
         self._term = 0
         self._backoff = Backoff()
         self._is_new = True
+        self._ages = Ages[float](office.monotonic_s)
 
     def begin_anew(self) -> None:
         """What the controller counted on did not come true: it gets all rows at the next step."""
@@ -193,10 +194,14 @@ class _Follow:
             standing=Standing(
                 num_trials=view.sweep.num_trials,
                 samples_per_epoch=view.samples_per_epoch,
-                time_s=view.sweep.time_s(time.time()),
+                time_s=view.sweep.ran_s + self._stretch_s(view.sweep.runs_since),
                 cost=await self._cost(view.sweep),
             ),
         )
+
+    def _stretch_s(self, since: float | None) -> float:
+        """How long it has run without a pause."""
+        return 0.0 if since is None else self._ages.age_s(since, since, self._office.clock())
 
     async def _cost(self, sweep: SweepRow) -> float | None:
         spec = sweep.spec

@@ -15,6 +15,7 @@ from service.settings import Settings
 from service.states import JobState
 from service.store.opening import Store, open_store
 from service.store.port import FencedOutError
+from service.sweep_records import SweepState
 from tests.fakes import FakeCluster
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
@@ -22,6 +23,7 @@ from tests.faults.oracle import Case, judge
 from tests.service.given import Clock, leader, placed, snapshot
 from tests.service.scene import Scene
 from tests.service.test_nodes import lost
+from tests.service.test_searching import has_ended, submit, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -141,6 +143,18 @@ async def test_a_jump_neither_keeps_a_bad_node_in_use_nor_takes_a_good_one_out(n
     assert await node.duty() is Duty.ACTIVE, "all others are, on whatever day the clock says they were"
     await node.lose_often(MAX_LOSSES - 1)
     assert await node.duty() is Duty.QUARANTINED
+
+
+async def test_a_jump_does_not_end_a_sweep_by_its_limit_of_time(
+    scene: Scene, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.control.pace.STEADY_S", 0.01)
+    monkeypatch.setattr("workers.control.pace.BRISK_S", 0.005)
+    sweep = await submit(scene, trials=2, parallel=1, limits={"time_s": DAY_S / 2})
+    await until(scene, sweep, lambda view: len(view.trials) == 1)
+    clock.advance(DAY_S)
+    view = await until(scene, sweep, has_ended)
+    assert (view.sweep.state, len(view.trials)) == (SweepState.SUCCEEDED, 2), view.sweep.reason
 
 
 async def test_a_lease_that_a_jump_ends_is_fenced_off_and_one_that_it_prolongs_is_taken_after_its_length(
