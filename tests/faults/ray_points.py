@@ -30,6 +30,7 @@ from tests.faults.evidence import gather
 from tests.faults.findings import Finding, at_rest
 from tests.faults.oracle import Case, judge
 from tests.faults.processes import API, RECONCILER, Installation
+from tests.faults.ray_paths import JOB, POINTS, STRAY, SWEEP
 from tests.faults.ray_remains import ray_remains
 from tests.waiting import wait_for
 from workers.assignment import JobKey
@@ -39,22 +40,6 @@ from workers.control.roster import Roster
 
 ORPHANS_S = 60.0
 END_S = 120.0
-JOB, SWEEP, STRAY = "job", "sweep", "stray"
-POINTS = (
-    ("start_controller.1", JOB),  # there is an actor, which nobody has prepared
-    ("start_controller.2", JOB),
-    ("direct.2", JOB),
-    ("keep_spares.1", JOB),
-    ("end_controller.1", JOB),
-    ("ask_search.1", SWEEP),  # there is a sweep's process, which nobody has asked
-    ("ask_search.2", SWEEP),
-    ("start_controller.2", SWEEP),  # a trial's, of which the sweep's process was told
-    ("end_search.1", SWEEP),
-    ("end_pools.1", SWEEP),
-    ("kill.1", STRAY),
-    ("kill.2", STRAY),
-)
-"""The calls on Ray of which another may follow in the same call of the port, and what brings them about."""
 
 
 @dataclass
