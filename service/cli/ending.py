@@ -22,8 +22,9 @@ from service.cli.unended import num_unended
 from service.client import Client, ClientError
 from service.settings import Settings, environment
 from service.supervise.home import Home
-from service.supervise.lock import Holder, current_holder
-from service.supervise.processes import Identity
+from service.supervise.lock import Holder, ServeLock, current_holder
+from service.supervise.processes import Identity, belonging_to, kill_all_of
+from service.supervise.ray_head import RAY_FOLDER
 from service.supervise.ray_record import read_ray_record
 from service.supervise.serve import Served, last_settings, serve
 from service.supervise.supervisor import Mark
@@ -52,10 +53,13 @@ def _stop(place: Home, holder: Holder | None) -> int:
     if holder is not None:
         _end_holder(place, holder)
         return 0
-    if has_own_ray(place):
+    if _has_recorded_ray(place):
         tell(Mark.NOTE, "Ray", "an earlier serve was killed and left it running; its jobs are saved first")
         settings = last_settings(place).model_copy(update={"port": 0})
         return serve(settings, environment(), tell, _stop_when_it_works)
+    if has_own_ray(place):
+        _end_rest_of_ray(place)
+        return 0
     say(f"nothing runs from {escape(str(place.path))}")
     return 0
 
@@ -154,9 +158,28 @@ def _check_foreign_ray(settings: Settings) -> None:
 
 
 def has_own_ray(place: Home) -> bool:
-    """Whether a Ray that was started for this home lives."""
+    """Whether a Ray that was started for this home lives, or a part of one."""
+    folder = _ray_folder(place)
+    return _has_recorded_ray(place) or (folder is not None and bool(belonging_to(folder)))
+
+
+def _has_recorded_ray(place: Home) -> bool:
+    """Whether it was up once, so that jobs may run on it."""
     record = read_ray_record(place.ray_file)
     return record is not None and record.is_own and Identity(record.pid, record.started_at).is_alive()
+
+
+def _ray_folder(place: Home) -> Path | None:
+    temp_dir = place.remembered_temp_dir()
+    return temp_dir / RAY_FOLDER if temp_dir else None
+
+
+def _end_rest_of_ray(place: Home) -> None:
+    folder = _ray_folder(place)
+    assert folder is not None, "without a record it is known by its folder"
+    with ServeLock(place.lock_file):
+        kill_all_of(folder)
+    tell(Mark.OK, "Ray", "an earlier serve was killed and left parts of one that is not up; they are ended")
 
 
 def _stop_when_it_works(served: Served) -> None:

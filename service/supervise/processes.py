@@ -86,6 +86,22 @@ def kill_all(processes: Iterable[psutil.Process], wait_s: float = KILL_WAIT_S) -
     still_running(doomed, time.monotonic() + wait_s)
 
 
+def kill_all_of(folder: Path) -> bool:
+    """SIGKILL all that belongs to a folder, and their offspring, which may not name it; gives whether there was any."""
+    found = belonging_to(folder)
+    kill_all([*found, *_offspring(found)])
+    kill_all(belonging_to(folder))  # what one of them was just starting
+    return bool(found)
+
+
+def _offspring(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found += process.children(recursive=True)
+    return found
+
+
 def still_running(processes: Iterable[psutil.Process], deadline_s: float) -> list[psutil.Process]:
     """Wait until all have ended, or the deadline of the monotonic clock; gives those that have not.
 

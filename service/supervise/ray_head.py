@@ -1,7 +1,8 @@
 """A Ray head of one's own: started in a session of its own, found again, watched, ended.
 
 It outlives a `serve` that is killed; the next one takes it over when the record, the process and its
-ports agree. It listens on loopback only and asks for a token.
+ports agree. Until it is up there is no record, and its folder alone tells whose it is. It listens on
+loopback only and asks for a token.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from service.supervise.child import STEADY_AFTER_S, pause_before_start_s
 from service.supervise.home import Home, write_private
 from service.supervise.log_files import open_log
 from service.supervise.ports import LOOPBACK, free_port, is_free, speaks
-from service.supervise.processes import Identity, belonging_to, identity_of, kill_all, terminate_leader
+from service.supervise.processes import Identity, identity_of, kill_all_of, terminate_leader
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
 
 START_LIMIT_S = 90.0
@@ -33,6 +34,7 @@ PROBE_TIMEOUT_S = 1.0
 PROBES_BEFORE_LOST = 10  # half a minute: another head costs every job its steps since the last checkpoint
 ADOPT_TIMEOUT_S = 10.0  # asked only once, so for longer
 OBJECT_STORE_BYTES = 200_000_000
+RAY_FOLDER = "r"  # in the temporary folder; what a job uses of that lies elsewhere, also on somebody else's Ray
 STARTED_LINE = b"Ray runtime started."
 
 
@@ -86,7 +88,7 @@ class RayHead:
         self._num_cpus = num_cpus or len(os.sched_getaffinity(0))
         self._temp_dir = home.temp_dir()
         # Ray opens its own folder to everybody (mode 0777); one level up nobody else gets in.
-        self._ray_dir = self._temp_dir / "r"
+        self._ray_dir = self._temp_dir / RAY_FOLDER
         self._environment = ray_environment(environment, home.ray_token)
         self._log = home.logs / "ray.log"
         self._record: RayRecord | None = None
@@ -143,7 +145,7 @@ class RayHead:
         return HeadNews(HeadEvent.FOUND, f"process {record.pid}, {record.num_cpus} CPUs{cpus}")
 
     def _start(self, now_s: float) -> HeadNews:
-        kill_all(belonging_to(self._temp_dir))
+        kill_all_of(self._ray_dir)
         if not self._home.ray_token.exists():
             write_private(self._home.ray_token, secrets.token_hex(32))
         # The same port as before where it can be had: drivers that still try to reach it find the new head.
@@ -226,9 +228,7 @@ class RayHead:
         if record is not None and record.is_own:
             went = terminate_leader(Identity(record.pid, record.started_at), Path(record.temp_dir), wait_s)
         else:
-            rest = belonging_to(self._temp_dir)
-            kill_all(rest)
-            went = not rest
+            went = not kill_all_of(self._ray_dir)
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=1.0)

@@ -37,6 +37,8 @@ SECRET_LINES = (secrets.token_hex(16), secrets.token_hex(16))
 SECRET = "".join(f"{line}\\\n" for line in SECRET_LINES)
 """Written otherwise by most ways to quote it."""
 
+UP = ("✓ Ray", "logs a browser in")
+
 CONCERTINA = [sys.executable, "-m", "service.cli.main"]
 
 
@@ -135,9 +137,14 @@ class Serving:
 
 @contextmanager
 def serving(
-    home: Path, *flags: str, num: int = 1, inside: Sequence[str] = (), foreign: Foreign | None = None
+    home: Path,
+    *flags: str,
+    num: int = 1,
+    until: Sequence[str] = UP,
+    inside: Sequence[str] = (),
+    foreign: Foreign | None = None,
 ) -> Iterator[Serving]:
-    """Start `serve` and wait until it is up; killed at the end if it still runs.
+    """Start `serve` and wait ``until`` it has told this; killed at the end if it still runs.
 
     ``num`` tells several apart; ``inside`` is a command that starts it somewhere else; ``foreign`` is the Ray that it
     attaches to.
@@ -153,8 +160,8 @@ def serving(
         )
     served = Serving(process, home, output, foreign)
     try:
-        served.wait_told("✓ Ray")
-        served.wait_told("logs a browser in")
+        for text in until:
+            served.wait_told(text)
         yield served
     finally:
         if process.poll() is None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from service.supervise.home import Home
-from service.supervise.processes import Identity
+from service.supervise.processes import Identity, belonging_to
 from tests.cluster.gated import Gated
 from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving, end_everything, serving
@@ -170,3 +170,14 @@ def test_purging_after_a_kill_ends_what_was_left_running(home: Path, tmp_path: P
         served.kill()
         end_everything(home)
         assert all(is_gone(process.pid) for process in mine)
+
+
+def test_purging_after_a_kill_ends_a_ray_that_was_just_starting(home: Path) -> None:
+    with serving(home, until=["Ray        starting"]) as served:
+        served.kill()
+    assert not Home(home).ray_file.exists()
+    folder = Home(home).remembered_temp_dir()
+    assert folder is not None
+    wait_for("its raylet", lambda: any(process.name() == "raylet" for process in belonging_to(folder)))
+    end_everything(home)
+    assert belonging_to(folder) == []

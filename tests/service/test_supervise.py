@@ -21,7 +21,14 @@ from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
 from service.supervise.inherited import inherited
 from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
 from service.supervise.ports import PortTakenError, is_free, listen, speaks
-from service.supervise.processes import Identity, belonging_to, identity_of, terminate_leader
+from service.supervise.processes import (
+    Identity,
+    belonging_to,
+    identity_of,
+    kill_all_of,
+    still_running,
+    terminate_leader,
+)
 from service.supervise.ray_head import foreign_ray_environment, ray_environment
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
 from service.supervise.serve import serve
@@ -314,10 +321,12 @@ def test_a_ray_record_is_read_as_written_and_a_broken_one_is_none(tmp_path: Path
         assert read_ray_record(file) is None
 
 
+WITH_A_CHILD = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); input()"
+
+
 def test_processes_are_known_by_their_folder_and_their_leader(tmp_path: Path) -> None:
-    script = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); input()"
     leader = subprocess.Popen(
-        [sys.executable, "-c", script, f"--temp-dir={tmp_path}"], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", WITH_A_CHILD, f"--temp-dir={tmp_path}"], stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         identity = identity_of(leader.pid)
@@ -331,3 +340,14 @@ def test_processes_are_known_by_their_folder_and_their_leader(tmp_path: Path) ->
     finally:
         leader.kill()
         leader.wait(timeout=LIMIT_S)
+
+
+def test_what_is_known_by_its_folder_alone_ends_with_its_offspring(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITH_A_CHILD, f"--temp-dir={tmp_path}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as parent:
+        children = psutil.Process(parent.pid).children
+        wait_for("its child", children)
+        [child] = children()
+        assert kill_all_of(tmp_path)
+        assert still_running([child], 0.0) == []
+    assert not kill_all_of(tmp_path)

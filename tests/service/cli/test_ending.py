@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -104,6 +105,28 @@ def test_ends_and_removals_answer_programs_with_one_document(concertina: Run, tm
     assert json.loads(done.stdout) == {"home": str(place.path), "removed": listed}
     assert "removed" in done.stderr
     assert json.loads(concertina("purge", "--yes", *home).stdout)["removed"] == []
+
+
+@pytest.mark.parametrize("ending", [("stop",), ("purge", "--yes")])
+def test_a_ray_that_is_recorded_nowhere_ends_too(concertina: Run, tmp_path: Path, ending: tuple[str, ...]) -> None:
+    place = Home(tmp_path / "home")
+    place.prepare()
+    starting, of_a_job = (waiting(f"--temp-dir={place.temp_dir() / name}") for name in ("r", "scratch"))
+    try:
+        done = concertina(*ending, "--home", str(place.path))
+        assert (done.returncode, "parts of one that is not up" in done.stdout) == (0, True)
+        assert starting.poll() is not None
+        assert of_a_job.poll() is None, "its Ray may be somebody else's"
+    finally:
+        for process in (starting, of_a_job):
+            process.kill()
+            process.wait()
+        place.remove()
+
+
+def waiting(argument: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "input()", argument]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def test_what_a_serve_left_that_never_made_its_tables_is_removed(attached: tuple[Home, str], concertina: Run) -> None:
