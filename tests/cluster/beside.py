@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tests.benchmarks.lost_power import lose_power
+from tests.cluster.far_machine import run
 from tests.cluster.foreign_ray import Foreign, start_head, start_node
 from tests.cluster.machines import Machines, wired_machines
 
@@ -47,9 +48,18 @@ class Beside:
         start_head(self.home, *place, f"--num-cpus={num_cpus}", variables=identity, inside=inside)
 
     def start_node(self, num_cpus: int) -> None:
-        """The node on this machine."""
+        """The node on this machine, in the place of one that a new head does not know."""
+        if self._node is not None:
+            self.lose_node()
         flags = (f"--address={self.address}", f"--node-ip-address={self.name}", f"--num-cpus={num_cpus}")
         self._node = start_node(self.home, "beside", *flags, variables=self._machines.identity)
+
+    def replace_head(self, num_cpus: int, blind: int) -> None:
+        """The head's machine is lost, and a new one has its address. ``blind`` is a process that is ``apart``."""
+        self._machines.lose_there()
+        self.start_head(num_cpus)
+        run(f"nsenter --target={blind} --mount mount --bind {self._nothing()} /proc/{self._raylet_there()}")
+        self._machines.mend()
 
     def lose_node(self) -> None:
         """All of the node's processes are killed at once."""
@@ -60,10 +70,16 @@ class Beside:
 
     def apart(self) -> list[str]:
         """What to begin a command with that must not see the head's raylet, as on a machine of its own."""
+        return ["unshare", "--mount", "sh", "-euc", _HIDE, "sh", str(self._nothing()), str(self._raylet_there())]
+
+    def _raylet_there(self) -> int:
         (raylet,) = [pid for pid in self._machines.pids_there() if psutil.Process(pid).name() == "raylet"]
-        nothing = self.home / "nothing"
-        nothing.mkdir(exist_ok=True)
-        return ["unshare", "--mount", "sh", "-euc", _HIDE, "sh", str(nothing), str(raylet)]
+        return raylet
+
+    def _nothing(self) -> Path:
+        folder = self.home / "nothing"
+        folder.mkdir(exist_ok=True)
+        return folder
 
 
 @contextmanager

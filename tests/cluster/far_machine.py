@@ -87,6 +87,7 @@ class FarMachine:
                 os.kill(pid, signal.SIGKILL)
         for folder in self.disk.glob("session_*"):
             shutil.rmtree(folder, ignore_errors=True)
+        (self.disk / "ray_current_cluster").unlink(missing_ok=True)
 
     def end(self) -> None:
         """Everything that was started there ends, and it goes with its cable, as far as it was made."""

@@ -1,6 +1,6 @@
 """The Ray node beside the service is lost, and with it every controller; workers elsewhere are adopted when it is back.
 
-No step is lost.
+No step is lost, but where the head is replaced, too: the new one knows neither the node nor the job.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def bring_back(beside: Beside, attached: Serving) -> None:
 
 
 @pytest.mark.parametrize("beside", [(2, 0)], indirect=True)
-def test_workers_elsewhere_train_on_without_controller_and_are_adopted(
+def test_workers_elsewhere_train_on_and_are_adopted_and_a_new_head_at_the_same_address_gets_the_job_anew(
     beside: Beside, attached: Serving, tmp_path: Path
 ) -> None:
     job = submit(attached, tmp_path, [6, 12, 18])
@@ -62,8 +62,16 @@ def test_workers_elsewhere_train_on_without_controller_and_are_adopted(
     job.open(12)
     assert sorted(job.wait_at(18, 2)) == sorted(before)
     wait_for("the adoption", lambda: "controller_lost" in job.kinds(), 60)
+    wait_for("a checkpoint", lambda: any(save.saved == 15 for save in job.saves()))
+    assert job.job()["attempt"] == 1
+    job.loses_all()
+    beside.replace_head(2, blind=attached.process.pid)
     job.open(18)
-    assert job.wait_done()["attempt"] == 1
+    bring_back(beside, attached)
+    assert job.wait_done()["attempt"] == 2
+    (restore,) = [row for row in job.timeline() if row["kind"] == "restore"]
+    assert restore["step"] == 15
+    assert min(note.step for note in job.notes() if note.attempt == 2) == 16
     job.assert_nothing_broken()
 
 
