@@ -37,6 +37,9 @@ from workers.storage_urls import local_folder
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 PASSWORD = "${DATABASE_PASSWORD:?give it letters and digits}"
+COMPOSED_PASSWORD = "0a1b"
+# What `serve` ends with where it has waited in vain for its database: the last words of its API.
+REFUSAL = r"password authentication failed for user \"concertina\""
 UID = 10001
 READY_S = 90.0
 REAPED_S = 30.0
@@ -78,14 +81,14 @@ def image(machine: Apart) -> Stage:
 
 
 @pytest.fixture(scope="module")
-def database(machine: Apart) -> Iterator[Callable[[], None]]:
-    """A real PostgreSQL at port 5432 of the machine within; gives what makes its database new."""
+def database(machine: Apart) -> Iterator[Callable[[str], None]]:
+    """A real PostgreSQL at port 5432 of the machine within; gives what makes its database new, with a password."""
 
-    async def renew(socket_folder: Path) -> None:
+    async def renew(socket_folder: Path, password: str) -> None:
         connection = await asyncpg.connect(host=str(socket_folder), user="postgres", database="postgres")
         await connection.execute("DROP DATABASE IF EXISTS concertina WITH (FORCE)")
         await connection.execute("DROP ROLE IF EXISTS concertina")
-        await connection.execute("CREATE ROLE concertina LOGIN")
+        await connection.execute(f"CREATE ROLE concertina LOGIN PASSWORD '{password}'")
         await connection.execute("CREATE DATABASE concertina OWNER concertina")
         await connection.close()
 
@@ -93,7 +96,8 @@ def database(machine: Apart) -> Iterator[Callable[[], None]]:
         running_server() as server,
         proxied_in_thread(lambda: asyncio.open_unix_connection(server.socket), machine.listen(5432)),
     ):
-        yield lambda: asyncio.run(renew(server.socket_folder))
+        server.check_password_of("concertina")
+        yield lambda password: asyncio.run(renew(server.socket_folder, password))
 
 
 def ask(machine: Apart, path: str, **headers: str) -> tuple[int, str]:
@@ -152,6 +156,15 @@ def leave_as_a_pod(container: Container, home: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def of_a_stranger(service: Container) -> Container:
+    """The same, but with a home and a port of its own, and with another password than the database's."""
+    given = service.environment["CONCERTINA_DATABASE"]
+    url = given.replace(SECRETS["database-password"], "another")
+    assert url != given
+    own = {"CONCERTINA_DATABASE": url, "CONCERTINA_HOME": "/tmp/stranger", "CONCERTINA_PORT": "0"}
+    return dataclasses.replace(service, environment={**service.environment, **own})
+
+
 @pytest.mark.mount
 @pytest.mark.network
 def test_the_image_has_pages_migrations_and_all_modules_of_the_source(image: Stage) -> None:
@@ -169,9 +182,9 @@ def test_the_image_has_pages_migrations_and_all_modules_of_the_source(image: Sta
 @pytest.mark.network
 @pytest.mark.postgres
 def test_as_kubernetes_runs_it_the_image_serves_and_stops_in_order(
-    machine: Apart, image: Stage, database: Callable[[], None]
+    machine: Apart, image: Stage, database: Callable[[str], None]
 ) -> None:
-    database()
+    database(SECRETS["database-password"])
     described = pod("concertina")
     volumes = {v["name"]: pod_volume(image, v, UID, SECRETS) for v in described.spec["volumes"]}
     name_hosts(image, "database.concertina.svc", "ray-head-svc.concertina.svc")
@@ -180,10 +193,15 @@ def test_as_kubernetes_runs_it_the_image_serves_and_stops_in_order(
     done = home.run([*begun["command"], *begun["args"]])
     assert done.returncode == 0, done.stderr
     assert cannot_write(service, "/var/tmp")
+    stranger = of_a_stranger(service)
+    refused = stranger.start(described.container("service")["args"])
     main = service.start(described.container("service")["args"])
     assert until_ready(machine, main) == {"status": "degraded"}, "there is no Ray here"
     headers = {"Host": "concertina.concertina.svc", "Authorization": f"Bearer {SECRETS['admin-token']}"}
     assert ask(machine, "/api/v1/jobs", **headers)[0] == 200
+    log = stranger.root.seen("/tmp/stranger/logs/api.log")
+    wait_for("its refusal", lambda: log.exists() and REFUSAL in log.read_text())
+    assert refused.stop(API_END_LIMIT_S + REAPED_S)[0] == 0
     stop_in_order(machine, main, described.spec["terminationGracePeriodSeconds"])
 
 
@@ -192,9 +210,9 @@ def test_as_kubernetes_runs_it_the_image_serves_and_stops_in_order(
 @pytest.mark.postgres
 @pytest.mark.timeout(400)
 def test_as_compose_runs_it_the_image_trains_gives_its_node_back_and_stops_in_order(
-    machine: Apart, image: Stage, database: Callable[[], None]
+    machine: Apart, image: Stage, database: Callable[[str], None]
 ) -> None:
-    database()
+    database(COMPOSED_PASSWORD)
     service = COMPOSE["services"]["concertina"]
     name_hosts(image, "database")
     volume, home = service["volumes"][0].split(":")
@@ -238,7 +256,7 @@ def _of_pod(image: Stage, described: Pod, name: str, volumes: dict[str, str]) ->
 def composed_environment() -> dict[str, str]:
     """What compose sets, with a password in it."""
     given = COMPOSE["services"]["concertina"]["environment"]
-    return {name: str(value).replace(PASSWORD, "0a1b") for name, value in given.items()}
+    return {name: str(value).replace(PASSWORD, COMPOSED_PASSWORD) for name, value in given.items()}
 
 
 def test_what_is_copied_is_let_through_to_the_builder() -> None:
@@ -263,7 +281,7 @@ def test_the_composed_service_reads_its_settings_and_is_reached_from_this_machin
     service = COMPOSE["services"]["concertina"]
     home = told_by_dockerfile("CONCERTINA_HOME")
     settings = load_settings(environ={"CONCERTINA_HOME": home, **composed_environment()})
-    assert settings.database_url == "postgresql+asyncpg://concertina:0a1b@database/concertina"
+    assert settings.database_url == f"postgresql+asyncpg://concertina:{COMPOSED_PASSWORD}@database/concertina"
     assert service["ports"] == [f"127.0.0.1:{settings.port}:{settings.port}"]
     volume = service["volumes"][0].split(":")[1]
     assert Path(home).is_relative_to(volume)

@@ -49,6 +49,12 @@ class PostgresServer:
         self._server.psql(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy;")
         return self.url(name)
 
+    def check_password_of(self, role: str) -> None:
+        """Let this role in with its password alone, as servers elsewhere do; others need none."""
+        rules = Path(self._server.pgdata) / "pg_hba.conf"
+        rules.write_text(f"local all {role} scram-sha-256\n{rules.read_text()}")
+        self._server.psql("SELECT pg_reload_conf();")
+
     def cut_all(self) -> None:
         """End every connection, as a failing server would."""
         self._server.psql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid();")
