@@ -7,7 +7,7 @@ import copy
 import functools
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,9 @@ from tests.deploy.manifests import (
 from tests.deploy.schemas import faults_in
 from tests.deploy.traffic import End, Outside, may_reach
 
+# Mappings whose keys are anybody's own.
+FREE = {"annotations", "data", "labels", "limits", "matchLabels", "rayStartParams", "requests"}
+
 
 def service_settings(pod_name: str = "concertina-0") -> Settings:
     container = pod("concertina").container("service")
@@ -51,16 +54,42 @@ def ray_nodes() -> list[tuple[Pod, Mapping[str, Any]]]:
     return [(found, found.container(names[found.name])) for found in pods() if found.name in names]
 
 
+def kustomization() -> dict[str, Any]:
+    read: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    return read
+
+
+def mappings(value: Any, place: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
+    """All of a document, each with its place in it."""
+    if isinstance(value, dict):
+        yield place, value
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from mappings(part, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key}]")
+
+
 @pytest.mark.parametrize("document", manifests(), ids=lambda m: f"{m['kind']} {m['metadata']['name']}")
 def test_kubernetes_and_kuberay_know_every_field_of_every_manifest_and_its_type(document: dict[str, Any]) -> None:
     assert faults_in(document) == []
 
 
 def test_kustomize_knows_every_field_and_applies_every_manifest() -> None:
-    read = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    read = kustomization()
     assert faults_in(read) == []
     assert {*read["resources"], "kustomization.yaml"} == {file.name for file in KUBERNETES.iterdir()}
     assert read["namespace"] == NAMESPACE
+
+
+@pytest.mark.parametrize("document", [*manifests(), kustomization()], ids=lambda m: str(m["kind"]))
+def test_a_field_that_nobody_knows_is_found_wherever_it_stands(document: dict[str, Any]) -> None:
+    spoilt = copy.deepcopy(document)
+    parts = list(mappings(spoilt))
+    for _, part in parts:
+        part["misremembered"] = "x"
+    faults = faults_in(spoilt)
+    unknown = "Additional properties are not allowed ('misremembered' was unexpected)"
+    free = {place.rpartition(".")[2] for place, _ in parts if f"{place}: {unknown}" not in faults}
+    assert free <= FREE | ({"selector"} if document["kind"] == "Service" else set())
 
 
 @pytest.mark.parametrize(
@@ -76,6 +105,11 @@ def test_kustomize_knows_every_field_and_applies_every_manifest() -> None:
         ("spec.autoscalerOptions.volumeMounts.0.mountpath", "/tmp"),
         ("spec.enableInTreeAutoscaling", "yes"),
         ("spec.headGroupSpec", None),
+        ("spec.headGroupSpec.template.metadata.generateName", "ray-"),
+        ("spec.workerGroupSpecs.0.template.metadata.ownerReferences", []),
+        ("spec.headGroupSpec.headService", {"metadata": {"generateName": "ray-"}}),
+        # Of a KubeRay newer than the oldest one that has to do.
+        ("spec.workerGroupSpecs.0.labels", {"concertina.io/rack": "a"}),
     ],
 )
 def test_a_ray_cluster_with_a_mistake_anywhere_is_found(path: str, value: object) -> None:
