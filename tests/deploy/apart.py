@@ -6,11 +6,12 @@ import contextlib
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,10 @@ from tests.waiting import wait_for
 COMMAND_S = 60.0
 END_S = 10.0
 FOLDER = "/mnt"  # of the machine within; empty at first, and in memory
+_OWN = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation=private")
 # Its first process reaps what others leave behind, as an init does.
-_FIRST = (
-    f"trap '' CHLD; ip link set lo up; mount -t tmpfs tmpfs {FOLDER}; mount -t proc proc /proc; exec sleep infinity"
-)
+_FIRST = "trap '' CHLD; ip link set lo up; mount -t proc proc /proc; exec sleep infinity"
+_NETWORK = "10.231.0"  # between machines within, and nowhere else
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LISTEN = """import socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[2])))
@@ -34,9 +35,13 @@ socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"."], [listener.fileno
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """``pid`` is its first process, as seen from here; paths are those of the machine within."""
+    """``pid`` is its first process, as seen from here; paths are those of the machine within.
+
+    Others within reach it at its ``address`` while it has neighbours.
+    """
 
     pid: int
+    address: str = f"{_NETWORK}.1"
 
     def command(self, *words: str) -> list[str]:
         """What carries out a command there, under this machine's root."""
@@ -93,20 +98,57 @@ class Apart:
 @contextmanager
 def apart() -> Iterator[Apart]:
     """Such a machine; its processes are killed at the end of the block, and its mounts go with them."""
-    own = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation=private")
-    process = subprocess.Popen(["unshare", *own, "sh", "-euc", _FIRST])
+    with _begun((), f"mount -t tmpfs tmpfs {FOLDER}; {_FIRST}") as pid:
+        yield Apart(pid)
+
+
+@contextmanager
+def neighbours(machine: Apart, number: int) -> Iterator[list[Apart]]:
+    """More machines, with processes and networks of their own but the same files, on one switch with the first."""
+    _ip(machine.pid, "link add switch type bridge", "link set switch up", f"addr add {machine.address}/24 dev switch")
+    try:
+        with ExitStack() as stack:
+            found = []
+            for last in range(2, number + 2):
+                pid = stack.enter_context(_begun(machine.command(), _FIRST))
+                found.append(Apart(pid, f"{_NETWORK}.{last}"))
+                _ip(machine.pid, f"link add p{last} type veth peer name eth0 netns {pid}")
+                _ip(machine.pid, f"link set p{last} up master switch")
+                _ip(pid, f"addr add {found[-1].address}/24 dev eth0", "link set eth0 up")
+                # They lead nowhere, but by its way into the world a node of Ray learns its own address.
+                _ip(pid, f"route add default via {machine.address}")
+            _ip(machine.pid, f"route add default via {found[0].address}")
+            yield found
+    finally:
+        _ip(machine.pid, "link del switch")
+
+
+@contextmanager
+def _begun(within: Sequence[str], first: str) -> Iterator[int]:
+    process = subprocess.Popen([*within, "unshare", *_OWN, "sh", "-euc", first])
+    begun: list[int] = []
 
     def is_up() -> bool:
         assert process.poll() is None, "a machine within this one could not be made"
-        first = psutil.Process(process.pid).children()
-        return bool(first) and first[0].name() == "sleep"
+        with contextlib.suppress(psutil.NoSuchProcess):
+            inner = psutil.Process(process.pid).children(recursive=True)
+            begun.extend(each.pid for each in inner if each.name() == "sleep")
+        return bool(begun)
 
     try:
         wait_for("the machine within", is_up)
-        yield Apart(psutil.Process(process.pid).children()[0].pid)
+        yield begun[0]
     finally:
+        for pid in begun:
+            # Its parent, with which it is killed.
+            os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
         process.kill()
         process.wait(END_S)
+
+
+def _ip(pid: int, *commands: str) -> None:
+    for command in commands:
+        subprocess.run(["nsenter", f"--target={pid}", "--net", "ip", *command.split()], check=True, timeout=COMMAND_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from tests.deploy.apart import FOLDER, Root, copy_root
 from tests.deploy.image import Stage
 
 COMMAND_S = 120.0
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,8 @@ class Container:
         command = self.command(words)
         return subprocess.run(command, check=False, input=given, capture_output=True, text=True, timeout=COMMAND_S)
 
-    def start(self, arguments: Sequence[str] | None = None) -> Main:
-        """Its entrypoint, with the image's arguments unless others are given."""
-        words = [*self.image.entrypoint, *(self.image.arguments if arguments is None else arguments)]
+    def start(self, words: Sequence[str]) -> Main:
+        """What it is for."""
         return Main(subprocess.Popen(self.command(words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
 
 
@@ -88,19 +88,22 @@ def _mount_point(path: Path, *, is_folder: bool) -> None:
         path.touch()
 
 
-def name_hosts(image: Stage, *names: str) -> None:
-    """Let these names lead to the machine itself, where everything runs."""
-    image.root.seen("/etc/hosts").write_text(f"127.0.0.1 localhost {' '.join(names)}\n")
+def name_hosts(image: Stage, addresses: Mapping[str, str]) -> None:
+    """Let these names alone lead anywhere in every container that is made from now on: its name server refuses."""
+    image.root.seen("/etc/resolv.conf").write_text(f"nameserver {LOOPBACK}\n")
+    lines = [f"{address} {name}\n" for name, address in {"localhost": LOOPBACK, **addresses}.items()]
+    image.root.seen("/etc/hosts").write_text("".join(lines))
 
 
-def pod_volume(image: Stage, volume: Mapping[str, Any], group: int, secrets: Mapping[str, str]) -> str:
+def pod_volume(image: Stage, pod_name: str, volume: Mapping[str, Any], group: int, secrets: Mapping[str, str]) -> str:
     """A volume of a pod, as the kubelet prepares it for the group of an fsGroup; gives its folder on the machine.
 
-    One that is claimed is taken for a new one of a file system that knows that group.
+    One that is claimed is the same for all pods, and taken for one of a file system that knows that group.
     """
-    path = f"{FOLDER}/pod-volume-{volume['name']}"
+    claim = volume.get("persistentVolumeClaim")
+    path = f"{FOLDER}/claim-{claim['claimName']}" if claim else f"{FOLDER}/volume-{pod_name}-{volume['name']}"
     folder = image.root.machine.seen(path)
-    folder.mkdir()
+    folder.mkdir(exist_ok=claim is not None)
     os.chown(folder, 0, group)
     folder.chmod(0o2777)
     match volume:
@@ -115,6 +118,12 @@ def pod_volume(image: Stage, volume: Mapping[str, Any], group: int, secrets: Map
         case _:
             raise AssertionError(f"nobody knows here how to make the volume {volume}")
     return path
+
+
+def words_of(image: Stage, container: Mapping[str, Any]) -> list[str]:
+    """With what a container of a pod is started."""
+    command = container.get("command", image.entrypoint)
+    return [*command, *container.get("args", image.arguments)]
 
 
 def mounts_of(container: Mapping[str, Any], volumes: Mapping[str, str]) -> dict[str, str]:

@@ -17,8 +17,9 @@ import yaml
 
 from service.settings import load_settings
 from service.supervise.supervisor import API_END_LIMIT_S, SAVE_LIMIT_S
-from tests.deploy.apart import Apart, apart
+from tests.deploy.apart import Apart, apart, neighbours
 from tests.deploy.container import (
+    LOOPBACK,
     Container,
     Main,
     contain,
@@ -27,8 +28,10 @@ from tests.deploy.container import (
     mounts_of,
     name_hosts,
     pod_volume,
+    words_of,
 )
 from tests.deploy.image import IGNORED, SOURCE, STEPS, Stage, build
+from tests.deploy.kuberay import HEAD_NAMES, SHARED_MEMORY, more_environment, start_words
 from tests.deploy.manifests import DEPLOY, SECRETS, Pod, container_environment, pod
 from tests.service.postgres import running_server
 from tests.tcp_proxy import proxied_in_thread
@@ -107,24 +110,32 @@ def ask(machine: Apart, path: str, **headers: str) -> tuple[int, str]:
     return int(status), body
 
 
-def until_ready(machine: Apart, main: Main) -> dict[str, Any]:
-    """Wait as a readiness probe does; gives what the service says then."""
+def until_ready(machine: Apart, main: Main) -> None:
+    """Wait as a readiness probe does, and for Ray."""
     answers: list[tuple[int, str]] = []
 
     def is_ready() -> bool:
         assert main.is_running, main.stop(1.0)
         answers.append(ask(machine, "/readyz"))
-        return answers[-1][0] == 200
+        return answers[-1] == (200, '{"status":"ready"}\n')
 
-    wait_for("an answer of 200", is_ready, READY_S, lambda: str(answers[-1:]))
-    answer: dict[str, Any] = json.loads(answers[-1][1])
-    return answer
+    wait_for("a service with all its parts", is_ready, READY_S, lambda: str(answers[-1:]))
 
 
-def stop_in_order(machine: Apart, main: Main, grace_s: float) -> None:
-    """It ends by itself within what it is given, and nothing of it stays behind."""
+def cpus_of_nodes(machine: Apart) -> dict[str, float]:
+    """How many CPUs each node of Ray has for workers, as the service tells whoever has its token."""
+    headers = {"Host": "concertina.concertina.svc", "Authorization": f"Bearer {SECRETS['admin-token']}"}
+    status, answer = ask(machine, "/api/v1/cluster", **headers)
+    assert status == 200, answer
+    return {node["name"]: node["total"]["cpus"] for node in json.loads(answer)["nodes"]}
+
+
+def stop_in_order(machine: Apart, main: Main, grace_s: float, *others: Main) -> None:
+    """It ends by itself within what it is given, the others after it, and nothing of them stays behind."""
     code, said = main.stop(grace_s)
     assert code == 0, said
+    for other in others:
+        other.stop(grace_s)
     wait_for("the end of all", lambda: not machine.processes_of(UID), REAPED_S, lambda: str(machine.processes_of(UID)))
 
 
@@ -181,28 +192,36 @@ def test_the_image_has_pages_migrations_and_all_modules_of_the_source(image: Sta
 @pytest.mark.mount
 @pytest.mark.network
 @pytest.mark.postgres
-def test_as_kubernetes_runs_it_the_image_serves_and_stops_in_order(
+@pytest.mark.timeout(400)
+def test_as_kubernetes_runs_it_the_image_serves_beside_rays_nodes_and_stops_in_order(
     machine: Apart, image: Stage, database: Callable[[str], None]
 ) -> None:
     database(SECRETS["database-password"])
     described = pod("concertina")
-    volumes = {v["name"]: pod_volume(image, v, UID, SECRETS) for v in described.spec["volumes"]}
-    name_hosts(image, "database.concertina.svc", "ray-head-svc.concertina.svc")
-    home, service = (_of_pod(image, described, name, volumes) for name in ("home", "service"))
-    begun = described.container("home")
-    done = home.run([*begun["command"], *begun["args"]])
-    assert done.returncode == 0, done.stderr
-    assert cannot_write(service, "/var/tmp")
-    stranger = of_a_stranger(service)
-    refused = stranger.start(described.container("service")["args"])
-    main = service.start(described.container("service")["args"])
-    assert until_ready(machine, main) == {"status": "degraded"}, "there is no Ray here"
-    headers = {"Host": "concertina.concertina.svc", "Authorization": f"Bearer {SECRETS['admin-token']}"}
-    assert ask(machine, "/api/v1/jobs", **headers)[0] == 200
-    log = stranger.root.seen("/tmp/stranger/logs/api.log")
-    wait_for("its refusal", lambda: log.exists() and REFUSAL in log.read_text())
-    assert refused.stop(API_END_LIMIT_S + REAPED_S)[0] == 0
-    stop_in_order(machine, main, described.spec["terminationGracePeriodSeconds"])
+    with neighbours(machine, 2) as (for_head, for_worker):
+        name_hosts(image, {"database.concertina.svc": LOOPBACK, **dict.fromkeys(HEAD_NAMES, for_head.address)})
+        head = start_node(image, "ray-head", for_head)
+        volumes = volumes_of(image, described)
+        home, node, service = (of_pod(image, described, name, volumes) for name in ("home", "ray", "service"))
+        sidecar = node.start(words_of(image, described.container("ray")))
+        done = home.run(words_of(image, described.container("home")))
+        assert done.returncode == 0, done.stderr
+        assert cannot_write(service, "/var/tmp")
+        serve = words_of(image, described.container("service"))
+        stranger = of_a_stranger(service)
+        refused = stranger.start(serve)
+        main = service.start(serve)
+        log = stranger.root.seen("/tmp/stranger/logs/api.log")
+        wait_for("its refusal", lambda: log.exists() and REFUSAL in log.read_text())
+        refused.stop(API_END_LIMIT_S + REAPED_S)
+        until_ready(machine, main)
+        worker = start_node(image, "ray-worker", for_worker)
+        # Nobody trains but there: the node beside the service, the head and a worker.
+        joined = {machine.address: 0, for_head.address: 0, for_worker.address: 4}
+        wait_for("all nodes", lambda: cpus_of_nodes(machine) == joined, READY_S, lambda: str(cpus_of_nodes(machine)))
+        stop_in_order(machine, main, described.spec["terminationGracePeriodSeconds"], sidecar)
+        assert head.is_running
+        assert worker.is_running
 
 
 @pytest.mark.mount
@@ -214,7 +233,7 @@ def test_as_compose_runs_it_the_image_trains_gives_its_node_back_and_stops_in_or
 ) -> None:
     database(COMPOSED_PASSWORD)
     service = COMPOSE["services"]["concertina"]
-    name_hosts(image, "database")
+    name_hosts(image, {"database": LOOPBACK})
     volume, home = service["volumes"][0].split(":")
     folder, options = service["tmpfs"][0].split(":")
     mounts = {
@@ -224,7 +243,7 @@ def test_as_compose_runs_it_the_image_trains_gives_its_node_back_and_stops_in_or
     }
     composed = contain(image, "composed", mounts, composed_environment())
     assert cannot_write(composed, "/var/tmp")
-    main = composed.start()
+    main = composed.start([*image.entrypoint, *image.arguments])
 
     def is_healthy() -> bool:
         assert main.is_running, main.stop(1.0)
@@ -246,11 +265,28 @@ def test_as_compose_runs_it_the_image_trains_gives_its_node_back_and_stops_in_or
     stop_in_order(machine, main, int(service["stop_grace_period"].removesuffix("s")))
 
 
-def _of_pod(image: Stage, described: Pod, name: str, volumes: dict[str, str]) -> Container:
+def volumes_of(image: Stage, described: Pod) -> dict[str, str]:
+    """Where those of a pod lie, by their names."""
+    volumes = described.spec["volumes"]
+    return {v["name"]: pod_volume(image, described.name, v, UID, SECRETS) for v in volumes}
+
+
+def of_pod(image: Stage, described: Pod, name: str, volumes: dict[str, str]) -> Container:
     container = described.container(name)
     assert container["securityContext"]["readOnlyRootFilesystem"]
-    environment = container_environment(container, SECRETS, "concertina-0")
+    environment = container_environment(container, SECRETS, f"{described.name}-0")
     return contain(image, f"pod-{name}", mounts_of(container, volumes), environment)
+
+
+def start_node(image: Stage, name: str, place: Apart) -> Main:
+    """A node of Ray as KubeRay runs it: a pod on a machine of its own, with shared memory."""
+    described = pod(name)
+    there = dataclasses.replace(image, root=dataclasses.replace(image.root, machine=place))
+    shared = pod_volume(there, name, {"name": "shared-mem", "emptyDir": {}}, UID, SECRETS)
+    container = described.container(name)
+    mounts = {SHARED_MEMORY: shared, **mounts_of(container, volumes_of(there, described))}
+    environment = container_environment(container, SECRETS, name) | more_environment(name)
+    return contain(there, f"pod-{name}", mounts, environment).start(start_words(name))
 
 
 def composed_environment() -> dict[str, str]:
