@@ -18,7 +18,7 @@ from service.records import JobRow
 from service.states import JobState
 from service.sweep_records import SweepRow, SweepState
 from service.sweep_specs import read_sweep_spec, sample_job
-from tests.service.given import spec
+from tests.service.given import Clock, spec
 from tests.service.scene import Scene
 from tuning.promotion_plan import LOOKS
 from workers.errors import Reason
@@ -195,6 +195,18 @@ async def test_its_runs_count_against_the_limits_of_the_sweep(scene: Scene) -> N
         end = step_of(seen, prices, at_s).end
         assert (end is None) == (told is None)
         assert end is None or (end.state, str(told) in end.reason) == (PromotionState.STOPPED, True)
+
+
+@on_sqlite
+async def test_a_jump_of_the_clock_does_not_reach_a_limit_of_time(scene: Scene, clock: Clock) -> None:
+    scene.clock = clock
+    await scene.restart()
+    sweep = await swept(scene, gain=0.02, limits={"time_s": 3600})
+    await until(scene, sweep, has_begun)
+    clock.advance(86_400)
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert view.promotion.state is not PromotionState.STOPPED, view.promotion.reason
 
 
 @on_sqlite
