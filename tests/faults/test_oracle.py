@@ -51,6 +51,18 @@ def test_the_part_of_a_member_that_died_before_it_noted_its_last_step_may_be_mis
     assert kinds(case(notes=lived)) == {Kind.SAMPLE}
 
 
+def test_a_sample_is_missed_though_a_part_was_unnoted_before() -> None:
+    """A member noted nothing of samples 6 and 7 of step 2 before it died; another stands in for 3 in step 4."""
+    points = tuple(point(s, generation=1 if s < 3 else 2) for s in range(1, STEPS + 1))
+    died = [*pair(1), pair(2)[0], *(note(s, generation=2) for s in range(3, STEPS + 1))]
+    assert judge(case(replace(JOB, points=points), died)) == []
+    for step, ids in {4: (0, 1, 2, 2), 6: (8, 9, 10, 3)}.items():
+        spoilt = [note(step, generation=2, ids=ids) if n.step == step else n for n in died]
+        assert kinds(case(replace(JOB, points=points), spoilt)) == {Kind.SAMPLE}
+    soon = [note(3, generation=2, ids=(8, 9, 10, 4)) if n.step == 3 else n for n in died]
+    assert kinds(case(replace(JOB, points=points), soon)) == {Kind.SAMPLE}
+
+
 def test_a_state_taken_over_from_another_job_is_no_lost_step_and_the_timeline_must_say_so() -> None:
     """At step 4 it gives its own state up for another's of 8 samples, and goes on with twice the batch."""
     own = [point(s, cursor=4 * s, samples=4) for s in range(1, 5)]
