@@ -7,6 +7,7 @@ becomes no driver, so it leaves nothing there itself. It stays for the next ques
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 import traceback
@@ -25,7 +26,8 @@ from workers.control.names import parse_spare
 ROOT = Path(__file__).resolve().parents[2]
 ASK_S = 60.0
 KV_S = 5.0
-TITLES = ("ray::TrainWorker", "ray::JobController")
+OURS = re.compile(r"ray::((\S+:)?(TrainWorker|JobController|SweepController)|isfile)\b")
+"""The title of an actor begins with its name while it is constructed; ``isfile`` is the one task of ours."""
 
 
 class _Asker:
@@ -143,11 +145,11 @@ def _remains(
 
 
 def titled(folder: Path) -> Mapping[int, str]:
-    """Workers and controllers by the title that Ray gives them, which hides whose they are: a raylet's children."""
+    """What is ours by the title that Ray gives it, which hides whose it is: a raylet's children."""
     found = {}
     for process in [child for owner in belonging_to(folder) if _name(owner) == "raylet" for child in owner.children()]:
         title = _title(process)
-        if title.startswith(TITLES):
+        if OURS.match(title):
             found[process.pid] = f"{process.pid} {title}"
     return found
 

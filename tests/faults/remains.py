@@ -17,8 +17,8 @@ class Remains:
 
     ``groups`` are the placement groups that hold room, each with the name of the living actor that made it: that of a
     worker, of a spare that waits, or "" where nobody of this installation lives who made it. ``processes`` are those
-    that bear the title of a worker or a controller and are no living actor's; ``notes`` are names that were given to
-    spares which are gone.
+    that bear the title of a worker, a controller or a task of ours and are no living actor's; ``notes`` are names that
+    were given to spares which are gone.
     """
 
     names: Collection[str] = ()

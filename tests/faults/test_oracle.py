@@ -275,17 +275,26 @@ def test_what_a_cluster_holds_of_no_living_worker_is_found(name: str) -> None:
     assert kinds(replace(running, remains=remains)) == {kind}
 
 
-def test_workers_among_the_processes_of_a_ray_are_known_by_their_titles(tmp_path: Path) -> None:
+OURS = ("JobController", "SweepController.answer", "TrainWorker", "isfile", "spare/n/0:TrainWorker.__init__")
+NOT_OURS = ("IDLE", "ImplicitFunc", "Stranger.TrainWorker")
+
+
+def test_what_is_ours_among_the_processes_of_a_ray_is_known_by_its_title(tmp_path: Path) -> None:
     raylet = tmp_path / "raylet"
     raylet.symlink_to(shutil.which("bash") or "/bin/bash")
-    script = "(exec -a ray::TrainWorker sleep 60) & (exec -a ray::IDLE sleep 60) & echo begun; wait"
+    script = " ".join(f"(exec -a ray::{title} sleep 60) &" for title in (*OURS, *NOT_OURS))
     with subprocess.Popen(
-        [raylet, "-c", script, f"--temp-dir={tmp_path}"], stdout=subprocess.PIPE, start_new_session=True
+        [raylet, "-c", f"{script} wait", f"--temp-dir={tmp_path}"], start_new_session=True
     ) as process:
+
+        def have_begun() -> bool:
+            children = psutil.Process(process.pid).children()
+            return sum(child.name() == "sleep" for child in children) == len(OURS) + len(NOT_OURS)
+
         try:
-            wait_for("its children", lambda: len(psutil.Process(process.pid).children()) == 2)
-            wait_for("a worker", lambda: titled(tmp_path))
-            assert [title.split()[1] for title in titled(tmp_path).values()] == ["ray::TrainWorker"]
+            wait_for("its children", have_begun)
+            titles = [told.split()[1] for told in titled(tmp_path).values()]
+            assert sorted(titles) == [f"ray::{title}" for title in OURS]
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
