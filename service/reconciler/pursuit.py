@@ -26,7 +26,7 @@ from service.reconciler.news import News
 from service.reconciler.starting import Backoff, Starts, storage_away
 from service.reconciler.verdicts import Step, lost, moves
 from service.records import Explanation, JobRow, Transition
-from service.states import ENDED_STATES, PLACED_STATES, JobState
+from service.states import PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
 from workers.assignment import SWEEP_LABEL, JobKey
 from workers.checkpoints import list_checkpoints
@@ -347,7 +347,7 @@ class Pursuit:
             await self._office.cluster.kill([controller_name(self._key, job.term)])
 
     async def _move(self, job: JobRow, steps: tuple[Step, ...]) -> JobRow:
-        if any(step.to in ENDED_STATES for step in steps):
+        if any(step.to not in PLACED_STATES for step in steps):
             await self._tidy()
         for step in steps:
             log.info("job moves", job=job.id, attempt=job.attempt, source=job.state, to=step.to)
@@ -356,7 +356,7 @@ class Pursuit:
         return job
 
     async def _tidy(self) -> None:
-        """Before the end is told, as from then on another attempt may save: nobody else looks for what is cut off.
+        """Before the end of the attempt is told, as from then on another may save, and may as well never come.
 
         It stays where storage gives no answer; one that has just given none is not waited for again.
         """

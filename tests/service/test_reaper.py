@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete
 from service.bundles import Bundles
 from service.folders import BUNDLES, JOBS, checkpoints_place
 from service.reconciler import reaper
-from service.records import BundleRow
+from service.records import BundleRow, JobRow
 from service.replica import Claim
 from service.states import JobState, Verb
 from service.store.bundles import BUNDLE_GRACE_S
@@ -159,7 +159,28 @@ async def test_an_object_store_is_kept_clean_likewise(scene: Scene) -> None:
         assert storage.keys() == [MARK, f"{JOBS}/{job.id}/output/a.txt"]
 
 
-async def test_what_a_killed_save_left_goes_with_the_end_of_its_job(endless: Scene) -> None:
+async def cancelled(scene: Scene, job: JobRow) -> None:
+    await scene.say(job, Verb.CANCEL)
+    await scene.until_state(job, JobState.CANCELLED)
+
+
+async def paused(scene: Scene, job: JobRow) -> None:
+    await scene.say(job, Verb.PAUSE)
+    await scene.until_state(job, JobState.PAUSED)
+
+
+async def cancelled_after_the_loss_of_the_cluster(scene: Scene, job: JobRow) -> None:
+    """It waits then, and no controller is there that would see its end."""
+    await scene.cluster.lose_everything()
+    await scene.restart()
+    await scene.say(job, Verb.CANCEL)
+    assert (await scene.job(job)).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("ended", [cancelled, paused, cancelled_after_the_loss_of_the_cluster])
+async def test_what_a_killed_save_left_goes_with_the_end_of_its_attempt(
+    endless: Scene, ended: Callable[[Scene, JobRow], Awaitable[None]]
+) -> None:
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)
     save_checkpoint(endless, job, step=10)
@@ -168,8 +189,7 @@ async def test_what_a_killed_save_left_goes_with_the_end_of_its_job(endless: Sce
     save = f"{checkpoint_name(1, 1, 20, 1)}.0123abcd"
     for key in (draft_key(save), f"{PIECES}/{save}.moving", f"{PIECES}/{save}.still.0123abcd.part"):
         storage.write(key, [b"half of it"])
-    await endless.say(job, Verb.CANCEL)
-    await endless.until_state(job, JobState.CANCELLED)
+    await ended(endless, job)
     assert storage.keys() == whole
 
 
