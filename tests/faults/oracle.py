@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from service.states import JobState
+from service.states import ENDED_STATES, JobState
 from tests.faults.books import judge_checkpoints, judge_events, judge_points, judge_timeline
 from tests.faults.diary import Note, Saved, by_job
 from tests.faults.evidence import Evidence, Job
@@ -80,7 +80,7 @@ def _kept(case: Case) -> Iterator[Finding]:
 
 
 def _left(case: Case) -> Iterator[Finding]:
-    """What the cluster holds is a placed job's; folders are some job's; what has succeeded has nothing half done."""
+    """What the cluster holds is a placed job's; folders are some job's; what rests has nothing half done."""
     jobs = case.evidence.jobs
     yield from judge_remains(case.remains, jobs)
     for folder in sorted(case.evidence.folders - set(jobs)):
@@ -91,7 +91,7 @@ def _left(case: Case) -> Iterator[Finding]:
     for file in sorted(case.evidence.uploads):
         yield Finding(Kind.LEFT, file, "nobody receives this file any more")
     for job in jobs.values():
-        if job.unfinished and JobState(job.state) is JobState.SUCCEEDED:
+        if job.unfinished and JobState(job.state) in ENDED_STATES | {JobState.PAUSED}:
             yield Finding(Kind.LEFT, job.id, f"saves of it never ended: {sorted(job.unfinished)[:5]}")
     for key in sorted(case.evidence.stray_bundles):
         yield Finding(Kind.LEFT, key, "no bundle and no upload has these bytes")

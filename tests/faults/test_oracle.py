@@ -247,7 +247,6 @@ LEFT_FILES: dict[str, dict[str, object]] = {
     "a folder in storage": {"folders": frozenset({"job_1", "job_9"})},
     "a folder in scratch": {"scratch": {"logs": frozenset({"job_1", "job_9"})}},
     "half an upload": {"uploads": frozenset({"1234.part"})},
-    "half a save": {"jobs": {"job_1": replace(JOB, unfinished=frozenset({"drafts/c.1.json"}))}},
 }
 
 
@@ -256,6 +255,21 @@ def test_files_that_nobody_owns_are_found(name: str) -> None:
     clean = case()
     changed: dict[str, Any] = LEFT_FILES[name]
     assert kinds(replace(clean, evidence=replace(clean.evidence, **changed))) == {Kind.LEFT}
+
+
+ENDS: dict[str, tuple[str, ...]] = {
+    "SUCCEEDED": ("RUNNING", "SUCCEEDED"),
+    "FAILED": ("RUNNING", "FAILED"),
+    "CANCELLED": ("CANCELLING", "CANCELLED"),
+    "PAUSED": ("PAUSING", "PAUSED"),
+}
+
+
+@pytest.mark.parametrize("state", ENDS)
+def test_half_a_save_of_a_job_that_rests_is_found(state: str) -> None:
+    job = replace(JOB, state=state, events=chain("QUEUED", "STARTING", *ENDS[state]))
+    assert judge(case(job)) == []
+    assert kinds(case(replace(job, unfinished=frozenset({"drafts/c.1.json"})))) == {Kind.LEFT}
 
 
 WORKER, SPARE = "worker/job_1/1/1.0", "spare/n/0"
