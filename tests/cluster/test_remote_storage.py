@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 
 from service.packing import pack
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import end_everything, serving
 from tests.object_store import ObjectStore
 from tests.waiting import wait_for
@@ -49,9 +50,9 @@ def test_a_job_lives_in_an_object_store(tmp_path: Path) -> None:
     with ObjectStore() as objects:
         url = objects.make_bucket() + "/team"
         table = "\n".join(f"{name} = {json.dumps(value)}" for name, value in objects.options.items())
-        (home / "config.toml").write_text(f"[storage_options]\n{table}\n")
+        (home / "config.toml").write_text(f"storage = {json.dumps(url)}\n[storage_options]\n{table}\n")
         try:
-            with serving(home, "--storage", url) as served, served.client() as client:
+            with serving(home) as served, served.client() as client:
                 spec = {
                     "name": "far",
                     "entrypoint": "train:build",
@@ -70,6 +71,7 @@ def test_a_job_lives_in_an_object_store(tmp_path: Path) -> None:
                 assert client.download(f"/jobs/{job_id}/files/note.txt", tmp_path / "note.txt") == len("written here")
                 kept = list_checkpoints(open_storage(join(url, "jobs", job_id, "checkpoints")))
                 assert (kept[-1].step, kept[-1].is_final) == (6, True)
+                assert_service_at_rest(served)
                 assert served.stop() == 0
         finally:
             end_everything(home)

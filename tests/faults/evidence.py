@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from service.folders import BUNDLES, JOBS, uploads_folder
+from service.folders import BUNDLES, JOBS, checkpoints_place, uploads_folder
 from service.settings import Settings
 from service.states import PLACED_STATES
 from service.supervise.home import Home
 from service.sweep_records import ENDED_SWEEPS
 from tests.faults.reading import read_database
 from workers.checkpoints import DRAFTS, checkpoint_names
-from workers.local_storage import LocalStorage
 from workers.scratch import LOCK
-from workers.storage import PART_SUFFIX
+from workers.storage import PART_SUFFIX, Storage
+from workers.storage_urls import open_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +219,8 @@ def gather(settings: Settings, *homes: Path) -> Evidence:
     """
     rows = read_database(settings.database_url, _rows_of_all)
     places = [place for home in (settings.home, *homes) for place in _scratch_places(home)]
-    storage = Path(settings.storage_url)
-    jobs = {job_id: _job(row, storage / JOBS / job_id) for job_id, row in rows.jobs.items()}
+    url = settings.storage_url
+    jobs = {job_id: _job(row, open_storage(checkpoints_place(url, job_id))) for job_id, row in rows.jobs.items()}
     uploads = [file for home in (settings.home, *homes) for file in uploads_folder(home).glob("*")]
     return Evidence(
         installation=rows.installation,
@@ -229,9 +229,9 @@ def gather(settings: Settings, *homes: Path) -> Evidence:
         keys=rows.keys,
         scheduled=rows.scheduled,
         sweeps=rows.sweeps,
-        stray_bundles=frozenset(LocalStorage(storage).keys(BUNDLES)) - rows.bundles,
-        folders=_names_in(storage / JOBS),
-        scratch={str(place): _names_in(place, lambda path: path.suffix != LOCK) for place in places},
+        stray_bundles=frozenset(open_storage(url).keys(BUNDLES)) - rows.bundles,
+        folders=frozenset(open_storage(url).folders(JOBS)),
+        scratch={str(place): _names_in(place) for place in places},
         uploads=frozenset(str(file) for file in uploads),
     )
 
@@ -299,10 +299,9 @@ def _rows_of_job(connection: Connection, job_id: str) -> dict[str, Any]:
     }
 
 
-def _job(row: Mapping[str, Any], folder: Path) -> Job:
+def _job(row: Mapping[str, Any], storage: Storage) -> Job:
     names = ("id", "state", "attempt", "term", "restart_after", "num_current", "total_samples")
     parts = ("events", "points", "timeline", "checkpoints")
-    storage = LocalStorage(folder / "checkpoints")
     stored = storage.keys()
     return Job(
         spec=json.loads(row["spec"]),
@@ -318,5 +317,7 @@ def _scratch_places(home: Path) -> list[Path]:
     return [] if folder is None else [folder / "scratch" / kind for kind in ("logs", "output")]
 
 
-def _names_in(folder: Path, counts: Callable[[Path], bool] = lambda _: True) -> frozenset[str]:
-    return frozenset(path.name for path in folder.iterdir() if counts(path)) if folder.is_dir() else frozenset()
+def _names_in(folder: Path) -> frozenset[str]:
+    """Of a place in scratch, but for locks."""
+    names = (path.name for path in folder.iterdir() if path.suffix != LOCK) if folder.is_dir() else ()
+    return frozenset(names)

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from service.folders import BUNDLES, JOBS
 from service.settings import load_settings
 from service.states import JobState
 from service.store.opening import Store
@@ -22,12 +23,13 @@ from tests.faults.evidence import Evidence, Job, PromotionRun, Row, Sweep, Trial
 from tests.faults.findings import Kind
 from tests.faults.oracle import Case, judge
 from tests.faults.ray_remains import titled
-from tests.faults.recorded import JOB, NOTES, STEPS, case, chain, kinds, note, pair, point, saved
+from tests.faults.recorded import JOB, LAST, NOTES, STEPS, case, chain, kinds, note, pair, point, saved
 from tests.faults.remains import Remains
 from tests.service.conftest import database_url, postgres, store
 from tests.service.given import checkpoint, leader, placed, record, row, snapshot
 from tests.waiting import wait_for
-from workers.checkpoints import checkpoint_name
+from workers.checkpoints import checkpoint_name, draft_key, manifest_key
+from workers.storage_urls import open_storage
 
 __all__ = ["database_url", "postgres", "store"]
 
@@ -345,3 +347,22 @@ async def test_the_evidence_of_a_real_database_is_what_the_store_was_told(
     assert [(r.seq, r.key, r.kind, r.steps_lost) for r in found.timeline] == [(1, "r", "resize", 0)]
     assert found.checkpoints == {checkpoint(2).path}
     assert (found.state, found.attempt, found.term, found.steps, found.batch) == ("STARTING", 1, 1, 100, 32)
+
+
+@pytest.mark.anyio
+async def test_the_evidence_of_storage_behind_a_url_is_what_lies_there(
+    store: Store, database_url: str, tmp_path: Path
+) -> None:
+    job = await placed(store, await leader(store))
+    settings = load_settings({"home": tmp_path / "home", "database": database_url}, {})
+    url = f"memory://{job.id}"
+    storage, whole, draft = open_storage(url), checkpoint_name(1, 1, 5, 1), draft_key(f"{LAST}.0")
+    place = f"{JOBS}/{job.id}/checkpoints"
+    for key in (f"{place}/{manifest_key(whole)}", f"{place}/{draft}", f"{JOBS}/job_9/a", f"{BUNDLES}/a.zip"):
+        storage.write(key, [b"x"])
+    try:
+        found = gather(settings.model_copy(update={"storage": url}))
+        assert (found.jobs[job.id].stored, found.jobs[job.id].unfinished) == ({whole}, {draft})
+        assert (found.folders, found.stray_bundles) == ({job.id, "job_9"}, {f"{BUNDLES}/a.zip"})
+    finally:
+        storage.clear()
