@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pytest
 from tests.control.desk import Desk, checkpoint
 from tests.control.fake_fleet import BATCH, FakeFleet, FakeWorker
 from tests.control.test_controller import Scene, play
-from tests.stored_checkpoint import store_checkpoint
+from tests.stored_checkpoint import Hasty, store_checkpoint
 from workers.checkpoints import PIECES, checkpoint_name, checkpoint_names, damage, manifest_key
 from workers.control import lookout
 from workers.control.regroup import MAX_LAUNCHES
@@ -93,6 +94,22 @@ def test_a_job_goes_on_from_the_checkpoint_before_a_damaged_one_and_tells(
     # It does not count as one of those to keep, and what made the row stays for the next controller.
     assert checkpoint_names(LocalStorage(tmp_path)) == [info(4).path, info(5).path]
     assert [row.key for row in CheckpointSearch(str(tmp_path), 0).look().rows] == [f"passed/{info(6).path}"]
+
+
+def test_a_checkpoint_whose_manifest_or_piece_ends_at_any_byte_is_damaged_and_passed_over(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path, Hasty())
+    for step in (5, 6):
+        store_checkpoint(storage, info(step), {"w": b"weights"})
+    name = info(6).path
+    [piece] = [key for key in storage.keys(PIECES) if name in key]
+    for file in (tmp_path / piece, tmp_path / manifest_key(name)):
+        whole = file.read_bytes()
+        assert damage(storage, name) is None
+        for size_bytes in reversed(range(len(whole))):
+            os.truncate(file, size_bytes)
+            assert damage(storage, name), f"{file.name} ends at byte {size_bytes}"
+        assert CheckpointSearch(str(tmp_path), 0).look().latest == info(5)
+        store_checkpoint(storage, info(6), {"w": b"weights"})
 
 
 def test_what_was_damaged_since_it_was_found_whole_is_looked_at_again_when_a_worker_cannot_read_it(
