@@ -186,15 +186,18 @@ def test_only_the_last_event_of_a_change_has_an_id() -> None:
 async def test_bad_topics_and_ids_are_refused(client: httpx2.AsyncClient, services: Services) -> None:
     path = "/api/v1/stream"
     assert_problem(await client.get(path), 422, "INVALID")
-    for topic in ("", "job", "job:x", "jobs:x", "sweep:a", "logs:job_1"):
+    for topic in ("", "job", "job:x", "jobs:x", "sweep:a", "logs:job_1", "\0", "job:job_" + "0" * 10**4):
         assert_problem(await client.get(path, params={"topic": topic}), 400, "BAD_REQUEST")
     unknown = await client.get(path, params={"topic": "job:job_" + "0" * 26})
     assert_problem(unknown, 404, "NOT_FOUND")
     for bad in ("x", "-1", "9" * 30, "\u0661".encode()):
         answer = await client.get(path, params={"topic": "jobs"}, headers={"Last-Event-ID": bad})
         assert_problem(answer, 400, "BAD_REQUEST")
-    many = [f"metrics:job_{n:026d}" for n in range(51)]
-    assert_problem(await client.get(path, params={"topic": many}), 400, "BAD_REQUEST")
+    for after in ("", "x", "-1", "1.5", "9" * 30):
+        assert_problem(await client.get(path, params={"topic": "jobs", "after": after}), 422, "INVALID")
+    for number, status, code in ((51, 400, "BAD_REQUEST"), (101, 422, "INVALID")):
+        many = [f"metrics:job_{n:026d}" for n in range(number)]
+        assert_problem(await client.get(path, params={"topic": many}), status, code)
 
 
 async def test_streams_are_bounded(client: httpx2.AsyncClient, services: Services) -> None:
