@@ -47,6 +47,17 @@ def grown(upto: int, workers: int, time_s: float) -> TimelineRow:
     )
 
 
+def restored(step: int, steps_lost: int, time_s: float) -> TimelineRow:
+    return replace(
+        grown(step, 3, time_s),
+        kind=TimelineKind.RESTORE,
+        actor="controller",
+        reason=f"training from the checkpoint of step {step}",
+        cost_s=2.5,
+        steps_lost=steps_lost,
+    )
+
+
 def charts(page: Page) -> Page:
     page.wait_for_selector("[data-lane=workers] canvas")
     return page
@@ -57,11 +68,16 @@ def test_progress_charts_and_timeline_follow_the_training(own: Filled, view: Ope
     expect(page.locator("#summary")).to_contain_text("step 3,120 of 5,000")
     before = page.locator("[data-lane=throughput]").screenshot()
     job = own.jobs["digits"]
-    own.site.write(lambda sample: train_on(sample, job, 4000, 4, grown(3120, 4, sample.clock.now_s)))
+    own.site.write(
+        lambda sample: train_on(
+            sample, job, 4000, 4, restored(3083, 37, sample.clock.now_s), grown(3120, 4, sample.clock.now_s)
+        )
+    )
     expect(page.locator("#summary")).to_contain_text("step 4,000 of 5,000")
     expect(page.locator("#happened li").first).to_contain_text(
         "Grew from 3 to 4 workers by user: more data; took 0.19 s; no step lost"
     )
+    expect(page.locator("#happened li").nth(1)).to_contain_text("took 2.5 s; 37 steps lost")
     expect(page.locator("[data-lane=workers] output")).to_have_text("4")
     assert page.locator("[data-lane=throughput]").screenshot() != before
 
