@@ -10,6 +10,9 @@ from urllib.parse import unquote, urlsplit
 from workers.local_storage import LocalStorage
 from workers.storage import Storage
 
+_READ_ONLY = frozenset({"http", "https", "zip", "tar", "libarchive", "git", "github", "gist", "data", "reference"})
+"""Kinds that fsspec only reads, or writes as one file at once."""
+
 
 def open_storage(url: str, root: str | None = None) -> Storage:
     """The storage of a folder, a ``file://`` URL or any URL that fsspec knows.
@@ -54,6 +57,8 @@ def unusable(url: str) -> str | None:
     scheme = url.split("://", 1)[0]
     if scheme == "memory":
         return "other processes would not see it; use a folder"
+    if scheme in _READ_ONLY:
+        return f"nothing can be written to {scheme}://; use a folder, s3://, gs://, az:// or another that can be"
     known = known_implementations.get(scheme)
     if known is None:
         return f"fsspec knows no {scheme}://; use a folder, s3://, gs://, az:// or another that it knows"

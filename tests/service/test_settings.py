@@ -58,6 +58,8 @@ def test_settings_survive_the_way_to_a_child_process(tmp_path: Path) -> None:
         ({"storage": "memory://x"}, {}, "", "other processes would not see it"),
         ({"storage": "s4://bucket/x"}, {}, "", "fsspec knows no s4://"),
         ({"storage": "wandb://x"}, {}, "", "wandbfs"),
+        ({"storage": "http://127.0.0.1:1/x"}, {}, "", "nothing can be written to http://; use a folder, s3://"),
+        ({"storage": "zip://x"}, {}, "", "nothing can be written to zip://"),
         ({"storage": "file://elsewhere/x"}, {}, "", "names a machine; write file:///PATH"),
         (
             {"storage": "s3:/bucket/x"},
