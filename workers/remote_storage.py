@@ -153,7 +153,8 @@ def _modified_s(info: Mapping[str, Any]) -> float:
     return value.timestamp() if isinstance(value, datetime) else float(value)
 
 
-_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified")
+_MODIFIED = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
+"""No object changes in place, so where only its making is told, that is it."""
 
 
 @contextmanager

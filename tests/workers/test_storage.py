@@ -27,13 +27,16 @@ def objects() -> Iterator[ObjectStore]:
         yield store
 
 
-@pytest.fixture(params=["folder", "file://", "s3://"])
+@pytest.fixture(params=["folder", "file://", "memory://", "s3://"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     match request.param:
         case "folder":
             yield LocalStorage(tmp_path / "root")
         case "file://":
             yield RemoteStorage(f"file://{tmp_path}/root")
+        case "memory://":
+            yield (made := open_storage(f"memory://{tmp_path}/root"))
+            made.clear()
         case _:
             objects: ObjectStore = request.getfixturevalue("objects")
             yield open_storage(objects.make_bucket() + "/root")
