@@ -144,5 +144,6 @@ def test_an_api_out_of_reach_is_told_and_found_again(
         with pytest.raises(UnreachableError):
             client.submit(noted_spec(1))
         proxy.is_refusing = False
-        job = client.submit(noted_spec(2))
+        job = client.submit(noted_spec(2), key="again")
         assert client.job(job["id"])["state"] == "QUEUED"
+    assert_nothing_found(judge(Case(evidence=gather(settings), accepted={"again": job["id"]})))
