@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.gated import Gated
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -41,18 +42,23 @@ def build(config):
 """
 
 
-def ended(served: Serving, folder: Path, num_workers: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The job at its end, and its timeline."""
+def ended(
+    served: Serving, folder: Path, num_workers: int, num_lost: int = 0
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The job at its end, and its timeline; ``num_lost``: how often all its workers are replaced at once."""
     code = folder / "code"
     code.mkdir()
     (code / "train.py").write_text(TASK)
     job = Gated(
         served, folder, steps=STEPS, code=code, workers=num_workers, checkpoint={"every_steps": SAVED}, name="lost-bit"
     )
+    job.loses_all(num_lost)
     try:
-        return job.wait_done(), job.timeline()
+        job.wait_done()
     finally:
         job.end()
+    assert_service_at_rest(served)
+    return job.job(), job.timeline()
 
 
 def test_the_worker_that_is_not_like_the_others_is_named_and_replaced(served: Serving, tmp_path: Path) -> None:
@@ -70,7 +76,7 @@ def test_the_worker_that_is_not_like_the_others_is_named_and_replaced(served: Se
 def test_of_two_that_differ_both_are_replaced_and_go_on_from_the_last_checkpoint(
     served: Serving, tmp_path: Path
 ) -> None:
-    job, timeline = ended(served, tmp_path, 2)
+    job, timeline = ended(served, tmp_path, 2, num_lost=1)
     [restored] = [row for row in timeline if row["kind"] == "restore"]
     assert "training from the checkpoint of step 5 after all workers were lost" in restored["reason"]
     assert "rank 0 (worker 1.1), rank 1 (worker 1.2) hold different states after round 10" in restored["reason"]
