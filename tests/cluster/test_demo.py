@@ -17,7 +17,8 @@ from service.cli.connection import connect
 from service.settings import environment
 from service.supervise.home import Home
 from service.supervise.processes import belonging_to
-from tests.cluster.serving import CONCERTINA, ROOT, end_everything
+from tests.cluster.judging import assert_service_at_rest
+from tests.cluster.serving import CONCERTINA, ROOT, Serving, end_everything
 from tests.cluster.strays import nothing_left_behind
 from tests.waiting import wait_for
 
@@ -56,6 +57,7 @@ def test_the_demonstration_resizes_loses_a_worker_counts_every_sample_and_leaves
             timeline = client.get(f"/jobs/{job['id']}/timeline")["timeline"]
         assert_all_was_told(told.read_text(), job, timeline)
         assert_another_uses_the_service(home, found[1])
+        assert_service_at_rest(Serving(first, home, told))
         first.send_signal(signal.SIGINT)
         assert first.wait(LIMIT_S) == 0, told.read_text()
     finally:
