@@ -5,6 +5,9 @@ No step is lost.
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,6 +23,7 @@ from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
 from workers.control.head import UNSURE
+from workers.control.reach import PATIENCE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.network, pytest.mark.timeout(400)]
 
@@ -283,6 +287,34 @@ def test_a_controller_that_is_cut_off_from_rays_head_leaves_nobody_behind(
         job.end()
     job.assert_nothing_broken()
     assert "worker_lost" not in job.kinds()
+
+
+def test_a_lone_worker_that_hangs_is_found_as_soon_as_one_of_many(
+    attached: Serving, machines: Machines, tmp_path: Path
+) -> None:
+    """Nobody else of the job answers: what tells that the network is not to blame is the other machine."""
+    wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(attached).keys(), 90)
+    say(attached, machines.here, "drain")
+    job = Gated(attached, tmp_path, config={"gates": [8]}, workers=1)
+    try:
+        (pid,) = job.wait_at(8, 1)
+        assert pid in machines.pids_there()
+        job.wait_told(7)
+        wait_for("something to go on from", job.saves)
+        job.loses_all()
+        os.kill(pid, signal.SIGSTOP)
+        (job.folder / f"at-8-{pid}").unlink()
+        assert job.wait_at(8, 1) != [pid]
+        job.open(8)
+        job.wait_done()
+    finally:
+        say(attached, machines.here, "uncordon")
+        job.end()
+    job.assert_nothing_broken()
+    (restore,) = [row for row in job.timeline() if row["kind"] == "restore"]
+    assert restore["reason"].startswith("training from the checkpoint of step 5")
+    (silent_s,) = re.findall(r"silent for ([\d.]+) s", restore["reason"])
+    assert float(silent_s) <= LIVENESS_S + FOUND_MARGIN_S < PATIENCE * LIVENESS_S
 
 
 def assert_told_as_lost(job: Gated) -> None:

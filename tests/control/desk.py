@@ -8,6 +8,7 @@ from workers.assignment import JobKey
 from workers.control.decisions import (
     Action,
     AskHead,
+    AskNode,
     ControllerState,
     ControlSettings,
     Inputs,
@@ -61,6 +62,8 @@ class Desk:
         self.actions: tuple[Action, ...] = ()
         self.sees_head = True
         self.head_seen_s: float | None = None
+        self.sees_nodes = False
+        self.nodes_seen_s: dict[str, float] = {}
 
     def turn(
         self,
@@ -88,6 +91,7 @@ class Desk:
             lost=lost or {},
             refusing=frozenset(silent if is_refusing else ()),
             head_seen_s=self.head_seen_s,
+            nodes_seen_s=self.nodes_seen_s,
             was_cut_off=was_cut_off,
             latest=self.latest,
             has_looked=True,
@@ -96,6 +100,9 @@ class Desk:
         self.state, self.actions = turn(self.state, inputs, self.now)
         if self.sees_head and self.of(AskHead):
             self.head_seen_s = self.now
+        if self.sees_nodes:
+            asked = [action.node_id for action in self.actions if isinstance(action, AskNode)]
+            self.nodes_seen_s = {**self.nodes_seen_s, **dict.fromkeys(asked, self.now)}
 
     @property
     def unix_s(self) -> float:

@@ -244,6 +244,7 @@ class FakeFleet:
         self._unplaced: set[str] = set()
         self._is_superseded = False
         self._head_seen_s: float | None = None
+        self._nodes_seen_s: dict[str, float] = {}
 
     async def adopt(self) -> tuple[str, ...]:
         return tuple(self.workers)
@@ -254,6 +255,7 @@ class FakeFleet:
             lost=self._lost,
             rested=self._rested,
             head_seen_s=self._head_seen_s,
+            nodes_seen_s=dict(self._nodes_seen_s),
             is_superseded=self._is_superseded,
         )
         self._statuses, self._lost, self._rested = {}, {}, frozenset()
@@ -321,6 +323,10 @@ class FakeFleet:
 
     def ask_head(self) -> None:
         self._head_seen_s = time.monotonic()
+        self.news.set()
+
+    def ask_node(self, node_id: str) -> None:
+        self._nodes_seen_s[node_id] = time.monotonic()
         self.news.set()
 
     async def tail(self, worker_id: str, offset: int) -> Tail | None:

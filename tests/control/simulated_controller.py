@@ -11,6 +11,7 @@ from tests.control.simulated_worker import SimWorker
 from workers.control.decisions import (
     Action,
     AskHead,
+    AskNode,
     ControllerState,
     HaltWorker,
     Inputs,
@@ -52,6 +53,8 @@ class SimController:
     head_seen_s: float | None = None
     was_cut_off: bool = False
     is_asking_head: bool = False
+    nodes_seen_s: dict[str, float] = field(default_factory=dict)
+    asked_nodes: set[str] = field(default_factory=set)
 
     @property
     def term(self) -> int:
@@ -76,6 +79,7 @@ class SimController:
             lost={i: why for i, why in world.lost.items() if i in self.state.workers},
             head_seen_s=self.head_seen_s,
             was_cut_off=self.was_cut_off,
+            nodes_seen_s=dict(self.nodes_seen_s),
             latest=self._latest(),
             has_looked=True,
         )
@@ -138,6 +142,8 @@ class SimController:
                 self._kill(i, why)
             case AskHead():
                 self._ask_head()
+            case AskNode(node_id=node_id):
+                self._ask_node(node_id)
             case _:
                 pass
 
@@ -177,3 +183,17 @@ class SimController:
             self._finds_successor()
 
         world.mail.append((max(world.now, world.cut_until) + world.rng.uniform(0.0, 0.1), answer))
+
+    def _ask_node(self, node_id: str) -> None:
+        """Each worker has a node of its own, which is cut off with it, and answers while it is frozen."""
+        if node_id in self.asked_nodes:
+            return
+        world = self.world
+        self.asked_nodes.add(node_id)
+
+        def answer() -> None:
+            self.asked_nodes.discard(node_id)
+            self.nodes_seen_s[node_id] = world.now
+
+        since_s = world.cut_until if world.is_cut_off(node_id) else world.now
+        world.mail.append((since_s + world.rng.uniform(0.0, 0.1), answer))

@@ -122,7 +122,7 @@ class SimWorker:
             is_finished=self.is_finished,
             stop=self.stop,
             checkpoints=tuple(c for c, _ in self.world.storage if c.path.startswith(self.id + "/")),
-            build=self._built() if self.world.tells_speeds else None,
+            build=self._built(),
             loads=self.loads,
             records=self.records,
         )
@@ -261,7 +261,9 @@ class SimWorker:
 
     def _built(self) -> BuildInfo:
         schemes = SCHEME_COSTS if self.world.has_slow_link else {}
-        return replace(build_info(), total_samples=self.world.num_rounds * 8, num_trained=1_000_000, schemes=schemes)
+        num_trained = 1_000_000 if self.world.tells_speeds else 0
+        built = replace(build_info(), total_samples=self.world.num_rounds * 8, node_id=self.id)
+        return replace(built, num_trained=num_trained, schemes=schemes)
 
     def _link_s(self, scheme: str) -> float:
         """Fewer bytes help now and then, and now and then they do not."""

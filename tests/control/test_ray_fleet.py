@@ -1,4 +1,4 @@
-"""The fleet of a controller that has a successor without knowing it."""
+"""The fleet of a controller: one that has a successor without knowing it, and one that asks nodes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from ray.exceptions import NodeDiedError
 
 from tests.control.test_controller import KEY, launch
 from workers.assignment import Assignment
+from workers.control import ray_fleet
 from workers.control.hands import Hands, To
 from workers.control.launch import Launch
 from workers.control.names import SpareName, controller_name, worker_ids, worker_name
@@ -85,5 +87,38 @@ def test_a_worker_that_a_successor_did_not_find_is_never_started(tmp_path: Path,
         assert ray.adopted == ("1.1",) if ray.started else ray.killed == [worker_name(KEY, "1.1")]
         assert fleet.heard().is_superseded == (not ray.started)
         fleet.abandon()
+
+    asyncio.run(act())
+
+
+class AskedNodes:
+    """Hands of which each question to a node fails at first."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def ask_node(self, node_id: str) -> None:
+        self.asked.append(node_id)
+        await asyncio.sleep(0)
+        if self.asked.count(node_id) == 1:
+            raise NodeDiedError("it has no node like that")
+
+
+def test_a_node_is_asked_one_question_at_a_time_and_was_seen_when_it_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_fleet, "RETRY_S", 0.0)
+
+    async def act() -> None:
+        hands = AskedNodes()
+        fleet = RayFleet(KEY, 1, cast(Hands, hands), launch(tmp_path))
+        fleet.ask_node("n")
+        async with asyncio.timeout(10):
+            while not fleet.news.is_set():
+                assert fleet.heard().nodes_seen_s == {}
+                fleet.ask_node("n")
+                await asyncio.sleep(0)
+        assert fleet.heard().nodes_seen_s.keys() == {"n"}
+        assert hands.asked == ["n", "n"]
 
     asyncio.run(act())

@@ -7,23 +7,68 @@ from dataclasses import replace
 import pytest
 
 from tests.control.desk import Desk
-from workers.control.decisions import AskHead, KillWorker
+from workers.control.decisions import AskHead, AskNode, KillWorker
 from workers.control.membership import LATE_TURN_S
 from workers.status import Phase, StopCause
 
 
 @pytest.mark.parametrize(
-    ("others_silent", "waited_s", "is_killed"), [(False, 12, True), (True, 12, False), (True, 32, True)]
+    ("num_workers", "num_silent", "sees_nodes", "waited_s", "is_killed"),
+    [
+        (2, 1, False, 12, True),
+        (2, 2, False, 12, False),
+        (2, 2, False, 32, True),
+        (2, 2, True, 12, True),
+        (1, 1, False, 12, False),
+        (1, 1, False, 32, True),
+        (1, 1, True, 12, True),
+    ],
 )
-def test_silence_is_judged_by_whether_others_answer(others_silent: bool, waited_s: int, is_killed: bool) -> None:
+def test_silence_is_judged_by_whether_another_worker_or_the_node_answers(
+    num_workers: int, num_silent: int, sees_nodes: bool, waited_s: int, is_killed: bool
+) -> None:
     desk = Desk()
-    desk.started(2)
-    silent = ("1.1", "1.2") if others_silent else ("1.2",)
+    silent = tuple(desk.started(num_workers)[-num_silent:])
+    desk.sees_nodes = sees_nodes
     for _ in range(waited_s):
         desk.turn(after_s=1.0, silent=silent)
         if desk.of(KillWorker):
             break
-    assert bool(desk.of(KillWorker)) is is_killed
+    assert len(desk.of(KillWorker)) == (num_silent if is_killed else 0)
+
+
+def test_a_node_is_not_asked_while_another_worker_answers() -> None:
+    desk = Desk()
+    desk.started(2)
+    while not desk.of(KillWorker):
+        desk.turn(silent=("1.2",))
+        assert desk.of(AskNode) == []
+
+
+def test_a_node_that_answered_before_the_silence_proves_nothing() -> None:
+    desk = Desk()
+    desk.started(1)
+    desk.nodes_seen_s = {"n": desk.now + 1.0}
+    for _ in range(20):
+        desk.turn(after_s=1.0, silent=("1.1",))
+        assert desk.of(KillWorker) == []
+
+
+def test_when_the_network_to_a_node_is_back_its_worker_has_time_to_answer_too() -> None:
+    desk = Desk()
+    desk.started(1)
+    for _ in range(20):
+        desk.turn(after_s=1.0, silent=("1.1",))
+    desk.sees_nodes = True
+    for _ in range(3):
+        desk.turn(after_s=1.0, silent=("1.1",))
+        assert desk.of(KillWorker) == []
+    desk.turn(after_s=1.0)
+    assert desk.state.workers["1.1"].kill is None
+    desk.sees_nodes = False
+    for _ in range(20):
+        desk.turn(after_s=1.0, silent=("1.1",))
+        assert desk.of(KillWorker) == []
 
 
 @pytest.mark.parametrize("turn_s", [0.1, 0.5, 1.0, LATE_TURN_S])

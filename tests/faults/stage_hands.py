@@ -204,6 +204,9 @@ class StageHands:
         actor.hear(to)
         return None
 
+    async def ask_node(self, node_id: str) -> None:
+        return
+
     async def kill(self, actor: StageActor) -> None:
         actor.end(KILLED)
 

@@ -28,6 +28,9 @@ plan, at the end."""
 NUM_POLLS = 5
 """So many from the command on: before the plan that says so, with it, and while they save."""
 
+HARMLESS = {"ask_node"}
+"""It changes nothing, and is done only where all workers of a job are silent, of whom nothing may be left to save."""
+
 HANDS_OF_RAY = {"actor.py", "controller.py", "hosted.py", "ray_hands.py", "spares.py"}
 """Of these ``actor.py`` is the workers' own side, ``spares.py`` and ``hosted.py`` the reconciler's; ``controller.py``
 ends itself."""
@@ -121,7 +124,7 @@ STIRS: Mapping[str, tuple[Callable[[Scene], Awaitable[None]], ...]] = {
 
 
 def test_everything_that_a_controller_does_on_ray_is_a_crash_point() -> None:
-    assert set(STIRS) == set(methods_of(Hands))
+    assert set(STIRS) | HARMLESS == set(methods_of(Hands))
     assert set(OFTEN) <= set(STIRS)
     callers = {file.name for file in Path(hands.__file__).parent.glob("*.py") if calls_actors(file)}
     assert callers <= HANDS_OF_RAY

@@ -23,6 +23,7 @@ from workers.control.costs import row_of
 from workers.control.decisions import (
     Action,
     AskHead,
+    AskNode,
     ControllerState,
     HaltWorker,
     Inputs,
@@ -270,6 +271,7 @@ class Course:
             refusing=heard.refusing,
             head_seen_s=heard.head_seen_s,
             was_cut_off=heard.was_cut_off,
+            nodes_seen_s=heard.nodes_seen_s,
             latest=latest,
             has_looked=self._lookout.has_looked,
         )
@@ -305,6 +307,8 @@ class Course:
                 self.fleet.kill(i)
             case AskHead():
                 self.fleet.ask_head()
+            case AskNode(node_id=node_id):
+                self.fleet.ask_node(node_id)
             case Note(row=row):
                 # By the end nobody is left whom the turn could ask for the step.
                 step = self._progress.step(self._launch.spec.batch.global_size)

@@ -67,8 +67,8 @@ def phase_bounds_s(
 class ControlSettings:
     """Bounds of a controller's patience, in seconds.
 
-    ``liveness_s``: silence after which a worker is taken for lost while others answer (three times
-    that when all are silent). ``hold_s``: how long survivors below ``workers.min`` hold their state.
+    ``liveness_s``: silence after which a worker is taken for lost while others answer, or its node (three
+    times that where nobody does). ``hold_s``: how long survivors below ``workers.min`` hold their state.
     ``place_s``: how long the first ``min`` workers may wait for a place. ``gather_s``: how long a
     start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
     save-and-stop becomes a NOW plan; also how long saved workers wait for the store to have their records.
@@ -252,8 +252,9 @@ class Inputs:
     ``statuses`` holds the newest answer of each worker that answered, ``lost`` those whose process is
     known to be gone and why, ``refusing`` those whose last call found no connection. ``head_seen_s`` is when Ray's
     head was asked the newest question that it answered in time, on the controller's clock; ``was_cut_off`` says that
-    it answered late: this controller's own node was out of reach. ``latest`` is the newest complete checkpoint in
-    storage that this attempt may go on from; unless it ``has_looked`` there may be one that nobody knows of.
+    it answered late: this controller's own node was out of reach. ``nodes_seen_s`` is when each node gave its latest
+    answer, of those that were asked, on the same clock. ``latest`` is the newest complete checkpoint in storage that
+    this attempt may go on from; unless it ``has_looked`` there may be one that nobody knows of.
     ``unix_s`` is wall-clock time, for rows only.
     """
 
@@ -266,6 +267,7 @@ class Inputs:
     refusing: frozenset[str] = frozenset()
     head_seen_s: float | None = None
     was_cut_off: bool = False
+    nodes_seen_s: Mapping[str, float] = field(default_factory=dict)
     latest: CheckpointInfo | None = None
     has_looked: bool = False
 
@@ -316,10 +318,17 @@ class AskHead:
 
 
 @dataclass(frozen=True, slots=True)
+class AskNode:
+    """Find out whether a node answers whose workers are silent; repeated until it does."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """A row for the timeline."""
 
     row: TimelineRow
 
 
-Action: TypeAlias = StartWorker | HaltWorker | SupersedeGroup | StopWorker | KillWorker | AskHead | Note
+Action: TypeAlias = StartWorker | HaltWorker | SupersedeGroup | StopWorker | KillWorker | AskHead | AskNode | Note

@@ -19,7 +19,7 @@ class Heard:
     ``rested`` are the workers that have come as far as they may, so that it pays to ask them now.
     ``refusing`` are the workers whose last call found no connection: their process or node may be gone.
     ``head_seen_s`` is when Ray's head was asked the newest question that it answered in time (``time.monotonic``),
-    ``was_cut_off`` whether it answered one late.
+    ``was_cut_off`` whether it answered one late; ``nodes_seen_s`` is when each node that was asked last answered.
     """
 
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
@@ -28,6 +28,7 @@ class Heard:
     refusing: frozenset[str] = frozenset()
     head_seen_s: float | None = None
     was_cut_off: bool = False
+    nodes_seen_s: Mapping[str, float] = field(default_factory=dict)
     is_superseded: bool = False
 
 
@@ -81,6 +82,10 @@ class Fleet(Protocol):
 
     def ask_head(self) -> None:
         """Ask Ray's head which terms there are; nothing happens while a question is in flight."""
+        ...
+
+    def ask_node(self, node_id: str) -> None:
+        """Find out whether a node answers; nothing happens while such a question is in flight."""
         ...
 
     async def tail(self, worker_id: str, offset: int) -> Tail | None:

@@ -107,6 +107,13 @@ class Hands(Protocol):
         """What a lost worker left in its log on that actor's node."""
         ...
 
+    async def ask_node(self, node_id: str) -> None:
+        """Return once something on that node other than a worker answers, for which a process may have to be started.
+
+        At once for this process's own node: no network is between, and were it frozen so would we be.
+        """
+        ...
+
     async def kill(self, actor: Any) -> None:
         """End an actor's process, whatever it does."""
         ...

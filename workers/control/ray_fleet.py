@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,6 +70,8 @@ class RayFleet:
         self._rested: frozenset[str] = frozenset()
         self._is_superseded = False
         self._head = Head(self._look_for_successor)
+        self._asked_nodes: set[str] = set()
+        self._nodes_seen_s: dict[str, float] = {}
         self._bundle: list[Any] | None = None
         self._bundle_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +96,7 @@ class RayFleet:
             refusing=refusing,
             head_seen_s=self._head.seen_s,
             was_cut_off=self._head.take_was_away(),
+            nodes_seen_s=dict(self._nodes_seen_s),
             is_superseded=self._is_superseded,
         )
         self._statuses, self._lost, self._rested = {}, {}, frozenset()
@@ -127,6 +131,11 @@ class RayFleet:
 
     def ask_head(self) -> None:
         self._spawn(self._ask_head())
+
+    def ask_node(self, node_id: str) -> None:
+        if node_id not in self._asked_nodes:
+            self._asked_nodes.add(node_id)
+            self._spawn(self._ask_node(node_id))
 
     async def tail(self, worker_id: str, offset: int) -> Tail | None:
         path = log_file(self._launch.scratch, self._key, worker_id)
@@ -255,6 +264,17 @@ class RayFleet:
     async def _ask_head(self) -> None:
         if await self._head.ask():
             self.news.set()
+
+    async def _ask_node(self, node_id: str) -> None:
+        try:
+            async with asyncio.timeout(CALL_S):
+                await self._hands.ask_node(node_id)
+            self._nodes_seen_s[node_id] = time.monotonic()
+            self.news.set()
+        except (TimeoutError, RayError):
+            await asyncio.sleep(RETRY_S)  # it may be known to be gone, and refused at once
+        finally:
+            self._asked_nodes.discard(node_id)
 
     async def _look_for_successor(self) -> None:
         if await self._has_successor():

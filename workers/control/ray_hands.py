@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from workers.assignment import Assignment
 from workers.control.actor import Tail, train_worker_actor
@@ -94,6 +96,16 @@ class RayHands:
         found: Tail | None = await actor.tail.remote(to.name, to.term, path, offset)
         return found
 
+    async def ask_node(self, node_id: str) -> None:
+        if node_id == ray.get_runtime_context().get_node_id():
+            return
+        place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        answer = _answer_task().options(scheduling_strategy=place).remote()
+        try:
+            await answer
+        finally:
+            ray.cancel(answer, force=True)  # nothing happens where it has ended
+
     async def kill(self, actor: Any) -> None:
         await asyncio.to_thread(ray.kill, actor)
 
@@ -102,6 +114,17 @@ class RayHands:
 
     def leave(self) -> None:
         self._leave()
+
+
+@functools.cache
+def _answer_task() -> Any:
+    """One for the process, as Ray forgets none."""
+    decorate: Any = ray.remote(num_cpus=0, max_retries=0)
+    return decorate(_answer)
+
+
+def _answer() -> None:
+    """All that is to be known is that it was run."""
 
 
 def _nearest(roster: Roster, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:

@@ -32,7 +32,6 @@ from workers.control import (
 )
 from workers.control.decisions import (
     Action,
-    AskHead,
     ControllerState,
     ControlSettings,
     HaltWorker,
@@ -83,8 +82,8 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
 
 def _kill(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     """Give up workers; those that are only out of reach no sooner than Ray's head has answered since."""
-    questions = (AskHead(),) if reach.must_ask(state, inputs.head_seen_s, now_s) else ()
-    verdicts = {**membership.overdue(state, now_s), **reach.lost(state, inputs.head_seen_s, now_s)}
+    questions = reach.questions(state, inputs, now_s)
+    verdicts = {**membership.overdue(state, now_s), **reach.lost(state, inputs, now_s)}
     if not verdicts and not any(facts.kill for facts in state.workers.values()):
         return state, questions
     workers, departed = dict(state.workers), dict(state.departed)
