@@ -34,7 +34,7 @@ START_S = 90.0
 STEP_S = 60.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 FOUND_MARGIN_S = 5.0
-"""A silence is found within ``liveness_s`` and two turns of the controller; one of more than 2 s excuses silence."""
+"""A silence is found within ``liveness_s`` where the controller's turns are quick; one of over 2 s excuses silence."""
 
 
 def gated_bundle() -> bytes:

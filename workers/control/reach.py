@@ -25,6 +25,9 @@ ASK_S = 1.0
 SHARE = 1 / 3
 """Of ``liveness_s``: so far into a silence, and later, an answer of somebody else tells that it is not our own link."""
 
+MARGIN_S = 0.25
+"""Of ``liveness_s``, for two turns and what lies between: one asks Ray's head, one has its answer and gives up."""
+
 PATIENCE = 3
 """How many ``liveness_s`` are waited where nobody answers: more likely it is our own link than all of them."""
 
@@ -101,13 +104,14 @@ def _silence(state: ControllerState, inputs: Inputs, facts: WorkerFacts) -> _Abs
     if since_s is None:
         return None
     # Whoever answers first after a cut of our own shortens the others' limit: by then the cut must have been noticed.
-    silence = _Absence(since_s=since_s, limit_s=PATIENCE * liveness_s, least_s=liveness_s, words="silent")
+    least_s = liveness_s - min(MARGIN_S, liveness_s / 10)
+    silence = _Absence(since_s=since_s, limit_s=PATIENCE * liveness_s, least_s=least_s, words="silent")
     others = [f.heard_s for i, f in state.workers.items() if i != facts.worker_id and f.heard_s is not None]
     told_s = since_s + SHARE * liveness_s
     if max(others, default=0.0) >= told_s:
-        return replace(silence, limit_s=liveness_s)
+        return replace(silence, limit_s=least_s)
     seen_s = inputs.nodes_seen_s.get(node_id or "", 0.0)
     if seen_s < told_s:
         return replace(silence, doubted_node=node_id)
     # When a network comes back its connections do so one after another.
-    return replace(silence, limit_s=max(liveness_s, min(seen_s - since_s + SHARE * liveness_s, silence.limit_s)))
+    return replace(silence, limit_s=max(least_s, min(seen_s - since_s + SHARE * liveness_s, silence.limit_s)))
