@@ -118,23 +118,29 @@ def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
 
 
 @pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
-def test_a_worker_whose_network_is_cut_is_left_behind_and_the_others_go_on(job: Gated, machines: Machines) -> None:
+def test_a_worker_whose_network_is_cut_is_left_behind_and_ends_without_another_step_when_it_is_back(
+    job: Gated, machines: Machines
+) -> None:
     pids = job.wait_at(6, 3)
+    (cut,) = machines.pids_there() & set(pids)
     cut_at = time.time()
     machines.cut()
     try:
         job.open(6)
-        assert not machines.pids_there() & set(job.wait_at(12, 2))
+        assert cut not in job.wait_at(12, 2)
         assert_told_as_lost(job)
         found_s = job.found_after_s(cut_at)
         print(f"found after {found_s:.2f} s")
         assert found_s <= LIVENESS_S + FOUND_MARGIN_S
+        assert cut in machines.pids_there()
+        machines.mend()
+        wait_for("the end of the worker that was cut off", lambda: cut not in machines.pids_there())
     finally:
         machines.renew_there(CPUS_THERE)
     job.open(12)
     job.wait_done()
     job.assert_nothing_broken()
-    assert set(pids) & machines.pids_there() == set()
+    assert [note.step for note in job.notes() if note.pid == cut] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
