@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 from service.avoidance import INCIDENT_S
 from service.records import Duty
 from tests.cluster.gated import FOUND_MARGIN_S, Gated, actors, sigkill
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.machines import Machines, two_machines
 from tests.cluster.serving import Serving, whole_service
 from tests.waiting import wait_for
@@ -65,6 +66,23 @@ def nodes(attached: Serving) -> dict[str, dict[str, Any]]:
     return {node["name"]: node for node in attached.cluster()["nodes"] if node["is_alive"]}
 
 
+def renew(machines: Machines, attached: Serving) -> None:
+    """The other machine starts again. A job that begins while its old node still counts waits for that to be dead."""
+
+    def ids(is_needed: Callable[[dict[str, Any]], bool]) -> set[str]:
+        found = attached.cluster()["nodes"]
+        return {node["id"] for node in found if node["name"] == machines.there and is_needed(node)}
+
+    past = ids(lambda _: True)
+    machines.renew_there(CPUS_THERE)
+
+    def is_new() -> bool:
+        living = ids(lambda node: node["is_alive"])
+        return bool(living) and not living & past
+
+    wait_for("the other machine, started again", is_new, 90)
+
+
 def say(attached: Serving, node: str, verb: str) -> None:
     with attached.client() as client:
         client.mark_node(node, verb, "a test")
@@ -108,7 +126,7 @@ def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
         job.open(12)
         job.wait_done()
     finally:
-        machines.renew_there(CPUS_THERE)
+        renew(machines, attached)
     job.assert_nothing_broken()
     (moved,) = [row for row in job.timeline() if row["actor"] == "cluster"]
     assert (moved["kind"], moved["before"]["workers"], moved["after"]["workers"]) == ("resize", 3, 2)
@@ -119,7 +137,7 @@ def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
 
 @pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
 def test_a_worker_whose_network_is_cut_is_left_behind_and_ends_without_another_step_when_it_is_back(
-    job: Gated, machines: Machines
+    job: Gated, attached: Serving, machines: Machines
 ) -> None:
     pids = job.wait_at(6, 3)
     (cut,) = machines.pids_there() & set(pids)
@@ -136,7 +154,7 @@ def test_a_worker_whose_network_is_cut_is_left_behind_and_ends_without_another_s
         machines.mend()
         wait_for("the end of the worker that was cut off", lambda: cut not in machines.pids_there())
     finally:
-        machines.renew_there(CPUS_THERE)
+        renew(machines, attached)
     job.open(12)
     job.wait_done()
     job.assert_nothing_broken()
@@ -156,7 +174,7 @@ def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serv
         job.open(12)
         job.wait_done()
     finally:
-        machines.renew_there(CPUS_THERE)
+        renew(machines, attached)
     job.assert_nothing_broken()
 
 
@@ -260,6 +278,7 @@ def test_who_holds_the_others_up_whatever_its_part_is_relieved_by_a_worker_on_th
     assert f"takes the place of worker {slow} on node" in joined["reason"]
     assert joined["steps_lost"] == 0
     assert "worker_lost" not in job.kinds()
+    assert_service_at_rest(attached)
 
 
 @pytest.fixture
