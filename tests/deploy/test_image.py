@@ -44,7 +44,7 @@ COMPOSED_PASSWORD = "0a1b"
 # What `serve` ends with where it has waited in vain for its database: the last words of its API.
 REFUSAL = r"password authentication failed for user \"concertina\""
 UID = 10001
-READY_S = 90.0
+READY_S = 150.0
 REAPED_S = 30.0
 LEAVING = "seconds=50"
 # As the kubelet does: by the pod's address. Prints the status and what was answered.
