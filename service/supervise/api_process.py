@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 
@@ -10,6 +11,7 @@ import uvicorn
 from service.settings import Settings, load_settings
 from service.supervise.pulse import beating
 
+HEAR_S = 0.1
 GRACE_S = 3  # open event streams are cut after it when the API is told to end
 
 
@@ -21,7 +23,13 @@ class Server(uvicorn.Server):
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        starting = asyncio.create_task(super().startup(sockets))
+        while not starting.done() and not self.should_exit:
+            await asyncio.wait([starting], timeout=HEAR_S)
+        if not starting.done():  # it may wait for a database for ever
+            starting.cancel()
+            return
+        await starting
         gc.freeze()  # what was loaded stays; to look through it took a third of every answer of many points
 
 

@@ -6,6 +6,7 @@ One that hangs is replaced as one that ended.
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import ssl
 import time
@@ -20,6 +21,7 @@ from service.supervise.ray_head import HeadEvent, HeadNews, RayHead
 
 TICK_S = 0.2
 START_LIMIT_S = 60.0
+LONG_S = 3.0  # three times what a start takes
 MAX_ENDS_BEFORE_READY = 3
 SAVE_LIMIT_S = 45.0  # the reconciler lets running jobs save for 30 s, and needs a little to tell them
 API_END_LIMIT_S = 8.0
@@ -89,7 +91,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._num_stops = 0
         self._num_ends_before_ready = 0
-        self._is_ready = False
+        self._is_ready = self._has_told_of_wait = False
 
     def run(self) -> int:
         """Start, look after and end the parts; gives the exit code."""
@@ -124,6 +126,8 @@ class Supervisor:
             self._tick(now_s)
             if not self._is_ready and self._parts.address.status("/livez") == 200:
                 self._become_ready(now_s)
+            if not self._is_ready and now_s - begin_s > LONG_S:
+                self._tell_of_wait()
             is_late = now_s - begin_s > START_LIMIT_S
             if not self._is_ready and (is_late or self._num_ends_before_ready >= MAX_ENDS_BEFORE_READY):
                 return self._fail_to_start()
@@ -137,6 +141,13 @@ class Supervisor:
         self._parts.reconciler.start(now_s)
         self._say(Mark.OK, "reconciler", f"process {self._parts.reconciler.pid}")
         self._on_ready()
+
+    def _tell_of_wait(self) -> None:
+        """Once: whoever mistyped a password should not have to wait for the end of all patience."""
+        if not self._has_told_of_wait:
+            self._has_told_of_wait = True
+            lines = last_lines(self._parts.api.log_file, 1)
+            self._say(Mark.NOTE, "api", f"not up yet; its log: {_in_words(lines[-1]) if lines else 'empty'}")
 
     def _fail_to_start(self) -> int:
         log = self._parts.api.log_file
@@ -189,6 +200,15 @@ class Supervisor:
         if not child.has_ended():
             self._say(Mark.WARN, child.name, "did not end by itself; killed")
         child.kill()
+
+
+def _in_words(line: str) -> str:
+    """A line of a log, which may be one of structlog's documents."""
+    try:
+        told = json.loads(line)
+        return f"{told['event']}: {told['error']}"
+    except (ValueError, TypeError, KeyError):
+        return line
 
 
 def _obituary(ended: Ended, log: str) -> str:

@@ -17,6 +17,7 @@ from service.folders import token_file
 from service.settings import Settings
 from service.supervise.ports import listen
 from tests.service.given import spec_document
+from tests.waiting import wait_for
 
 REPOSITORY = Path(__file__).parents[2]
 WAIT_S = 60.0
@@ -38,15 +39,26 @@ LEAST_FROZEN = 50_000
 
 
 @pytest.fixture
-def served(settings: Settings) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def changes(request: pytest.FixtureRequest) -> dict[str, str]:
+    """What is otherwise in its settings."""
+    return getattr(request, "param", {})
+
+
+def errors_of(settings: Settings) -> Path:
+    return settings.home / "errors.txt"
+
+
+@pytest.fixture
+def served(settings: Settings, changes: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """An API process on a free port, and its address."""
-    with listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener, errors_of(settings).open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", SERVE, str(listener.fileno())],
             cwd=REPOSITORY,
-            env={**os.environ, **settings.as_environment()},
+            env={**os.environ, **settings.model_copy(update=changes).as_environment()},
             pass_fds=(listener.fileno(),),
             stdout=subprocess.PIPE,
+            stderr=errors,
             text=True,
         )
         try:
@@ -84,3 +96,14 @@ def test_it_serves_small_without_ray_or_torch_and_ends_when_told(
     assert loaded == ""
     # Else answers of many points are interrupted to look through all that the application consists of.
     assert int(num_frozen) > LEAST_FROZEN
+
+
+@pytest.mark.parametrize("changes", [{"database": "postgresql+asyncpg://nobody@127.0.0.1:1/none"}], indirect=True)
+def test_one_that_waits_for_its_database_ends_when_told(
+    served: tuple[subprocess.Popen[str], str], settings: Settings
+) -> None:
+    process, _ = served
+    wait_for("its wait", lambda: "the database is away" in errors_of(settings).read_text())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0

@@ -186,6 +186,12 @@ def test_an_api_that_cannot_start_ends_the_supervisor_with_its_last_words(home: 
         assert "broken on purpose" in served.told
 
 
+def test_an_api_that_is_long_in_coming_up_tells_what_it_waits_for(home: Path) -> None:
+    with serving(home, api="waiting") as served:
+        served.wait_told("not up yet; its log: the database is away: on purpose")
+        assert served.stop() == 0
+
+
 def test_a_home_is_served_once(home: Path) -> None:
     with serving(home) as served:
         served.wait_told("ready")
