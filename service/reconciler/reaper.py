@@ -30,7 +30,7 @@ BUNDLES_S = 600.0
 UPLOAD_S = 6 * 3600.0
 """An upload that has not come to its end after so long never does: its bytes are given up."""
 
-NOTED_S = 3600.0
+NOTED_S = 600.0
 """So long a deletion is remembered at least, for what comes late to a deleted job's files."""
 
 MAX_BUNDLES = 100
