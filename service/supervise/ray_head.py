@@ -122,9 +122,14 @@ class RayHead:
         return self._look_at_running(now_s)
 
     def stop(self) -> bool:
-        """End the head and all that belongs to it, within half a minute; gives whether it went by itself."""
+        """End the head and all that belongs to it, within half a minute; gives whether it went by itself.
+
+        One that is not up yet is not waited for: it holds nothing, and does not end when told.
+        """
         self._start_at_s = None
-        went = self._end(self._record or read_ray_record(self._home.ray_file), STOP_LIMIT_S)
+        is_starting = self._record is not None and not self._is_up
+        went = self._end(self._record or read_ray_record(self._home.ray_file), 0.0 if is_starting else STOP_LIMIT_S)
+        went = went or is_starting
         shutil.rmtree(self._ray_dir, ignore_errors=True)
         return went
 
