@@ -290,9 +290,12 @@ async def test_orphans_go_and_what_belongs_to_jobs_stays(endless: Scene, monkeyp
     monkeypatch.setattr("service.reconciler.reaper.REAP_S", 0.02)
     job = await endless.submit()
     await endless.until_state(job, JobState.RUNNING)
-    stray = Path(endless.settings.storage_url) / JOBS / "job_gone"
+    gone = await endless.submit()
+    await endless.say(gone, Verb.CANCEL)
+    await endless.store.jobs.delete(await endless.job(gone))
+    stray = Path(endless.settings.storage_url) / JOBS / gone.id
     stray.mkdir(parents=True)
-    endless.cluster.strays |= {"worker/job_gone/1/1.1", f"controller/{job.id}/0/1", "somebody-elses"}
+    endless.cluster.strays |= {f"worker/{gone.id}/1/1.1", f"controller/{job.id}/0/1", "somebody-elses"}
     await endless.until(job, lambda row: endless.cluster.strays == {"somebody-elses"} and not stray.exists())
     assert f"controller/{job.id}/1/1" in await endless.cluster.names()
 
