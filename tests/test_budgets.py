@@ -20,5 +20,5 @@ def test_each_marker_of_a_test_is_charged_and_going_over_a_budget_is_a_warning()
     budgets.pytest_runtest_logreport(report(BUDGETS_S["network"] + 1, "cluster", "network"))
     budgets.pytest_runtest_logreport(report(2.0, "anyio"))
     budgets.pytest_runtest_logreport(report(3.0))
-    assert budgets.told() == "seconds of tests by marker: none 5 of 120, cluster 301 of 840, network 301 of 300"
-    assert budgets.warnings() == ["WARNING: tests marked 'network' took 301 s, over their budget of 300 s"]
+    assert budgets.told() == "seconds of tests by marker: none 5 of 600, cluster 561 of 2200, network 561 of 560"
+    assert budgets.warnings() == ["WARNING: tests marked 'network' took 561 s, over their budget of 560 s"]
