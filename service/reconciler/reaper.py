@@ -33,6 +33,9 @@ UPLOAD_S = 6 * 3600.0
 NOTED_S = 600.0
 """So long a deletion is remembered at least, for what comes late to a deleted job's files."""
 
+MAX_NAMED = 50
+"""Of jobs that are new among the unknown, in one line of the log."""
+
 MAX_BUNDLES = 100
 """Removed in one look, by a call with a bound; the others at the next."""
 
@@ -59,7 +62,7 @@ class Reaper:
     def __init__(self, premises: Premises) -> None:
         self._at = premises
         self._actors, self._strays = Suspects(), Suspects()
-        self._unknown: Collection[str] = frozenset()
+        self._unknown: frozenset[str] = frozenset()
         self._reaped_s = self._swept_s = float("-inf")
 
     async def look(self, now_s: float) -> None:
@@ -107,9 +110,10 @@ class Reaper:
             log.warning("removing files of no job", place=place)
             with contextlib.suppress(OSError):
                 await answered(open_storage(place).clear)
-        if (unknown := stored.keys() - known - deleted) != self._unknown:
-            self._unknown = unknown
-            log.warning("files of jobs that the database does not know stay", storage=self._at.storage, jobs=unknown)
+        if unknown := stored.keys() - known - deleted - self._unknown:
+            self._unknown |= unknown
+            some = sorted(unknown)[:MAX_NAMED]
+            log.warning("files of jobs that the database does not know stay", number=len(unknown), jobs=some)
 
     async def _sweep_bundles(self, now_s: float) -> None:
         """Rows first, bytes second: who is killed in between leaves bytes that no row names, which the next removes."""

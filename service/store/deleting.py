@@ -28,8 +28,8 @@ ROWS_A_PART = 5000
 _OF_JOBS = [table for table in metadata.sorted_tables if any(key.references(jobs) for key in table.foreign_keys)]
 """Tables whose rows go with their job; its id comes first in their keys."""
 
-MAX_KEPT = 500
-"""Notes are only dropped while no more have to be kept: what a statement may name is bounded."""
+MAX_FORGOTTEN = 500
+"""Notes dropped in one look: what a statement may name is bounded."""
 
 _HAS_ROW = select(literal(1)).where(jobs.c.id == deletions.c.job_id).exists()
 
@@ -107,12 +107,10 @@ class DeletionKeeping:
 
     async def forget_deletions(self, keep_s: float, kept: Collection[str], fence: int) -> None:
         """Drop the notes of deletions that are done and older than ``keep_s``, but for those ``kept``."""
-
-        if len(kept) > MAX_KEPT:
-            return
-
-        def work(write: Write) -> None:
-            is_old = deletions.c.asked_at < write.now_s - keep_s
-            write.conn.execute(delete(deletions).where(is_old, ~_HAS_ROW, deletions.c.job_id.not_in(kept)))
-
-        await self._database.write(work, fence)
+        is_old = deletions.c.asked_at < self._database.now_s - keep_s
+        old = select(deletions.c.job_id).where(is_old, ~_HAS_ROW).order_by(deletions.c.asked_at)
+        found = await self._database.read(lambda conn: conn.execute(old).scalars().all())
+        gone = [job_id for job_id in found if job_id not in kept][:MAX_FORGOTTEN]
+        if gone:
+            statement = delete(deletions).where(deletions.c.job_id.in_(gone))
+            await self._database.write(lambda write: write.conn.execute(statement), fence)
