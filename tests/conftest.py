@@ -76,6 +76,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=("sqlite", "postgres"),
         help="the database under tests/faults, but for those that name theirs",
     )
+    parser.addoption(
+        "--train-on",
+        default="cpu",
+        choices=("cpu", "cuda"),
+        help="where workers of groups under tests/training train, but for those that say: each on a part of a GPU",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,6 +93,10 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         # One that a shell put into the background would let no process that it starts be interrupted.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("--train-on") == "cuda":
+        from tests.training import group
+
+        group.num_gpus = 0.05
     if not hasattr(config, "workerinput"):  # whose reports come to the process that started it
         config.pluginmanager.register(Budgets(), "budgets")
 

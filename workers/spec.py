@@ -320,7 +320,7 @@ def _not_built(spec: JobSpec) -> list[FieldProblem]:
             "false, or torch.utils.checkpoint in the model",
         ),
         (spec.compile, "/compile", "true", "false, or torch.compile in your entrypoint"),
-        (spec.resources.gpus not in (0, 1), "/resources/gpus", f"{spec.resources.gpus:g}", "0 or 1, and more workers"),
+        (spec.resources.gpus > 1, "/resources/gpus", f"{spec.resources.gpus:g}", "1 or less, and more workers"),
         (spec.queue != "default", "/queue", spec.queue, "default"),
         (spec.priority != 0, "/priority", spec.priority, "0"),
     ]

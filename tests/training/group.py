@@ -32,6 +32,8 @@ from workers.training.session import Session
 
 TERM = 1
 WAIT_S = 40.0
+num_gpus = 0.0
+"""Of each worker whose test does not say: see ``--train-on``."""
 _names = itertools.count()
 
 
@@ -51,6 +53,7 @@ class Group:
         document = {"name": self.name, "entrypoint": "tests.training.tasks:build", **spec}
         document["config"] = {"script": self.name, "folder": str(self.root)}
         document.setdefault("lr_schedule", {"warmup_fraction": 0.0, "decay": "constant"})
+        document["resources"] = {"gpus": num_gpus, **document.get("resources", {})}
         self.spec = JobSpec.model_validate(document)
         self.store = FakeStore()
         self.sessions: dict[str, Session | RankProcess] = {}

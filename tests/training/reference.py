@@ -63,7 +63,7 @@ def distance(one: nn.Module, other: nn.Module) -> float:
     mine, theirs = one.state_dict(), other.state_dict()
     assert mine.keys() == theirs.keys()
     formats = {k: torch.promote_types(mine[k].dtype, torch.float64) for k in mine}
-    return max((mine[k].to(formats[k]) - theirs[k].to(formats[k])).abs().max().item() for k in mine)
+    return max((mine[k].to("cpu", formats[k]) - theirs[k].to("cpu", formats[k])).abs().max().item() for k in mine)
 
 
 def last_noise(records: Sequence[RoundRecord]) -> float:

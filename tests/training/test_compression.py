@@ -55,7 +55,7 @@ def sgd(parameters: Any, lr: float, momentum: float = 0.9) -> torch.optim.Optimi
 class Job:
     """A regression by as many workers as wanted, whose samples pass a gate; ``models`` are theirs, by their start."""
 
-    def __init__(self, momentum: float = 0.9) -> None:
+    def __init__(self, momentum: float = 0.9, **spec: Any) -> None:
         self.gate, self.models = Gate(), list[nn.Module]()
         script = Script(gate=self.gate)
 
@@ -66,7 +66,7 @@ class Job:
 
         script.task = task
         batch = {"global_size": BATCH, "micro_size": BATCH}
-        self.group = Group(script, samples=STEPS * BATCH, batch=batch, optimizer={"lr": LR})
+        self.group = Group(script, samples=STEPS * BATCH, batch=batch, optimizer={"lr": LR}, **spec)
 
     def closed_after(self, num_rounds: int, workers: list[str]) -> dict[str, WorkerStatus]:
         """Wait until so many rounds are done; the gate was closed there."""

@@ -25,7 +25,7 @@ HAS_ACCELERATOR = torch.accelerator.is_available()
 
 def test_without_gpus_asked_for_the_device_is_the_cpu() -> None:
     assert pick_device(0) == CPU
-    assert backend_for(CPU) == "gloo"
+    assert backend_for(CPU, 0) == "gloo"
 
 
 @pytest.mark.skipif(HAS_ACCELERATOR, reason="there is an accelerator on this machine")
@@ -68,7 +68,7 @@ def test_a_cpu_has_no_gpu_utilisation() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_a_gpu_is_picked_measured_and_watched() -> None:
     device = pick_device(1)
-    assert (device.type, backend_for(device)) == ("cuda", "nccl")
+    assert (device.type, backend_for(device, 1), backend_for(device, 0.5)) == ("cuda", "nccl", "gloo")
     assert choose_precision("auto", [measure_formats(device)]).format in (Format.BF16, Format.FP16)
     assert memory_bytes(device) > 0
     utilisation = gpu_utilisation(device)

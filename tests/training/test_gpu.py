@@ -1,4 +1,4 @@
-"""Training on a GPU: one worker, one CUDA device, NCCL. It comes out as on the CPU, within what the format allows."""
+"""Training on a GPU, by one worker or by several with a part of it: as on the CPU, within what the format allows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from torch import nn
 from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Regression, Script, mlp, mse
+from tests.training.test_compression import BATCH as JOB_BATCH
+from tests.training.test_compression import Job, assert_alike, members, plain
 from workers.checkpoints import list_checkpoints
+from workers.errors import OutOfMemoryError
 from workers.local_storage import LocalStorage
-from workers.plan import CheckpointSource, Format, Precision
+from workers.plan import CheckpointSource, Exchange, Format, Precision
+from workers.spec_parts import Resources
 from workers.task import TrainingTask
+from workers.training.exchange import buckets
+from workers.training.memory import limit_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,3 +82,41 @@ def test_twenty_steps_on_cuda_and_a_restore_equal_those_on_the_cpu(format: Forma
         assert all(reference.distance(on_cpu.models[0], model.cpu()) < tolerance for model in on_gpu.models)
     else:
         assert on_gpu.losses != on_cpu.losses  # it really ran in that format
+
+
+@pytest.mark.parametrize("scheme", ["none", "int8", "powersgd"])
+def test_parts_of_a_gpu_exchange_resize_and_come_out_near_the_plain_loop(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "MIB", 64)  # several, of which the first leave while backward runs
+    job, exchange = Job(resources={"gpus": 0.25}), Exchange(scheme=scheme)
+    with job.group as group:
+        workers = group.start(3)
+        job.gate.close_at(10 * JOB_BATCH)
+        group.train(members(workers), exchange=exchange)
+        devices = {str(s.build.device) for s in job.closed_after(10, workers).values() if s.build is not None}
+        group.agree(members(workers[:2]), exchange=exchange)
+        job.gate.close_at(20 * JOB_BATCH)
+        job.closed_after(20, workers[:2])
+        group.agree(members(workers), exchange=exchange)
+        job.gate.open()
+        group.await_done(workers)
+        losses = group.losses()
+    expected = plain()
+    assert all("cuda" in device for device in devices)
+    assert_alike(job.models)
+    assert sum(losses[-5:]) < 1.4 * sum(expected.losses[-5:])
+    if scheme == "none":
+        assert reference.distance(job.models[0], expected.model) < 1e-4
+
+
+def test_a_part_of_a_gpu_comes_with_its_part_of_the_memory() -> None:
+    device = torch.device("cuda", 0)
+    _, total_bytes = torch.accelerator.get_memory_info(device)
+    assert limit_of(Resources(gpus=1), device) is None
+    assert limit_of(Resources(gpus=0.5, memory_bytes=2**30), device) == 2**30
+    half = limit_of(Resources(gpus=0.5), device)
+    assert half is not None
+    assert 0.4 * total_bytes < half < 0.5 * total_bytes
+    with pytest.raises(OutOfMemoryError, match=r"resources.gpus=0.001 is \d+ bytes of this GPU"):
+        limit_of(Resources(gpus=0.001), device)

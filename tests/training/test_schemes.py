@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.training.fake_store import FakeStore
-from tests.training.test_world import WAIT_S, in_threads, joined
+from tests.training.test_world import CPU, ON_GPU, WAIT_S, in_threads, joined
 from workers.exchange_options import Options
 from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
 from workers.training.exchange.compressed import MOST_VALUES
@@ -30,6 +30,7 @@ RACKS = {1: (0,), 2: (0, 1), 3: (0, 1, 1), 4: (0, 0, 1, 1), 5: (0, 1, 0, 1, 1)} 
 # More than their defaults bring, so that a few rounds tell whether what is left out comes.
 OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),), "powersgd": (("rank", 7),)}
 NUM_TAIL = 5
+DEVICE = CPU
 DTYPE_ERROR = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 # Of the root of the mean square of the sum, for a vector of the normal distribution.
 MOST_ERROR = {
@@ -52,6 +53,12 @@ MOST_APART = {
     "bf16 across int4": 1.0,
     **dict.fromkeys(("two_four", "topk", "topk across int4", "powersgd"), 4.0),
 }
+
+
+@pytest.fixture(autouse=True, params=["cpu", pytest.param("cuda", marks=ON_GPU)])
+def _on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the contract on a GPU as well, where there is one: by gloo, as of parts of one."""
+    monkeypatch.setattr(f"{__name__}.DEVICE", torch.device(request.param))
 
 
 def shapes(numel: int) -> list[torch.Size]:
@@ -99,8 +106,8 @@ class Rank:
         self, round: int, loss_scale: float = 1.0, poison: float | None = None, expected: float | None = None
     ) -> torch.Tensor:
         """What the gradients of a round become, and behind them the tail; ``expected`` is what they are taken for."""
-        flat = torch.zeros(self.numel + NUM_TAIL, dtype=self.dtype)
-        flat[: self.numel] = self.gradients(round) * loss_scale
+        flat = torch.zeros(self.numel + NUM_TAIL, dtype=self.dtype, device=self.world.device)
+        flat[: self.numel] = self.gradients(round).to(flat.device) * loss_scale
         flat[self.numel :] = torch.arange(NUM_TAIL) + self.rank
         if poison is not None:
             flat[self.numel // 2] = poison
@@ -110,7 +117,7 @@ class Rank:
             under_way.forward()
             under_way.wait()
         self.residual.came_to(1.0 / loss_scale)
-        return flat
+        return flat.cpu()
 
     def truth(self, round: int) -> torch.Tensor:
         return torch.stack([self.gradients(round, rank).double() for rank in range(self.world.size)]).sum(0)
@@ -121,7 +128,7 @@ def ranks(size: int, numel: int, work: Callable[[Rank], Any], dtype: torch.dtype
     store = FakeStore()
 
     def run(rank: int) -> Any:
-        world = joined(store, rank, size, "1/1")
+        world = joined(store, rank, size, "1/1", DEVICE)
         try:
             return work(Rank(rank, world, numel, dtype))
         finally:
@@ -274,13 +281,13 @@ def test_what_is_kept_of_a_round_that_counted_more_units_than_expected_is_no_mor
 def test_a_codec_scales_each_block_by_itself() -> None:
     def work(rank: Rank) -> torch.Tensor:
         rank.take("int4")
-        flat = torch.zeros(512 + NUM_TAIL)
+        flat = torch.zeros(512 + NUM_TAIL, device=rank.world.device)
         flat[:256], flat[256:512] = 1e-6, 1e6
         flat[7] = 0.0
         under_way = rank.scheme.start(0, flat, 512, rank.world)
         assert under_way is not None
         under_way.wait()
-        return flat[:512]
+        return flat[:512].cpu()
 
     for sums in ranks(2, 512, work):
         torch.testing.assert_close(sums[:7], torch.full((7,), 2e-6), rtol=1e-5, atol=0.0)
@@ -288,13 +295,11 @@ def test_a_codec_scales_each_block_by_itself() -> None:
         torch.testing.assert_close(sums[256:], torch.full((256,), 2e6), rtol=1e-5, atol=0.0)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("codec", [Bf16(), Fp16(), Int8(), Int4(), TwoFour()], ids=lambda codec: codec.name)
-def test_a_codec_says_the_same_on_cuda(codec: Codec) -> None:
+def test_a_codec_says_the_same_everywhere(codec: Codec) -> None:
     values_RN = torch.randn(3, 2560, generator=torch.Generator().manual_seed(0))
     found = []
-    for device in ("cpu", "cuda"):
+    for device in (CPU, DEVICE):
         payload_RB = torch.zeros(3, codec.num_bytes(2560), dtype=torch.uint8, device=device)
         codec.encode(values_RN.to(device), payload_RB, torch.empty_like(values_RN, device=device))
         decoded_RN = torch.empty_like(values_RN, device=device)

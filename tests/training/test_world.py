@@ -16,6 +16,10 @@ from workers.training.world import Seat, Transfer, World, WorldError, await_rele
 
 CPU = torch.device("cpu")
 WAIT_S = 20.0
+ON_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
 
 
 def in_threads(num: int, work: Callable[[int], Any]) -> list[Any]:
@@ -37,33 +41,39 @@ def in_threads(num: int, work: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def seat(rank: int, size: int, group: str) -> Seat:
-    return Seat(group=group, rank=rank, size=size, backend="gloo", device=CPU)
+def seat(rank: int, size: int, group: str, device: torch.device = CPU) -> Seat:
+    return Seat(group=group, rank=rank, size=size, backend="gloo", device=device)
 
 
-def joined(store: StoreCalls, rank: int, size: int, group: str) -> World:
-    world = World(seat(rank, size, group), store)
+def joined(store: StoreCalls, rank: int, size: int, group: str, device: torch.device = CPU) -> World:
+    world = World(seat(rank, size, group, device), store)
     world.connect()
     return world
 
 
-def test_collectives_of_three_ranks() -> None:
-    store = FakeStore()
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+def test_collectives_of_three_ranks(device: str) -> None:
+    store, place = FakeStore(), torch.device(device)
 
-    def work(rank: int) -> tuple[list[list[int]], list[float], list[float], float]:
-        world = joined(store, rank, 3, "1/1")
+    def work(rank: int) -> tuple[list[list[int]], list[float], list[float], float, list[float], list[float]]:
+        world = joined(store, rank, 3, "1/1", place)
         table, sums = world.gather([rank, 2**40]), world.agree([1.0, rank])
-        sent = torch.full((4,), float(rank))
+        sent = torch.full((4,), float(rank), device=place)
         world.broadcast(sent, 2)
-        flat = torch.full((100,), float(rank))
-        transfer = world.all_reduce(flat)
-        assert transfer is not None
-        transfer.wait()
+        flat = torch.full((100,), float(rank), device=place)
+        own = torch.arange(3.0, device=place) + 10 * rank
+        gathered, dealt = torch.empty(9, device=place), torch.empty(3, device=place)
+        transfers = [world.all_reduce(flat), world.all_gather(gathered, own), world.all_to_all(dealt, own)]
+        for transfer in transfers:
+            assert transfer is not None
+            transfer.wait()
         world.leave()
-        return table, sums, sent.tolist(), flat[99].item()
+        return table, sums, sent.tolist(), flat[99].item(), gathered.tolist(), dealt.tolist()
 
-    for result in in_threads(3, work):
-        assert result == ([[0, 2**40], [1, 2**40], [2, 2**40]], [3.0, 3.0], [2.0] * 4, 3.0)
+    gathered = [10.0 * rank + value for rank in range(3) for value in range(3)]
+    for rank, result in enumerate(in_threads(3, work)):
+        dealt = [10.0 * other + rank for other in range(3)]
+        assert result == ([[0, 2**40], [1, 2**40], [2, 2**40]], [3.0, 3.0], [2.0] * 4, 3.0, gathered, dealt)
 
 
 def test_a_world_of_one_needs_no_store() -> None:

@@ -194,7 +194,7 @@ def test_a_step_is_met_however_a_sampler_adds_it_up() -> None:
     [
         ({"optimizer.lr": {"uniform": [0, 1]}}, "/space/optimizer.lr", "with optimizer.lr=0.0: must be greater than 0"),
         ({"batch.global_size": {"uniform": [2, 4]}}, "/space/batch.global_size", "must be a whole number (seen: 2.7"),
-        ({"resources.gpus": {"uniform": [0, 1]}}, "/space/resources.gpus", "=0.381966: 0.381966 is not built yet"),
+        ({"resources.gpus": {"uniform": [0, 4]}}, "/space/resources.gpus", "=1.527864: 1.52786 is not built yet"),
         (
             {"lr_schedule.decay": {"choice": ["cosine", "cubic"]}},
             "/space/lr_schedule.decay",

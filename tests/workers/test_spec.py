@@ -258,7 +258,7 @@ def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
     [
         ({"precision": {"*": "fp32"}}, {"/precision": "a policy is not built yet; use auto, fp32, bf16 or fp16"}),
         ({"compile": True}, {"/compile": "true is not built yet; use false, or torch.compile in your entrypoint"}),
-        ({"resources": {"gpus": 2}}, {"/resources/gpus": "2 is not built yet; use 0 or 1, and more workers"}),
+        ({"resources": {"gpus": 2}}, {"/resources/gpus": "2 is not built yet; use 1 or less, and more workers"}),
         (
             {"parallelism": {"activation_checkpointing": True}},
             {

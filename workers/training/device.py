@@ -45,9 +45,13 @@ def pick_device(num_gpus: float) -> torch.device:
     return torch.device(device.type, torch.accelerator.current_device_index())
 
 
-def backend_for(device: torch.device) -> str:
-    """The name of the torch.distributed backend for tensors on ``device`` (nccl for CUDA, gloo for the CPU)."""
-    return torch.distributed.get_default_backend_for_device(device)
+def backend_for(device: torch.device, num_gpus: float) -> str:
+    """The name of the torch.distributed backend for workers with ``num_gpus``, of which ``device`` is one.
+
+    nccl for whole CUDA devices. Workers with a part of one may share it, which NCCL refuses ("Duplicate GPU
+    detected"), so theirs is gloo, as on the CPU.
+    """
+    return "gloo" if 0 < num_gpus < 1 else torch.distributed.get_default_backend_for_device(device)
 
 
 def synchronize(device: torch.device) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from workers.errors import JobError, OutOfMemoryError
+from workers.spec_parts import Resources
 from workers.training.device import memory_bytes as used_bytes
 
 # How allocators that do not raise a class of their own say it: torch on the CPU, oneDNN, thread stacks, C++.
@@ -25,6 +26,27 @@ _TOLD_AS = (
 
 # oneDNN says so of a kernel that it does not have, too; where this process has a limit, memory is what it lacks.
 _TOLD_AS_UNDER_LIMIT = ("could not create a primitive", "could not execute a primitive")
+
+
+CUDA_CONTEXT_BYTES = 600 * 2**20
+"""What CUDA and its libraries take of a device for a process, beside its tensors."""
+
+
+def limit_of(resources: Resources, device: torch.device) -> int | None:
+    """Bytes that a worker may hold on the device: what the job says, or else its part of a GPU that others share.
+
+    None where it may have what there is. Raises OutOfMemoryError where its part holds nothing beside what CUDA takes.
+    """
+    if resources.memory_bytes is not None or not 0 < resources.gpus < 1:
+        return resources.memory_bytes
+    _, total_bytes = torch.accelerator.get_memory_info(device)
+    left_bytes = round(resources.gpus * total_bytes) - CUDA_CONTEXT_BYTES
+    if left_bytes <= 0:
+        raise OutOfMemoryError(
+            f"resources.gpus={resources.gpus:g} is {resources.gpus * total_bytes:.0f} bytes of this GPU, of which CUDA "
+            f"itself takes {CUDA_CONTEXT_BYTES}; give at least {2 * CUDA_CONTEXT_BYTES / total_bytes:.2g}"
+        )
+    return left_bytes
 
 
 def enforce_limit(memory_bytes: int, device: torch.device) -> None:

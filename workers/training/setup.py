@@ -83,8 +83,9 @@ def prepare(
     spec = assignment.spec
     torch.set_num_threads(max(1, int(spec.resources.cpus)))
     device = pick_device(spec.resources.gpus)
-    if spec.resources.memory_bytes is not None:
-        memory.enforce_limit(spec.resources.memory_bytes, device)
+    limit_bytes = memory.limit_of(spec.resources, device)
+    if limit_bytes is not None:
+        memory.enforce_limit(limit_bytes, device)
     task = build.build_task(assignment, fetch_bundle, lambda line: print(line, flush=True), set_phase)
     return equip(assignment, task, device)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,10 @@ _device_lock = threading.Lock()
 _releasing: list[threading.Thread] = []
 
 
+_Landing: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+"""Where what a collective brings belongs, and the memory of the host that it comes to."""
+
+
 class WorldError(Exception):
     """A collective or the rendezvous failed, or the world was aborted: somebody else is gone, or must be taken so."""
 
@@ -53,13 +57,14 @@ class Seat:
 
 
 class Transfer:
-    """A collective under way."""
+    """A collective under way; what it brings to the host is copied to where it belongs once it has come."""
 
-    __slots__ = ("_work", "_world")
+    __slots__ = ("_landings", "_work", "_world")
 
-    def __init__(self, world: World, work: dist.Work) -> None:
+    def __init__(self, world: World, work: dist.Work, landings: Sequence[_Landing] = ()) -> None:
         self._world = world
         self._work = work
+        self._landings = landings
 
     def wait(self) -> None:
         """Wait until the tensor holds the result (on an accelerator: until its stream does). Raises WorldError.
@@ -77,11 +82,17 @@ class Transfer:
                     raise self._world.broken(error) from error
                 self._world.sent_bytes()  # where peers break the group, gloo closes its connections before it says so
             else:
-                return
+                break
+        for place, host in self._landings:
+            place.copy_(host, non_blocking=True)
+        self._landings = ()
 
 
 class World:
-    """A group of ``size`` ranks; of one rank it has no group and every collective is the identity."""
+    """A group of ``size`` ranks; of one rank it has no group and every collective is the identity.
+
+    gloo's tensors are the host's: those of an accelerator go there and back, through pinned memory.
+    """
 
     def __init__(self, seat: Seat, calls: StoreCalls) -> None:
         self.rank, self.size, self.device = seat.rank, seat.size, seat.device
@@ -91,6 +102,7 @@ class World:
         self._store: CallbackStore | None = None
         self._traffic: Traffic | None = None
         self.is_gloo = seat.backend == "gloo"
+        self._link_device = torch.device("cpu") if self.is_gloo else seat.device
         self.occupancy = Occupancy() if self.is_gloo else None  # of others the host does not see when they end
         self.is_aborted = False
         self._connected = threading.Event()
@@ -126,15 +138,17 @@ class World:
         """Begin to sum a contiguous tensor over all ranks, in place; None where nothing has to be done."""
         if self.size == 1:
             return None
+        at_link = self._at_link(tensor)
         try:
-            return self._sent(self._live().allreduce([tensor]))
+            return self._sent(self._live().allreduce([at_link]), (tensor, at_link))
         except RuntimeError as error:
             raise self.broken(error) from error
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
         """Begin to collect every rank's contiguous tensor in ``output``, a row for each. Raises WorldError."""
+        place, at_link = self._place_at_link(output), self._at_link(tensor)
         try:
-            return self._sent(self._live()._allgather_base(output, tensor))
+            return self._sent(self._live()._allgather_base(place, at_link), (output, place))
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -146,8 +160,9 @@ class World:
         Both are contiguous, with a row for each rank; or they hold as many for each as ``received`` and ``sent`` say,
         on all ranks. Of a rank with none nothing but a few hundred bytes of gloo's travels. Raises WorldError.
         """
+        place, at_link = self._place_at_link(output), self._at_link(tensor)
         try:
-            return self._sent(self._live().alltoall_base(output, tensor, [*received], [*sent]))
+            return self._sent(self._live().alltoall_base(place, at_link, [*received], [*sent]), (output, place))
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -159,13 +174,13 @@ class World:
 
     def agree(self, values: Sequence[float]) -> list[float]:
         """The sums over all ranks of a few numbers, the same on each; a collective of its own. Raises WorldError."""
-        vector = torch.tensor(values, dtype=torch.float64, device=self.device)
+        vector = torch.tensor(values, dtype=torch.float64, device=self._link_device)
         self.sum(vector)
         return vector.tolist()
 
     def gather(self, values: Sequence[int]) -> list[list[int]]:
         """Every rank's list of integers, by rank; all must be of one length. Raises WorldError."""
-        own = torch.tensor(values, dtype=torch.int64, device=self.device)
+        own = torch.tensor(values, dtype=torch.int64, device=self._link_device)
         if self.size == 1:
             return [own.tolist()]
         table = [torch.empty_like(own) for _ in range(self.size)]
@@ -201,17 +216,29 @@ class World:
             return
         options = dist.BroadcastOptions()
         options.rootRank = source
+        at_link = self._at_link(tensor) if self.rank == source else self._place_at_link(tensor)
         try:
-            work = self._live().broadcast([tensor], options)
+            work = self._live().broadcast([at_link], options)
         except RuntimeError as error:
             raise self.broken(error) from error
-        Transfer(self, work).wait()
+        Transfer(self, work, _landings(tensor, at_link)).wait()
 
-    def _sent(self, work: dist.Work) -> Transfer:
+    def _at_link(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself, or a copy where the group can take it; returns when that is made."""
+        place = self._place_at_link(tensor)
+        return tensor if place is tensor else place.copy_(tensor)
+
+    def _place_at_link(self, like: torch.Tensor) -> torch.Tensor:
+        """The tensor itself, or memory for one like it where the group can take it."""
+        if like.device.type == self._link_device.type:
+            return like
+        return torch.empty_like(like, device=self._link_device, pin_memory=True)
+
+    def _sent(self, work: dist.Work, comes_to: _Landing) -> Transfer:
         if self.occupancy is not None:
             self.occupancy.begin()
             work.get_future().add_done_callback(self.occupancy.end)
-        return Transfer(self, work)
+        return Transfer(self, work, _landings(*comes_to))
 
     def abort(self) -> None:
         """Break the group, from any thread: every collective pending here fails within milliseconds, and peers' too."""
@@ -236,7 +263,7 @@ class World:
         options = dist.AllreduceOptions()
         options.timeout = timedelta(seconds=FAREWELL_S)
         try:
-            self._group.allreduce([torch.zeros(1, device=self.device)], options).wait(options.timeout)
+            self._group.allreduce([torch.zeros(1, device=self._link_device)], options).wait(options.timeout)
         except RuntimeError:
             return self.destroy()
         self.is_aborted = True
@@ -299,6 +326,10 @@ class World:
         group._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
         self._traffic = traffic_of(store.own, store.peers - store.own, self.size - 1)
         return group
+
+
+def _landings(place: torch.Tensor, at_link: torch.Tensor) -> Sequence[_Landing]:
+    return () if at_link is place else ((place, at_link),)
 
 
 def _mark(address: Address) -> int:

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 
 _SCALE_BYTES = 4
-_BLOCKS = 512  # at a time: what is written stays in the cache until it is read again
+_BLOCKS = 512  # at a time on a CPU: what is written stays in the cache until it is read again
 _LEAST = 1e-36  # the reciprocal of what lies below it might overflow; a block of none above it is a block of zeros
 
 
@@ -96,11 +96,12 @@ class Scaled:
 
     def encode(self, values_RN: torch.Tensor, out_RB: torch.Tensor, error_RN: torch.Tensor | None) -> None:
         codes_RC, scales_RK = self._parts(out_RB, values_RN.shape[1])
+        most = _BLOCKS if values_RN.device.type == "cpu" else max(1, scales_RK.shape[1])
         for row, (values_N, codes_C, scales_K) in enumerate(zip(values_RN, codes_RC, scales_RK, strict=True)):
             values_KE, codes_KC = values_N.view(-1, self.block), codes_C.view(scales_K.shape[0], -1)
             error_KE = None if error_RN is None else error_RN[row].view_as(values_KE)
-            for begin in range(0, scales_K.shape[0], _BLOCKS):
-                piece = slice(begin, begin + _BLOCKS)
+            for begin in range(0, scales_K.shape[0], most):
+                piece = slice(begin, begin + most)
                 error_PE = None if error_KE is None else error_KE[piece]
                 self._encode(values_KE[piece], codes_KC[piece], scales_K[piece], error_PE)
 

@@ -25,6 +25,9 @@ from workers.training.world import Transfer, World
 MOST_VALUES = 2**17
 """Of a row in one piece; gloo sends a pair's bulk one way before it lets the other begin where one rank is later."""
 
+MOST_VALUES_THERE = 2**23
+"""The same on an accelerator, where a piece costs a dozen launches of kernels, each some microseconds of the host's."""
+
 
 class _Piece:
     """A piece's way: rows of ``values_RN`` go to ranks as ``parts_out``, and of every rank comes one of ``parts_in``.
@@ -71,7 +74,9 @@ class _Bucket:
     """A bucket's gradients in fp32, with zeros to the end of the rows, in ``pieces``."""
 
     def __init__(self, flat: torch.Tensor, num_gradients: int, num_ranks: int, codec: Codec) -> None:
-        num_rows, numels = _num_rows(num_ranks), _row_numels(num_gradients, _num_rows(num_ranks), codec)
+        num_rows = _num_rows(num_ranks)
+        most = MOST_VALUES if flat.device.type == "cpu" else MOST_VALUES_THERE
+        numels = _row_numels(num_gradients, num_rows, codec, most)
         self.flat = flat
         self.values_N = torch.zeros(num_rows * sum(numels), dtype=torch.float32, device=flat.device)
         self.gradients = self.values_N[:num_gradients]
@@ -203,10 +208,10 @@ def _num_rows(num_ranks: int) -> int:
     return 1 if num_ranks == 2 else num_ranks
 
 
-def _row_numels(num_gradients: int, num_rows: int, codec: Codec) -> list[int]:
-    """Values of a row in each piece of a bucket, in blocks of the codec; the pieces differ by a block at most."""
+def _row_numels(num_gradients: int, num_rows: int, codec: Codec, most: int) -> list[int]:
+    """Values of a row in each piece of a bucket, at most ``most``, in blocks of the codec; they differ by one block."""
     num_blocks = ceil(num_gradients / num_rows / codec.block)
-    num_pieces = ceil(num_blocks / max(1, MOST_VALUES // codec.block))
+    num_pieces = ceil(num_blocks / max(1, most // codec.block))
     return [
         codec.block * (num_blocks * (i + 1) // num_pieces - num_blocks * i // num_pieces) for i in range(num_pieces)
     ]

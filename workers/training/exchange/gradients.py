@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from workers.errors import UserCodeError
 from workers.exchange_options import BUCKET_MIB
 from workers.training.exchange.buckets import Bucket, lay_out
+from workers.training.exchange.lane import Lane
 from workers.training.exchange.meter import Meter, Took
 from workers.training.exchange.reached import unreached
 from workers.training.exchange.reals import real_shape
@@ -42,6 +43,7 @@ class GradientExchange:
         ]
         self.tail = Tail(self._layout.tail, len(self._parameters))
         self._flats = [bucket.flat for bucket in self._layout.buckets]
+        self._lane = Lane(self._flats[0].device)
         self._gradients = [bucket.gradients for bucket in self._layout.buckets if bucket.indexes]
         self._used = [False] * len(self._parameters)
         self._unused_before: list[int] = []
@@ -138,7 +140,9 @@ class GradientExchange:
         self._unused_before = [index for index, is_used in enumerate(self._used) if not is_used]
         assert self._meter is not None
         self._meter.wait()
-        Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
+        with self._lane.within():
+            Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
+        self._lane.join()
         self.took, self._meter = self._meter.stop(backward_s), None
         self.untold_bytes += self.took.wire_bytes or 0
         self._in_flight.clear()
@@ -165,6 +169,7 @@ class GradientExchange:
         """Forget what is under way, but for what was sent of it: the world is gone."""
         if self._meter is not None:
             self.untold_bytes += self._meter.sent_bytes() or 0
+        self._lane.join()
         self._in_flight.clear()
         self._fill = self._meter = self._world = None
 
@@ -251,7 +256,8 @@ class GradientExchange:
         if not self._in_flight:
             self._meter = Meter(self._world, self._scheme)
         bucket.is_launched = True
-        self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))
+        with self._lane.within():
+            self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))
 
 
 def _hooked(parameter: nn.Parameter, hook: Callable[[torch.Tensor], None]) -> RemovableHandle:
