@@ -92,7 +92,15 @@ def circumstances() -> dict[str, object]:
         "cpus": len(os.sched_getaffinity(0)),
         "load_1min": round(os.getloadavg()[0], 2),
         "system": platform.platform(terse=True),
+        "gpus": _gpus(),
     }
+
+
+def _gpus() -> list[str]:
+    """The models of this machine's, as NVIDIA's driver tells them."""
+    told = [path.read_text() for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))]
+    lines = [line for text in told for line in text.splitlines()]
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 
 def append_result(file: Path | None, kind: str, values: Mapping[str, object]) -> None:

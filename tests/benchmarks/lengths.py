@@ -7,7 +7,7 @@ theirs. The ratio of a block is that of the seconds of its steps; printed are th
 the share of tokens that are no padding, and how far the losses of the two, step by step, are apart.
 
     python -m tests.benchmarks.lengths [--global-size N] [--max-tokens N] [--padded-micro N] [--blocks N]
-        [--output FILE]
+        [--gpus PART] [--output FILE]
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from workers.recipes import textclass
 from workers.spec import JobSpec
 from workers.status import Acknowledged, Phase, RoundRecord
 from workers.training import worker as worker_module
+from workers.training.device import pick_device
 from workers.training.round import Rounds
 from workers.training.session import Session
 from workers.training.setup import Setup, equip
@@ -97,7 +98,7 @@ class Counted:
         return batch
 
 
-def train(name: str, rank: int, num_steps: int, batch: dict[str, Any]) -> None:
+def train(name: str, rank: int, num_steps: int, batch: dict[str, Any], num_gpus: float) -> None:
     """A whole job by a session, polled as a controller polls."""
     store = dist.TCPStore("127.0.0.1", PORTS[name], NUM_RANKS, rank == 0)
     spec = JobSpec.model_validate(
@@ -106,6 +107,7 @@ def train(name: str, rank: int, num_steps: int, batch: dict[str, Any]) -> None:
             "entrypoint": "workers.recipes.textclass:build",
             "steps": num_steps,
             "batch": batch,
+            "resources": {"gpus": num_gpus},
             "eval_every_steps": 10 * num_steps,
             "checkpoint": {"every_steps": 10 * num_steps},
         }
@@ -141,7 +143,9 @@ def run(rank: int, given: argparse.Namespace) -> None:
     _without_lengths_where_padded(counted)
     batches = {OURS: {"max_tokens": given.max_tokens}, PADDED: {"micro_size": given.padded_micro or "auto"}}
     threads = [
-        threading.Thread(target=train, args=(name, rank, num_steps, {"global_size": given.global_size, **batch}))
+        threading.Thread(
+            target=train, args=(name, rank, num_steps, {"global_size": given.global_size, **batch}, given.gpus)
+        )
         for name, batch in batches.items()
     ]
     for thread in threads:
@@ -195,7 +199,7 @@ def _without_lengths_where_padded(counted: Counted) -> None:
             task = textclass.build({})
         if assignment.spec.name == PADDED:
             task.length, task.collate = None, counted.pad
-        return equip(assignment, task, torch.device("cpu"))
+        return equip(assignment, task, pick_device(assignment.spec.resources.gpus))
 
     worker_module.prepare = prepare  # the one seam at which a task can be replaced
 
@@ -206,6 +210,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=8192)
     parser.add_argument("--padded-micro", type=int)
     parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--gpus", type=float, default=0, help="the part of a GPU that each of two ranks has")
     mp.spawn(run, (parser.parse_args(),), NUM_RANKS)
 
 

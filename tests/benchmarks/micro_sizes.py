@@ -1,6 +1,6 @@
 """Samples a second with ``micro_size: auto`` over those of the best fixed size, at two memory limits.
 
-    python -m tests.benchmarks.micro_sizes [digits|cnn|chargpt ...] [--blocks N] [--output FILE]
+    python -m tests.benchmarks.micro_sizes [digits|cnn|chargpt ...] [--gpu] [--blocks N] [--output FILE]
 
 One worker a size, each a process of its own under ``resources.memory_bytes``, all training the same job at the same
 time: blocks of rounds in turns. The tight limit leaves a third of the memory that a whole batch in one pass takes.
@@ -55,12 +55,14 @@ CASES = {
 class Contender:
     """A worker in a process of its own, which trains only while it is told to; sizes that do not fit fall out."""
 
-    def __init__(self, case: Case, micro_size: int | str, limit_bytes: int | None) -> None:
+    def __init__(self, case: Case, micro_size: int | str, limit_bytes: int | None, num_gpus: int) -> None:
         self.micro_size = micro_size
         self.samples_per_s: list[float] = []
         self.told: dict[str, Any] = {}
         self._pipe, theirs = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=_serve, args=(theirs, case, micro_size, limit_bytes), daemon=True)
+        self._process = SPAWN.Process(
+            target=_serve, args=(theirs, case, micro_size, limit_bytes, num_gpus), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -110,25 +112,24 @@ class Turns:
         return in_turns
 
 
-def _serve(pipe: Connection, case: Case, micro_size: int | str, limit_bytes: int | None) -> None:
-    import torch
-
+def _serve(pipe: Connection, case: Case, micro_size: int | str, limit_bytes: int | None, num_gpus: int) -> None:
     from tests.training.fake_store import FakeStore
     from workers.training import footprint
+    from workers.training.device import pick_device
     from workers.training.round import Rounds
     from workers.training.session import Session
 
     turns = Turns(pipe)
     Rounds.run = turns.around(Rounds.run)  # type: ignore[method-assign]  # the one place between two rounds
     with tempfile.TemporaryDirectory() as folder:
-        spec = _spec(case, micro_size, limit_bytes)
+        spec = _spec(case, micro_size, limit_bytes, num_gpus)
         session = Session(_assignment(spec, Path(folder)), FakeStore(), None)
         session.start()
         status = session.poll(1, _plan(spec), Acknowledged(), False)
         while not turns.is_over and status.phase is not Phase.FAILED:
             time.sleep(POLL_S)
             status = session.poll(1, None, Acknowledged(), False)
-        pipe.send(_told(status, footprint.peak_bytes(torch.device("cpu"))))
+        pipe.send(_told(status, footprint.peak_bytes(pick_device(num_gpus))))
         time.sleep(WAIT_S)  # until it is ended: its training thread may stand in a turn
 
 
@@ -142,7 +143,7 @@ def _told(status: WorkerStatus, peak: int) -> dict[str, Any]:
     }
 
 
-def _spec(case: Case, micro_size: int | str, limit_bytes: int | None) -> JobSpec:
+def _spec(case: Case, micro_size: int | str, limit_bytes: int | None, num_gpus: int) -> JobSpec:
     far = 10**7
     return JobSpec.model_validate(
         {
@@ -151,7 +152,7 @@ def _spec(case: Case, micro_size: int | str, limit_bytes: int | None) -> JobSpec
             "config": dict(case.config),
             "steps": far,
             "batch": {"global_size": case.global_batch, "micro_size": micro_size},
-            "resources": {"memory_bytes": limit_bytes},
+            "resources": {"memory_bytes": limit_bytes, "gpus": num_gpus},
             "eval_every_steps": far,
             "checkpoint": {"every_steps": far},
             "precision": "fp32",
@@ -184,22 +185,22 @@ def _plan(spec: JobSpec) -> Plan:
     )
 
 
-def _limits(case: Case) -> dict[str, int]:
+def _limits(case: Case, num_gpus: int) -> dict[str, int]:
     """A roomy and a tight limit, from what the smallest size and a whole batch in one pass hold without any."""
-    least, most = (_held(case, size) for size in (case.sizes[0], case.global_batch))
+    least, most = (_held(case, size, num_gpus) for size in (case.sizes[0], case.global_batch))
     return {"roomy": least + round(ROOMY * (most - least)), "tight": least + round(TIGHT * (most - least))}
 
 
-def _held(case: Case, micro_size: int) -> int:
-    probe = Contender(case, micro_size, None)
+def _held(case: Case, micro_size: int, num_gpus: int) -> int:
+    probe = Contender(case, micro_size, None, num_gpus)
     probe.rounds(4)
     return int(probe.end()["peak_bytes"])
 
 
-def compare(name: str, label: str, limit_bytes: int, num_blocks: int, output: Path | None) -> None:
+def compare(name: str, label: str, limit_bytes: int, num_gpus: int, num_blocks: int, output: Path | None) -> None:
     """All sizes under one limit, in turns."""
     case = CASES[name]
-    contenders = [Contender(case, size, limit_bytes) for size in ("auto", *case.sizes)]
+    contenders = [Contender(case, size, limit_bytes, num_gpus) for size in ("auto", *case.sizes)]
     auto = contenders[0]
     settling_s = auto.rounds(NUM_SETTLING)
     alive = []
@@ -260,10 +261,11 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE")
     parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--gpu", action="store_true", help="all on one GPU, instead of on the CPU")
     given = parser.parse_args()
     for name in given.cases:
-        for label, limit_bytes in _limits(CASES[name]).items():
-            compare(name, label, limit_bytes, given.blocks, given.output)
+        for label, limit_bytes in _limits(CASES[name], int(given.gpu)).items():
+            compare(name, label, limit_bytes, int(given.gpu), given.blocks, given.output)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ the price of a measured step. In the second, blocks of steps with the measuring 
 turns: the ratio of their mean steps is the price to a job (of means, since a median never sees the few measured steps).
 Printed are the median over blocks and their range. With one rank a measured step splits its batch in two passes.
 
-    python -m tests.benchmarks.noise_overhead [digits|chargpt ...] [--ranks N] [--blocks N] [--output FILE]
+    python -m tests.benchmarks.noise_overhead [digits|chargpt ...] [--ranks N] [--gpus N] [--blocks N] [--output FILE]
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Schedule:
         return sum(on) / len(on)
 
 
-def run(rank: int, name: str, num_ranks: int, num_blocks: int, port: int, output: Path | None) -> None:
+def run(rank: int, name: str, num_ranks: int, num_gpus: float, num_blocks: int, port: int, output: Path | None) -> None:
     """One rank's session; rank 0 prints."""
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, num_ranks, rank == 0)
@@ -107,7 +107,7 @@ def run(rank: int, name: str, num_ranks: int, num_blocks: int, port: int, output
     schedule = Schedule(num_alternating, block)
     schedule.install()
     steps = WARM_UP_STEPS + num_alternating + 2 * num_blocks * block + 1
-    train(name, CASES[name], rank, store, steps, num_ranks)
+    train(name, CASES[name], rank, store, steps, num_ranks, num_gpus)
     if rank == 0:
         _tell(name, num_ranks, schedule, output)
 
@@ -144,10 +144,11 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("cases", nargs="*", default=list(STEPS), metavar="CASE")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--gpus", type=float, default=0, help="of each rank: 1, or a part where several share one")
     parser.add_argument("--blocks", type=int, default=10)
     given = parser.parse_args()
     for number, name in enumerate(given.cases):
-        mp.spawn(run, (name, given.ranks, given.blocks, 29850 + number, given.output), given.ranks)
+        mp.spawn(run, (name, given.ranks, given.gpus, given.blocks, 29850 + number, given.output), given.ranks)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ hits both alike. Same model, optimizer (torch's plain AdamW), data and batch. A 
 of it: the trainer's loop, records, agreement; polls come from the main thread meanwhile. The ratio
 of a block is that of the medians of its steps; printed are the median and the range over blocks.
 
-    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt|chargpt10m ...] [--blocks N] [--output FILE]
+On a GPU one process has both, the rival without DDP, and turns are of ten steps, so that either may run ahead of it.
+
+    python -m tests.benchmarks.trainer_vs_ddp [digits|chargpt|chargpt10m ...] [--gpu] [--blocks N] [--output FILE]
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from workers.spec import JobSpec
 from workers.status import Acknowledged, Phase, RoundRecord
 from workers.task import TrainingTask
 from workers.training import worker as worker_module
+from workers.training.batching import to_device
+from workers.training.device import pick_device, synchronize
 from workers.training.round import Rounds
 from workers.training.session import Session
 from workers.training.setup import Setup, equip
@@ -44,6 +48,7 @@ from workers.training.setup import Setup, equip
 NUM_RANKS = 2
 POLL_S = 0.2
 WARM_UP_STEPS = 10
+GPU_TURN = 10
 
 
 @dataclass(frozen=True)
@@ -99,15 +104,18 @@ class TcpCalls:
 class DdpLoop:
     """The loop of torch's own DDP tutorial, a step a call."""
 
-    def __init__(self, case: Case, rank: int) -> None:
+    def __init__(self, case: Case, rank: int, num_ranks: int, device: torch.device) -> None:
         torch.manual_seed(0)
         task = case.build()
-        self._loss = task.loss
-        self._model = DistributedDataParallel(task.model)
+        self._loss, self._device = task.loss, device
+        task.model.to(device)
+        self._model = task.model if num_ranks == 1 else DistributedDataParallel(task.model)
         self._optimizer = _adamw(self._model.parameters(), 1e-3)
         data: Any = task.train_data
-        sampler: DistributedSampler[Any] = DistributedSampler(data, NUM_RANKS, rank)
-        self._loader = DataLoader(data, case.global_batch // NUM_RANKS, sampler=sampler, drop_last=True)
+        sampler: DistributedSampler[Any] = DistributedSampler(data, num_ranks, rank)
+        self._loader = DataLoader(
+            data, case.global_batch // num_ranks, sampler=sampler, drop_last=True, pin_memory=device.type == "cuda"
+        )
         self._batches = iter(self._loader)
 
     def step(self) -> None:
@@ -116,6 +124,8 @@ class DdpLoop:
         if batch is None:
             self._batches = iter(self._loader)
             batch = next(self._batches)
+        if self._device.type == "cuda":
+            batch = to_device(batch, self._device)
         self._optimizer.zero_grad()
         loss = self._loss(self._model, batch)
         assert isinstance(loss, torch.Tensor)
@@ -124,10 +134,11 @@ class DdpLoop:
 
 
 class Turns:
-    """Puts a step of DDP before each round of a trainer, and times both."""
+    """Puts as many steps of DDP before every ``turn`` rounds of a trainer, and times both, in seconds a step."""
 
-    def __init__(self, ddp: DdpLoop) -> None:
-        self._ddp = ddp
+    def __init__(self, ddp: DdpLoop, turn: int, device: torch.device) -> None:
+        self._ddp, self._turn, self._device = ddp, turn, device
+        self._num_rounds = 0
         self._resumed_s: float | None = None
         self.theirs_s: list[float] = []
         self.ours_s: list[float] = []
@@ -136,18 +147,34 @@ class Turns:
         """``run`` with a step of the rival before it; what the trainer does between two rounds counts as its own."""
 
         def in_turns(rounds: Rounds, plan: Plan) -> RoundRecord | None:
-            started_s = time.perf_counter()
-            if self._resumed_s is not None:
-                self.ours_s.append(started_s - self._resumed_s)
-            self._ddp.step()
-            self._resumed_s = time.perf_counter()
-            self.theirs_s.append(self._resumed_s - started_s)
+            if self._num_rounds % self._turn == 0:
+                self._theirs()
+            self._num_rounds += 1
             return run(rounds, plan)
 
         return in_turns
 
+    def _theirs(self) -> None:
+        synchronize(self._device)
+        started_s = time.perf_counter()
+        if self._resumed_s is not None:
+            self.ours_s.append((started_s - self._resumed_s) / self._turn)
+        for _ in range(self._turn):
+            self._ddp.step()
+        synchronize(self._device)
+        self._resumed_s = time.perf_counter()
+        self.theirs_s.append((self._resumed_s - started_s) / self._turn)
 
-def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int, num_ranks: int = NUM_RANKS) -> None:
+
+def train(
+    name: str,
+    case: Case,
+    rank: int,
+    store: dist.TCPStore,
+    num_steps: int,
+    num_ranks: int = NUM_RANKS,
+    num_gpus: float = 0,
+) -> None:
     """A whole job by a session, polled as a controller polls."""
     with tempfile.TemporaryDirectory() as folder:
         spec = JobSpec.model_validate(
@@ -156,6 +183,7 @@ def train(name: str, case: Case, rank: int, store: dist.TCPStore, num_steps: int
                 "entrypoint": f"workers.recipes.{case.recipe}:build",
                 "steps": num_steps,
                 "batch": {"global_size": case.global_batch},
+                "resources": {"gpus": num_gpus},
                 "eval_every_steps": 10 * num_steps,
                 "checkpoint": {"every_steps": 10 * num_steps},
             }
@@ -200,19 +228,25 @@ def planned(spec: JobSpec, num_ranks: int = NUM_RANKS) -> Plan:
     )
 
 
-def run(rank: int, name: str, num_blocks: int, port: int, output: Path | None) -> None:
+def run(rank: int, name: str, num_blocks: int, port: int, output: Path | None, num_gpus: int) -> None:
     """One rank's steps, in turns; rank 0 prints."""
     torch.set_num_threads(1)
-    case = CASES[name]
-    store = dist.TCPStore("127.0.0.1", port, NUM_RANKS, rank == 0)
-    dist.init_process_group("gloo", store=dist.PrefixStore("ddp", store), rank=rank, world_size=NUM_RANKS)
+    case, num_ranks, turn = CASES[name], ranks_of(num_gpus), GPU_TURN if num_gpus else 1
+    store = dist.TCPStore("127.0.0.1", port, num_ranks, rank == 0)
+    dist.init_process_group("gloo", store=dist.PrefixStore("ddp", store), rank=rank, world_size=num_ranks)
     _with_plain_adamw()
-    turns = Turns(DdpLoop(case, rank))
+    device = pick_device(num_gpus)
+    turns = Turns(DdpLoop(case, rank, num_ranks, device), turn, device)
     Rounds.run = turns.around(Rounds.run)  # type: ignore[method-assign]  # the one place between two rounds
-    train(name, case, rank, store, WARM_UP_STEPS + num_blocks * case.block + 1)
+    train(name, case, rank, store, turn * (WARM_UP_STEPS + num_blocks * case.block) + 1, num_ranks, num_gpus)
     if rank == 0:
         _tell(name, case, turns, output)
     dist.destroy_process_group()
+
+
+def ranks_of(num_gpus: float) -> int:
+    """NCCL takes no two ranks on one GPU, and one is all that can be counted on."""
+    return 1 if num_gpus == 1 else NUM_RANKS
 
 
 def _tell(name: str, case: Case, turns: Turns, output: Path | None) -> None:
@@ -224,7 +258,7 @@ def _tell(name: str, case: Case, turns: Turns, output: Path | None) -> None:
     low, high = min(ratios), max(ratios)
     whole = statistics.median(turns.theirs_s[WARM_UP_STEPS:]) / statistics.median(turns.ours_s[WARM_UP_STEPS:])
     print(
-        f"{name}: samples/s of a session over bare DDP: median of blocks {statistics.median(ratios):.3f} "
+        f"{name}: samples/s of a session over a bare loop: median of blocks {statistics.median(ratios):.3f} "
         f"({low:.3f} to {high:.3f}, {len(ratios)} blocks of {case.block} steps), all steps {whole:.3f}"
     )
     times_s = {"ours_s": spread_document(turns.ours_s), "theirs_s": spread_document(turns.theirs_s)}
@@ -241,7 +275,7 @@ def _with_plain_adamw() -> None:
         torch.set_num_threads(1)
         task = CASES[assignment.spec.name].build()
         task.optimizer = _adamw
-        return equip(assignment, task, torch.device("cpu"))
+        return equip(assignment, task, pick_device(assignment.spec.resources.gpus))
 
     worker_module.prepare = prepare  # the one seam at which a task can be replaced
 
@@ -250,9 +284,11 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE")
     parser.add_argument("--blocks", type=int, default=12)
+    parser.add_argument("--gpu", action="store_true", help="one worker on a GPU instead of two on CPUs")
     given = parser.parse_args()
     for number, name in enumerate(given.cases):
-        mp.spawn(run, (name, given.blocks, 29750 + number, given.output), NUM_RANKS)
+        arguments = (name, given.blocks, 29750 + number, given.output, int(given.gpu))
+        mp.spawn(run, arguments, ranks_of(int(given.gpu)))
 
 
 if __name__ == "__main__":
