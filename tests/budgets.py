@@ -27,8 +27,8 @@ def note_markers(report: pytest.TestReport, item: pytest.Item) -> None:
 
 
 def markers_of(report: pytest.TestReport) -> list[str]:
-    """The markers of a report's test."""
-    found: list[str] = report.__dict__["markers"]
+    """The markers of a report's test; none of a process of tests that crashed, which reports by itself."""
+    found: list[str] = report.__dict__.get("markers", [])
     return found
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from tests.training.fake_store import FakeStore
 from tests.training.rank import FileGate, RankProcess, serve_store
 from tests.training.tasks import SCRIPTS, Gate, Script
@@ -35,6 +37,11 @@ WAIT_S = 40.0
 num_gpus = 0.0
 """Of each worker whose test does not say: see ``--train-on``."""
 _names = itertools.count()
+
+
+def load_linalg(device: torch.device) -> None:
+    """CUDA's is loaded at its first use, which fails in a thread where another's is under way."""
+    torch.linalg.qr(torch.eye(2, device=device))
 
 
 class Group:
@@ -80,10 +87,14 @@ class Group:
         del SCRIPTS[self.name]
         self._folder.cleanup()
         assert all(ended), "a training thread did not end"
+        for model in self.script.models:
+            model.cpu()  # to be compared with others
 
     def start(self, num_workers: int) -> list[str]:
         """Start more workers and wait until they are ready (or failed)."""
         begun = []
+        if self.spec.resources.gpus and not self.in_processes:
+            load_linalg(torch.device("cuda"))
         for _ in range(num_workers):
             worker_id = f"{TERM}.{self._num_started}"
             self._num_started += 1

@@ -55,11 +55,12 @@ class Gate:
 
 @dataclass
 class Script:
-    """What a test wants of a task; found by the name in its config."""
+    """What a test wants of a task; found by the name in its config. ``models`` are those of the tasks it made."""
 
     task: Callable[[], TrainingTask] | None = None
     gate: Gate | None = None
     seen: list[int] = field(default_factory=list)
+    models: list[nn.Module] = field(default_factory=list)
     hooks: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
@@ -70,7 +71,9 @@ def build(config: Mapping[str, Any]) -> TrainingTask:
     """The task that the test's script makes."""
     script = SCRIPTS[config["script"]]
     assert script.task is not None
-    return script.task()
+    task = script.task()
+    script.models.append(task.model)
+    return task
 
 
 class Regression:

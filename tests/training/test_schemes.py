@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.training.fake_store import FakeStore
+from tests.training.group import load_linalg
 from tests.training.test_world import CPU, ON_GPU, WAIT_S, in_threads, joined
 from workers.exchange_options import Options
 from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
@@ -59,6 +60,7 @@ MOST_APART = {
 def _on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the contract on a GPU as well, where there is one: by gloo, as of parts of one."""
     monkeypatch.setattr(f"{__name__}.DEVICE", torch.device(request.param))
+    load_linalg(torch.device(request.param))
 
 
 def shapes(numel: int) -> list[torch.Size]:

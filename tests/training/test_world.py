@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -74,6 +74,13 @@ def test_collectives_of_three_ranks(device: str) -> None:
     for rank, result in enumerate(in_threads(3, work)):
         dealt = [10.0 * other + rank for other in range(3)]
         assert result == ([[0, 2**40], [1, 2**40], [2, 2**40]], [3.0, 3.0], [2.0] * 4, 3.0, gathered, dealt)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _released() -> Iterator[None]:
+    """A process that ends before crashes."""
+    yield
+    await_released(WAIT_S)
 
 
 def test_a_world_of_one_needs_no_store() -> None:

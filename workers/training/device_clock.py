@@ -23,5 +23,6 @@ class DeviceClock:
         self._ended.record()
 
     def elapsed_s(self) -> float:
-        """Seconds between the two; only once a result of what came between has been read."""
+        """Seconds between the two; waits until the device has come to the second."""
+        self._ended.synchronize()
         return float(self._begun.elapsed_time(self._ended)) / _MS_A_S

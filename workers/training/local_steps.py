@@ -71,9 +71,9 @@ class LocalSteps:
             self._state.outer.begin(self._exchange.parameters)
         while True:
             part.compute()
-            part.measure()
             with self._leaving("the optimizer's step"):
                 is_finite = self._step(part)
+            part.measure()
             self._count(part)
             offset = part.offset + part.size
             if not is_finite or offset >= self.size:

@@ -169,7 +169,10 @@ class Part:
         return self.times.data_s + self.times.compute_s
 
     def measure(self) -> None:
-        """Ask a CUDA device what computing took, as calls return before it is done; call it after the exchange."""
+        """Ask a CUDA device what computing took, as calls return before it is done, and wait for that.
+
+        Best after a result of it was read, when there is nothing left to wait for.
+        """
         if self._clock is not None:
             self.times.compute_s = max(self.times.compute_s, self._clock.elapsed_s() - self.times.data_s)
 
