@@ -21,6 +21,7 @@ _LEVEL = 1.08
 _CLOSE = 1.15
 _EQUAL = 1.01
 _NUM_REPEATS = 4
+_NUM_DOUBTED = 2
 _MAX_ROUNDS = 40
 _NUM_OTHER_PARTS = 2
 _OTHER_PART = 1.5
@@ -203,6 +204,9 @@ class MicroSize:
         level = [s for s in seconds if s in sizes and seconds[s] <= _LEVEL * seconds[best]]
         if (untried := self._untried(sizes, level, room)) is not None:
             return untried
+        beside = [s for s in _neighbours(best, list(seconds)) if len(self._trials[s].seconds) < _NUM_DOUBTED]
+        if beside:  # one round tells more of what else a machine did than of a size that lost by it
+            return beside[0]
         close = [s for s in seconds if seconds[s] <= _CLOSE * seconds[best]]
         if len(close) == 1:
             return None
@@ -283,6 +287,12 @@ class MicroSize:
         refused = f"; {left[0]} would not fit into the memory that there is" if left else ""
         is_whole = self._size >= self._part
         return Choice(size=self._size, is_whole=is_whole, reason=f"{reason}{more}{refused}", seconds=seconds)
+
+
+def _neighbours(size: int, sizes: Sequence[int]) -> list[int]:
+    """The next larger and the next smaller of ascending sizes."""
+    at = sizes.index(size)
+    return [*sizes[at + 1 : at + 2], *sizes[max(0, at - 1) : at]]
 
 
 def _powers(part: int) -> list[int]:

@@ -43,7 +43,7 @@ class GradientExchange:
         ]
         self.tail = Tail(self._layout.tail, len(self._parameters))
         self._flats = [bucket.flat for bucket in self._layout.buckets]
-        self._lane = Lane(self._flats[0].device)
+        self._lane = Lane()
         self._gradients = [bucket.gradients for bucket in self._layout.buckets if bucket.indexes]
         self._used = [False] * len(self._parameters)
         self._unused_before: list[int] = []
@@ -73,6 +73,7 @@ class GradientExchange:
         if world is self._world and scheme is self._scheme:
             return
         self._world, self._scheme = world, scheme
+        self._lane = Lane(self._flats[0].device) if world.size > 1 else Lane()
         scheme.prepare([[*shapes.values()] for shapes in self.places])
 
     @property

@@ -9,10 +9,10 @@ import torch
 
 
 class Lane:
-    """Of one device; where that has no streams, what is done ``within`` is done in its turn."""
+    """Of one device; where that has no streams, or there is none, what is done ``within`` is done in its turn."""
 
-    def __init__(self, device: torch.device) -> None:
-        is_cuda = device.type == "cuda"
+    def __init__(self, device: torch.device | None = None) -> None:
+        is_cuda = device is not None and device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]  # torch's
 
     @contextmanager
