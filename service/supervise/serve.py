@@ -21,6 +21,8 @@ from service.supervise.supervisor import Address, Mark, Parts, Say, Supervisor
 from service.tls import check_certificate, own_trust
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
+HEAPS = {"MALLOC_ARENA_MAX": "2"}
+"""glibc's eight a core keep the gaps between what many threads have allocated by turns: memory that nobody uses."""
 LEAST_PATIENCE_S = 20.0  # where many processes share few cores a healthy one may say nothing for seconds
 
 
@@ -96,7 +98,7 @@ def last_settings(home: Home) -> Settings:
 def child_environment(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
     """What a child gets: this environment, with exactly these settings in place of all others."""
     child = {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
-    return with_source(child) | settings.as_environment()
+    return HEAPS | with_source(child) | settings.as_environment()
 
 
 def with_source(environment: Mapping[str, str]) -> dict[str, str]:

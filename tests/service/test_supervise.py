@@ -31,7 +31,7 @@ from service.supervise.processes import (
 )
 from service.supervise.ray_head import foreign_ray_environment, ray_environment
 from service.supervise.ray_record import RayRecord, read_ray_record, write_ray_record
-from service.supervise.serve import serve
+from service.supervise.serve import child_environment, serve
 from tests.waiting import LIMIT_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -297,6 +297,12 @@ def test_workers_inherit_what_is_known_to_be_harmless_and_what_the_settings_name
     given = {"PATH": "/bin", "LC_ALL": "C", "https_proxy": "p", "PIP_INDEX_URL": "i", "NCCL_DEBUG": "INFO"}
     assert inherited({**given, name: "x"}) == given
     assert inherited({**given, name: "x"}, (name,)) == {**given, name: "x"}
+
+
+def test_children_keep_few_heaps_unless_they_are_told_otherwise(home: Path) -> None:
+    settings = load_settings({"home": home})
+    assert child_environment(settings, {})["MALLOC_ARENA_MAX"] == "2"
+    assert child_environment(settings, {"MALLOC_ARENA_MAX": "8"})["MALLOC_ARENA_MAX"] == "8"
 
 
 def test_the_head_listens_on_loopback_and_asks_for_a_token(tmp_path: Path) -> None:
