@@ -57,14 +57,19 @@ class Seat:
 
 
 class Transfer:
-    """A collective under way; what it brings to the host is copied to where it belongs once it has come."""
+    """A collective under way; what it brings to the host is copied to where it belongs once it has come.
 
-    __slots__ = ("_landings", "_work", "_world")
+    ``sent`` is what it takes along: no other tensor may have its memory meanwhile, and with that its place on the host.
+    """
 
-    def __init__(self, world: World, work: dist.Work, landings: Sequence[_Landing] = ()) -> None:
+    __slots__ = ("_landings", "_sent", "_work", "_world")
+
+    def __init__(
+        self, world: World, work: dist.Work, landings: Sequence[_Landing] = (), sent: torch.Tensor | None = None
+    ) -> None:
         self._world = world
         self._work = work
-        self._landings = landings
+        self._landings, self._sent = landings, sent
 
     def wait(self) -> None:
         """Wait until the tensor holds the result (on an accelerator: until its stream does). Raises WorldError.
@@ -85,7 +90,7 @@ class Transfer:
                 break
         for place, host in self._landings:
             place.copy_(host, non_blocking=True)
-        self._landings = ()
+        self._landings, self._sent = (), None
 
 
 class World:
@@ -102,6 +107,7 @@ class World:
         self._store: CallbackStore | None = None
         self._traffic: Traffic | None = None
         self.is_gloo = seat.backend == "gloo"
+        self._twins: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = {}
         self._link_device = torch.device("cpu") if self.is_gloo else seat.device
         self.occupancy = Occupancy() if self.is_gloo else None  # of others the host does not see when they end
         self.is_aborted = False
@@ -140,7 +146,7 @@ class World:
             return None
         at_link = self._at_link(tensor)
         try:
-            return self._sent(self._live().allreduce([at_link]), (tensor, at_link))
+            return self._sent(self._live().allreduce([at_link]), (tensor, at_link), tensor)
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -148,7 +154,7 @@ class World:
         """Begin to collect every rank's contiguous tensor in ``output``, a row for each. Raises WorldError."""
         place, at_link = self._place_at_link(output), self._at_link(tensor)
         try:
-            return self._sent(self._live()._allgather_base(place, at_link), (output, place))
+            return self._sent(self._live()._allgather_base(place, at_link), (output, place), tensor)
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -162,7 +168,7 @@ class World:
         """
         place, at_link = self._place_at_link(output), self._at_link(tensor)
         try:
-            return self._sent(self._live().alltoall_base(place, at_link, [*received], [*sent]), (output, place))
+            return self._sent(self._live().alltoall_base(place, at_link, [*received], [*sent]), (output, place), tensor)
         except RuntimeError as error:
             raise self.broken(error) from error
 
@@ -229,16 +235,22 @@ class World:
         return tensor if place is tensor else place.copy_(tensor)
 
     def _place_at_link(self, like: torch.Tensor) -> torch.Tensor:
-        """The tensor itself, or memory for one like it where the group can take it."""
+        """The tensor itself, or memory for one like it where the group can take it.
+
+        That is kept until the group is gone, whose threads let go of a tensor some time after its collective.
+        """
         if like.device.type == self._link_device.type:
             return like
-        return torch.empty_like(like, device=self._link_device, pin_memory=True)
+        key = (like.data_ptr(), tuple(like.shape), like.dtype)
+        if key not in self._twins:
+            self._twins[key] = torch.empty_like(like, device=self._link_device, pin_memory=True)
+        return self._twins[key]
 
-    def _sent(self, work: dist.Work, comes_to: _Landing) -> Transfer:
+    def _sent(self, work: dist.Work, comes_to: _Landing, tensor: torch.Tensor) -> Transfer:
         if self.occupancy is not None:
             self.occupancy.begin()
             work.get_future().add_done_callback(self.occupancy.end)
-        return Transfer(self, work, _landings(*comes_to))
+        return Transfer(self, work, _landings(*comes_to), tensor)
 
     def abort(self) -> None:
         """Break the group, from any thread: every collective pending here fails within milliseconds, and peers' too."""
@@ -277,10 +289,15 @@ class World:
 
     def _release(self) -> None:
         """Let go of the group in a thread of its own: that joins gloo's threads, 10 ms at best."""
-        last = [self._group]
+        last, twins = [self._group], self._twins
         self._group = self._store = None
+
+        def let_go() -> None:
+            last.clear()
+            twins.clear()
+
         if last[0] is not None:
-            thread = threading.Thread(target=last.clear, name="release", daemon=True)
+            thread = threading.Thread(target=let_go, name="release", daemon=True)
             thread.start()
             _releasing[:] = [t for t in _releasing if t.is_alive()] + [thread]
 
