@@ -10,8 +10,9 @@ import torch
 
 from tests.training.group import ProcessGroup
 from workers.errors import EntrypointError, OutOfMemoryError, Reason
+from workers.spec_parts import Resources
 from workers.status import Phase
-from workers.training.memory import enforce_limit, is_out_of_memory
+from workers.training.memory import enforce_limit, is_out_of_memory, told_lack, told_limit
 
 CPU = torch.device("cpu")
 
@@ -113,6 +114,16 @@ def test_a_lack_of_memory_is_recognised(error: BaseException) -> None:
 )
 def test_other_errors_are_not_taken_for_a_lack_of_memory(error: BaseException) -> None:
     assert not is_out_of_memory(error)
+
+
+def test_of_a_lack_on_a_gpu_is_told_how_much_was_wanted_and_free_but_not_who_else_is_there() -> None:
+    lack = "CUDA out of memory. Tried to allocate 12.00 MiB. GPU 0 has a total of 79 GiB, 70 GiB free."
+    others = (
+        "Process 11253 has 1 GiB memory in use. Including non-PyTorch memory, this process has 1 GiB memory in use."
+    )
+    assert told_lack(torch.OutOfMemoryError(f"{lack} {others}")) == f"OutOfMemoryError: {lack}"
+    assert told_limit(Resources(gpus=0.25)) == "resources.memory_bytes=None, resources.gpus=0.25"
+    assert told_limit(Resources(memory_bytes=2**30)) == "resources.memory_bytes=1073741824"
 
 
 @pytest.mark.gpu

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workers.errors import OutOfMemoryError, described
+from workers.errors import OutOfMemoryError
+from workers.training import memory
 from workers.training.mailbox import Mailbox
 from workers.training.micro import Choice
 from workers.training.setup import Setup
@@ -19,7 +20,7 @@ def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit:
     """
     if not setup.micro.halve(tried):
         raise too_big(setup, error, tried, unit) from error
-    told = f"out of memory at {tried} {unit} a forward pass; going on with {tried // 2} ({described(error)})"
+    told = f"out of memory at {tried} {unit} a forward pass; going on with {tried // 2} ({memory.told_lack(error)})"
     print(told, flush=True)
     setup.micro.replaced(tried // 2)
     mailbox.micro_changed(before=tried, after=tried // 2, reason=told, unit=unit)
@@ -36,13 +37,13 @@ def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
 
 def too_big(setup: Setup, error: Exception, tried: int, unit: str = "samples") -> OutOfMemoryError:
     """The error for ``tried`` samples (or padded tokens) that do not fit: what, how large, which limit, what to do."""
-    model, limit = setup.state.model, setup.spec.resources.memory_bytes
+    model, limit = setup.state.model, memory.told_limit(setup.spec.resources)
     num_bytes = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
     size = f"batch.micro_size={tried} samples" if unit == "samples" else f"a micro-batch of {tried} {unit}"
     samples = "one sample" if tried == 1 else size
     remedy = "" if tried == 1 else "set batch.micro_size to auto or lower it, "
     return OutOfMemoryError(
         f"{samples} of {type(model).__name__} ({num_bytes} bytes of parameters and buffers) does not fit into a "
-        f"worker's memory (resources.memory_bytes={limit}): {described(error)}; {remedy}give workers more memory, "
+        f"worker's memory ({limit}): {memory.told_lack(error)}; {remedy}give workers more memory, "
         "or make the model or its samples smaller"
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 from pathlib import Path
 
 import torch
 
-from workers.errors import JobError, OutOfMemoryError
+from workers.errors import JobError, OutOfMemoryError, described
 from workers.spec_parts import Resources
 from workers.training.device import memory_bytes as used_bytes
 
@@ -27,6 +28,8 @@ _TOLD_AS = (
 # oneDNN says so of a kernel that it does not have, too; where this process has a limit, memory is what it lacks.
 _TOLD_AS_UNDER_LIMIT = ("could not create a primitive", "could not execute a primitive")
 
+
+_OTHERS = re.compile(r" (Process \d+ has|Including non-PyTorch memory|Of the allocated memory).*", re.DOTALL)
 
 CUDA_CONTEXT_BYTES = 600 * 2**20
 """What CUDA and its libraries take of a device for a process, beside its tensors."""
@@ -47,6 +50,17 @@ def limit_of(resources: Resources, device: torch.device) -> int | None:
             f"itself takes {CUDA_CONTEXT_BYTES}; give at least {2 * CUDA_CONTEXT_BYTES / total_bytes:.2g}"
         )
     return left_bytes
+
+
+def told_limit(resources: Resources) -> str:
+    """What of a job's spec bounds a worker's memory, as the spec has it."""
+    part = f", resources.gpus={resources.gpus:g}" if 0 < resources.gpus < 1 else ""
+    return f"resources.memory_bytes={resources.memory_bytes}{part}"
+
+
+def told_lack(error: BaseException) -> str:
+    """What is told of an error of a lack of memory: without the other processes of a GPU, which torch lists all."""
+    return _OTHERS.sub("", described(error))
 
 
 def enforce_limit(memory_bytes: int, device: torch.device) -> None:

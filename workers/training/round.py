@@ -239,9 +239,9 @@ class Rounds:
         """What to tell of an error in mid-commit: where memory ran out, for what, and what to do."""
         if not memory.is_out_of_memory(error):
             return error
-        limit = self._setup.spec.resources.memory_bytes
+        limit = memory.told_limit(self._setup.spec.resources)
         lack = OutOfMemoryError(
-            f"memory ran out in the optimizer's step (resources.memory_bytes={limit}): {described(error)}; "
+            f"memory ran out in the optimizer's step ({limit}): {memory.told_lack(error)}; "
             "give workers more memory, use an optimizer that keeps less, or make the model smaller"
         )
         lack.__cause__ = error
