@@ -68,7 +68,7 @@ def waiting(job: JobRow) -> Waiting:
     """A queued row, for ``admit``."""
     scale = job.scale
     return Waiting(
-        job_id=job.id, need=_need(job.spec.resources), min=scale.min, max=job.most_workers, pinned=scale.pinned
+        job_id=job.id, need=need_of(job.spec.resources), min=scale.min, max=job.most_workers, pinned=scale.pinned
     )
 
 
@@ -77,7 +77,7 @@ def running(job: JobRow, places: Sequence[str] = (), num_asked: int | None = Non
     granted = wanted_workers(job)
     return Running(
         job_id=job.id,
-        need=_need(job.spec.resources),
+        need=need_of(job.spec.resources),
         num_workers=granted,
         min=job.scale.min,
         max=job.most_workers,
@@ -235,8 +235,15 @@ def has_room(job: Waiting, nodes: Sequence[NodeView]) -> bool:
     return _fit(job.need, [dict(node.free) for node in nodes if node.is_alive], 1) > 0
 
 
-def _need(resources: Resources) -> dict[str, float]:
-    return {"cpus": resources.cpus, "gpus": resources.gpus, "memory_bytes": float(resources.memory_bytes or 0)}
+def need_of(resources: Resources) -> dict[str, float]:
+    """What one worker takes of a node."""
+    gpus = _of_one(resources.gpus) if 0 < resources.gpus < 1 else resources.gpus
+    return {"cpus": resources.cpus, "gpus": gpus, "memory_bytes": float(resources.memory_bytes or 0)}
+
+
+def _of_one(part: float) -> float:
+    """What a part of a GPU comes to where others of its size are beside it: what one has left over no worker spans."""
+    return 1 / int(1 / part + EPSILON)
 
 
 def _free(

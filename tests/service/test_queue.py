@@ -14,6 +14,7 @@ from service.queue import (
     admit,
     earliest_start_s,
     explain,
+    need_of,
     offers,
     reclaim,
     running,
@@ -22,6 +23,7 @@ from service.queue import (
 from service.records import NodeView
 from service.store.opening import Store
 from tests.service.given import spec
+from workers.spec_parts import Resources
 from workers.status import AvoidedNode
 
 ONE_CPU = {"cpus": 1.0, "gpus": 0.0, "memory_bytes": 0.0}
@@ -107,6 +109,12 @@ def test_gpus_count_too() -> None:
     need = {**ONE_CPU, "gpus": 1.0}
     job = Waiting(job_id="a", need=need, min=1, max=8)
     assert admit([job], [], [node("n", 8), node("g", 8, gpus=2)]) == [Grant("a", 2)]
+
+
+@pytest.mark.parametrize(("part", "fitting"), [(0.5, 4), (0.3, 6), (0.4, 4), (0.6, 2), (0.1, 20), (1, 2)])
+def test_a_part_of_a_gpu_is_of_one(part: float, fitting: int) -> None:
+    job = Waiting(job_id="a", need=need_of(Resources(gpus=part)), min=1, max=32)
+    assert admit([job], [], [node("g", 32, gpus=2)]) == [Grant("a", fitting)]
 
 
 def test_dead_nodes_hold_nothing() -> None:
