@@ -18,6 +18,9 @@ OWN_PREFIXES = ("CONCERTINA_", "RAY_")
 
 MAX_SAMPLES = 2**53
 
+LEAST_PART = 0.01
+"""Of a GPU."""
+
 
 def whole_number(value: object) -> object:
     """JSON writes one and the same number as 5 and as 5.0."""
@@ -32,6 +35,12 @@ def requirement(text: str) -> str:
         told = str(error).splitlines()[0]
         raise ValueError(f"is not a PEP 508 requirement ({told}); write for example 'einops>=0.8'") from None
     return text
+
+
+def _gpus(num: float) -> float:
+    if 0 < num < LEAST_PART:
+        raise ValueError(f"must be 0, or {LEAST_PART:g} at least: less of a GPU holds no worker")
+    return num
 
 
 def _secret_name(text: str) -> str:
@@ -97,7 +106,7 @@ class Resources(SpecPart):
     """What one worker gets; ``memory_bytes`` is a limit, on CPU too."""
 
     cpus: Annotated[float, Field(gt=0, le=4096)] = 1
-    gpus: Annotated[float, Field(ge=0, le=64)] = 0
+    gpus: Annotated[float, Field(ge=0, le=64), AfterValidator(_gpus)] = 0
     memory_bytes: Annotated[int, Field(ge=64 * 2**20), WHOLE] | None = None
 
 

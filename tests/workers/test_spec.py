@@ -248,6 +248,11 @@ def test_the_value_of_a_variable_is_never_shown(env: Any, pointer: str) -> None:
     assert "12345678" not in str(found)
 
 
+def test_a_worker_has_a_part_of_a_gpu_that_holds_something() -> None:
+    assert "must be 0, or 0.01 at least" in refused(resources={"gpus": 0.001})["/resources/gpus"]
+    assert parse_job_spec({**BASE, "resources": {"gpus": 0.25}}).resources.gpus == 0.25
+
+
 @pytest.mark.parametrize("name", ["str", "Secret", "[x]", "int"])
 def test_a_variable_named_like_a_type_keeps_its_pointer(name: str) -> None:
     assert set(refused(env={name: 3})) == {f"/env/{name}"}
