@@ -43,7 +43,8 @@ from workers.training.setup import Setup, equip
 
 PORTS = {"by-length": 29760, "padded": 29761}  # a client that waits lets no other thread through: one a session
 BLOCK = 10
-WARM_UP_STEPS = 5
+WARM_UP_STEPS = 15
+"""More than in which a worker tries how many passes are fastest."""
 OURS, PADDED = "by-length", "padded"
 
 

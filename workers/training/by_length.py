@@ -75,6 +75,17 @@ def deal_by_length(
     return [[order_N[piece.begin : piece.end] for piece in sorted(own, key=lambda p: p.begin)] for own in hands.held]
 
 
+def rejoined(
+    own: Sequence[NDArray[np.int64]], lengths_N: NDArray[np.int64], share: float, bounds: Bounds
+) -> list[NDArray[np.int64]]:
+    """One rank's micro-batches, cut anew as if a pass cost ``share`` of the largest there may be by itself."""
+    positions_M = np.concatenate(own)
+    sorted_M = lengths_N[positions_M]
+    capacity = int(sorted_M.sum()) if bounds.max_tokens is None else min(int(sorted_M.sum()), bounds.max_tokens)
+    pieces = _cheapest(sorted_M, capacity * share, bounds)
+    return [positions_M[p.begin : p.end] for piece in pieces for p in _fitting(piece, sorted_M, bounds)]
+
+
 def padded(lengths_N: NDArray[np.int64]) -> int:
     """Tokens of a micro-batch with these lengths, padding and all."""
     return len(lengths_N) * int(lengths_N.max(initial=0))

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from workers.errors import DataError
 from workers.plan import Plan
-from workers.training.by_length import Bounds, deal_by_length, padded
+from workers.training.by_length import PASS_SHARE, Bounds, deal_by_length, padded, rejoined
 from workers.training.lengths import Lengths
 from workers.training.micro_batches import MicroBatch
 from workers.training.micro_tuning import MicroTuning
+from workers.training.pass_share import PassShare
 
 NUM_CHECKSUMS = 16_381
 """A sum of a thousand checksums below it is exact in fp32."""
@@ -82,11 +83,15 @@ class ByLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealer:
-    """Divides batches by length among the members of a plan. ``micro`` is in padded tokens."""
+    """Divides batches by length among the members of a plan. ``micro`` is in padded tokens.
+
+    ``passes``: what passes cost by themselves on this rank, None where they stay as dealt.
+    """
 
     lengths: Lengths
     bounds: Bounds
     micro: MicroTuning
+    passes: PassShare | None = None
 
     def can_deal(self, batch_N: NDArray[np.int64]) -> bool:
         """Whether this batch can be divided without reading a sample for its length."""
@@ -102,7 +107,11 @@ class Dealer:
         for indexes_N in batches:
             lengths_N = self.lengths.of(indexes_N, check)
             crc = zlib.crc32(lengths_N.tobytes(), crc)
-            for own_M in deal_by_length(lengths_N, weights, self.bounds)[rank]:
+            for own_M in self._cut(deal_by_length(lengths_N, weights, self.bounds)[rank], lengths_N):
                 pieces.append(_Piece(positions_M=begin + own_M, indexes_M=indexes_N[own_M], lengths_M=lengths_N[own_M]))
             begin += len(indexes_N)
         return ByLength(pieces=pieces, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
+
+    def _cut(self, own: list[NDArray[np.int64]], lengths_N: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        share = PASS_SHARE if self.passes is None else self.passes.share
+        return own if share == PASS_SHARE or not own else rejoined(own, lengths_N, share, self.bounds)

@@ -13,7 +13,7 @@ from workers.errors import OutOfMemoryError, described
 from workers.lr import LrRule
 from workers.plan import Plan
 from workers.status import Phase
-from workers.training import batching, memory
+from workers.training import batching, footprint, memory
 from workers.training.back_off import MemoryInExchangeError, back_off, settle, too_big
 from workers.training.dealer import check_division
 from workers.training.device_clock import DeviceClock
@@ -26,10 +26,12 @@ from workers.training.loads import OwnCost
 from workers.training.mailbox import Mailbox
 from workers.training.micro import Choice
 from workers.training.micro_batches import Draw, InOrder, MicroBatch
+from workers.training.pass_share import PassShare
 from workers.training.reading import Wanted
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.round_times import RoundTimes
 from workers.training.setup import Setup
+from workers.training.stopwatch import Stopwatch
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
@@ -70,7 +72,9 @@ class Part:
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
         # By length a sample may be dealt to a rank whose part of a small batch has none.
         self.expected_weight = max(1, self._num_own if is_alone else self.size) * setup.state.units_per_sample
-        self._is_on_trial = setup.micro.is_trying
+        self._passes = None if setup.train_dealer is None else setup.train_dealer.passes
+        is_cut_on_trial = self._passes is not None and self._passes.is_trying
+        self._is_on_trial = setup.micro.is_trying or is_cut_on_trial
         self.is_way_on_trial = False  # ways to read
         self._draw: Draw | None = None
         self._tried = pass_size
@@ -139,11 +143,28 @@ class Part:
     def _computed(self) -> Choice | None:
         """A choice where a size was on trial and is settled now; rounds that measure gradients tell little of sizes."""
         if self.squares is None:
+            if self._passes is not None and self._passes.is_trying:
+                self._try_passes(self._passes)
+                return None
             size = self._setup.micro.within(self._num_in_order)
             return self._setup.micro.run(self._accumulate, self._num_in_order, size)
         with self.squares:
             self._accumulate()
         return None
+
+    def _try_passes(self, passes: PassShare) -> None:
+        """Compute the part, cut as it is on trial."""
+        self._drawn()  # lengths that are not known yet are none of a pass's cost
+        watch = Stopwatch()
+        self._accumulate()
+        footprint.wait(self._setup.device)
+        largest = max((micro.padded_tokens for micro in self._drawn().micro_batches()), default=0)
+        choice = passes.measured(self.sums.tokens, largest, watch.seconds())
+        if choice is not None:
+            print(f"passes: {choice.reason}", flush=True)
+            self._mailbox.micro_changed(
+                before=choice.before, after=choice.after, reason=choice.reason, unit="padded tokens"
+            )
 
     def own_cost(self) -> OwnCost | None:
         """What the part took this rank by itself, None where that was not the usual. Call after the exchange."""

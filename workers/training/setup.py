@@ -28,6 +28,7 @@ from workers.training.lengths import Lengths
 from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
+from workers.training.pass_share import PassShare
 from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.reading import Reader
@@ -102,6 +103,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
     except CheckpointError as error:  # found by the first save it would have cost all the steps before
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec), spec.optimizer.lr)
+    passes = None if spec.batch.max_tokens is None else PassShare()  # without a bound a longer one might not fit
     micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
     turnstile = Turnstile()
     train = Batcher(task.train_data, task.collate, device, has_rows=has_rows, turnstile=turnstile)
@@ -126,8 +128,8 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         precision=PrecisionApplier(device),
         micro=micro,
         total_samples=spec.total_samples(len(task.train_data)),
-        train_dealer=_dealer(spec, task, train, micro),
-        eval_dealer=_dealer(spec, task, evaluation, micro) if evaluation is not None else None,
+        train_dealer=_dealer(spec, task, train, micro, passes),
+        eval_dealer=_dealer(spec, task, evaluation, micro, passes) if evaluation is not None else None,
     )
 
 
@@ -139,7 +141,9 @@ def _micro_size(spec: JobSpec, task: TrainingTask) -> MicroSize:
     return MicroSize(fixed if task.length is None else sys.maxsize)  # a size in samples is not to be lowered by tokens
 
 
-def _dealer(spec: JobSpec, task: TrainingTask, batcher: Batcher, micro: MicroTuning) -> Dealer | None:
+def _dealer(
+    spec: JobSpec, task: TrainingTask, batcher: Batcher, micro: MicroTuning, passes: PassShare | None
+) -> Dealer | None:
     if task.length is None:
         return None
     fixed, max_tokens = spec.batch.micro_size, spec.batch.max_tokens
@@ -147,6 +151,7 @@ def _dealer(spec: JobSpec, task: TrainingTask, batcher: Batcher, micro: MicroTun
         lengths=Lengths(batcher.dataset, task.length, max_tokens, spec.seed, batcher.name, batcher.turnstile),
         bounds=Bounds(max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None),
         micro=micro,
+        passes=passes,
     )
 
 

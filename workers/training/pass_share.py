@@ -1,0 +1,99 @@
+"""What a forward pass costs beside its tokens: many passes with little padding, or few with more, found by trying.
+
+On a CPU time goes with the tokens; a GPU takes as long for a small pass as for a large one. A larger share is tried in
+turns with the one in force, in rounds that count like all others: what is in a step stays the same however its samples
+are cut into passes. Pure: the clock is read by whoever calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from workers.training.by_length import PASS_SHARE
+
+SHARES = (PASS_SHARE, 1 / 8, 1.0)
+"""Of the largest pass that there may be; the last one makes as few passes as fit."""
+
+NUM_PAIRS = 3
+"""Rounds of each that are compared, after a first one in which libraries set themselves up."""
+
+WORTH = 1.25
+"""So many times as fast must a token be: a busy machine makes smaller differences, and padding is work as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassChoice:
+    """Passes of up to ``after`` padded tokens in place of ``before``, and why."""
+
+    before: int
+    after: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one share: seconds a token by round, and the largest pass."""
+
+    seconds: list[float] = field(default_factory=list)
+    largest: int = 0
+
+
+class PassShare:
+    """The share in force; larger ones are tried while each is faster than the one before."""
+
+    def __init__(self) -> None:
+        self._best = SHARES[0]
+        self._seen = {share: _Seen() for share in SHARES}
+        self._coming = deque([SHARES[0]])
+        self._num_unmeasured = 1
+        self._try(SHARES[1])
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether the coming round is one of those that are compared, or before them."""
+        return bool(self._coming)
+
+    @property
+    def share(self) -> float:
+        """That of the coming round."""
+        return self._coming[0] if self._coming else self._best
+
+    def measured(self, tokens: int, largest: int, seconds: float) -> PassChoice | None:
+        """Take a round of this rank: its tokens without padding, its largest pass with it. The choice once it is made.
+
+        None also where all stays as it was.
+        """
+        seen = self._seen[self._coming.popleft()]
+        if self._num_unmeasured > 0:
+            self._num_unmeasured -= 1
+        elif tokens > 0:
+            seen.seconds.append(seconds / tokens)
+            seen.largest = max(seen.largest, largest)
+        if self._coming:
+            return None
+        tried = SHARES[SHARES.index(self._best) + 1]
+        if not self._is_faster(tried):
+            return self._settled()
+        self._best = tried
+        if tried == SHARES[-1]:
+            return self._settled()
+        self._try(SHARES[SHARES.index(tried) + 1])
+        return None
+
+    def _try(self, share: float) -> None:
+        self._seen[self._best].seconds.clear()
+        self._num_unmeasured += 1
+        self._coming += [share, *[self._best, share] * NUM_PAIRS]
+
+    def _is_faster(self, share: float) -> bool:
+        mine, theirs = self._seen[share].seconds, self._seen[self._best].seconds
+        return bool(mine and theirs) and WORTH * median(mine) <= median(theirs)
+
+    def _settled(self) -> PassChoice | None:
+        before, after = self._seen[SHARES[0]].largest, self._seen[self._best].largest
+        if self._best == SHARES[0]:
+            return None
+        reason = f"a token takes at most 1/{WORTH:g} of the time in fewer passes, of up to {after} padded tokens"
+        return PassChoice(before=before, after=after, reason=reason)
