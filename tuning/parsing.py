@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tuning.fixed_conditions import settled
 from tuning.space_problems import space_problems
 from tuning.spec import SweepSpec
 from tuning.spec_problems import Known, rule_problems, rung_problems
@@ -66,6 +67,7 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
     problems += rule_problems(spec, known)
     missing: list[FieldProblem] = []
     if not _touch_jobs(problems):
+        spec = settled(spec)
         wrong, missing = job_problems(spec)
         problems += wrong
         if not (wrong or missing):
@@ -93,7 +95,7 @@ def _further_problems(filled: Mapping[Any, Any], told: Sequence[FieldProblem], k
     if "space" in broken:
         return []
     found = rule_problems(spec, known) if broken <= _JUDGE_NOTHING else space_problems(spec.space)
-    return found if _touch_jobs([*told, *found]) else [*found, *job_problems(spec)[0]]
+    return found if _touch_jobs([*told, *found]) else [*found, *job_problems(settled(spec))[0]]
 
 
 def _filled(document: Mapping[Any, Any], known: Known) -> tuple[dict[Any, Any], list[FieldProblem]]:

@@ -47,7 +47,7 @@ def _condition_problems(specs: Specs, sound: Specs) -> list[FieldProblem]:
     problems = []
     for path, spec in specs.items():
         for above, value in spec.when.items():
-            if fault := _condition_fault(above, value, specs, sound):
+            if fault := _condition_fault(above, value, sound):
                 problems.append(FieldProblem(place(path, "when", above), fault))
     try:
         order = tuple(TopologicalSorter({path: tuple(spec.when) for path, spec in specs.items()}).static_order())
@@ -58,9 +58,8 @@ def _condition_problems(specs: Specs, sound: Specs) -> list[FieldProblem]:
     return problems + _impossible([path for path in order if path in specs], specs)
 
 
-def _condition_fault(above: str, value: Scalar, specs: Specs, sound: Specs) -> str:
-    if above not in specs:
-        return f"{above:.80} is not searched, so it has one value only; search it too, or take the condition out"
+def _condition_fault(above: str, value: Scalar, sound: Specs) -> str:
+    # What is not searched has a value in the job: see ``fixed_conditions``.
     if above not in sound:
         return ""
     distribution = distribution_of(sound[above])

@@ -34,7 +34,7 @@ class DistributionSpec(_Brief):
     """Where one parameter may lie: exactly one of ``uniform``, ``log_uniform``, ``int`` and ``choice``.
 
     ``step`` goes with ``uniform`` and ``int``, ``log`` with ``int``. ``when`` names other parameters of the
-    space and the value that each must have for this one to be searched at all.
+    space, or values of the job, and what each must be for this one to be searched at all.
     """
 
     uniform: _Bounds | None = None

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tuning.distributions import Choice
+from tuning.fixed_conditions import fixed_condition_problems, settled
 from tuning.lengths import total_range
 from tuning.pruning import spelled_out
 from tuning.space import MAX_GRID_POINTS, Space, space_of
@@ -39,7 +40,10 @@ class Known:
 
 def rule_problems(spec: SweepSpec, known: Known) -> list[FieldProblem]:
     """Everything but what the job itself says to the values of the space."""
-    problems = [*space_problems(spec.space), *_length_problems(spec), *_limit_problems(spec, known)]
+    problems = space_problems(spec.space) or fixed_condition_problems(spec)
+    if not problems:
+        spec = settled(spec)
+    problems += [*_length_problems(spec), *_limit_problems(spec, known)]
     if not any(p.pointer.startswith("/space") for p in problems):
         space = space_of(spec.space)
         problems += [*_sampler_problems(spec, space, known), *_population_problems(spec, space)]

@@ -108,7 +108,6 @@ def test_a_path_through_a_plain_value_of_the_job_is_refused() -> None:
 @pytest.mark.parametrize(
     ("specs", "pointer", "told"),
     [
-        ({"a": {"int": [1, 2], "when": {"config.z": 1}}}, "/config.a/when/config.z", "is not searched"),
         (
             {"a": {"int": [1, 2], "when": {"config.b": 7}}, "b": {"int": [1, 3]}},
             "/config.a/when/config.b",
@@ -144,6 +143,92 @@ def test_a_path_through_a_plain_value_of_the_job_is_refused() -> None:
 def test_a_condition_that_cannot_hold_is_refused(specs: dict[str, Any], pointer: str, told: str) -> None:
     found = refused(space={f"config.{name}": spec for name, spec in specs.items()})
     assert told in found[f"/space{pointer}"]
+
+
+FIXED = {**JOB, "config": {"kind": "rich", "depth": 2}, "workers": 2}
+LR = {"optimizer.lr": {"uniform": [0.1, 0.2]}}
+
+
+def searched(when: dict[str, Any], job: dict[str, Any] = FIXED) -> set[str]:
+    """What is searched besides ``optimizer.lr`` of a parameter with these conditions, and one that hangs on it."""
+    below = {"config.b": {"int": [1, 2], "when": {"config.a": 1}}}
+    spec = accepted(job=job, space={**LR, "config.a": {"int": [1, 2], "when": when}, **below})
+    assert not spec.space["config.a"].when if "config.a" in spec.space else True
+    return set(spec.space) - set(LR)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"config.kind": "rich"},
+        {"config.depth": 2.0},
+        {"lr_schedule.decay": "cosine"},
+        {"workers.max": 2},
+        {"optimizer.clip_norm": None},
+        {"samples": None},
+        {"config.none": None},
+        {"config.kind": "rich", "epochs": 15},
+    ],
+)
+def test_a_condition_over_a_value_that_the_job_fixes_is_settled_by_it_where_it_holds(when: dict[str, Any]) -> None:
+    assert searched(when) == {"config.a", "config.b"}
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"config.kind": "plain"},
+        {"config.depth": True},
+        {"lr_schedule.decay": "linear"},
+        {"workers.max": 3},
+        {"config.regularise": True},
+        {"config.kind": "rich", "epochs": 14},
+    ],
+)
+def test_what_hangs_on_a_value_that_the_job_does_not_have_is_not_searched(when: dict[str, Any]) -> None:
+    assert searched(when) == set()
+
+
+def test_the_sweep_of_the_contract_is_accepted_as_it_stands() -> None:
+    conditional = {"config.dropout": {"uniform": [0.0, 0.5], "when": {"config.regularise": True}}}
+    assert set(accepted(space={**LR, **conditional}).space) == {"optimizer.lr"}
+    spec = accepted(job={**JOB, "config": {"regularise": True}}, space={**LR, **conditional})
+    assert set(spec.space) == {"optimizer.lr", "config.dropout"}
+    assert parse_sweep_spec(spec.model_dump(mode="json")) == spec
+
+
+def test_one_condition_may_hang_on_the_job_and_another_on_the_space() -> None:
+    both = {"int": [1, 2], "when": {"config.kind": "rich", "config.b": 2}}
+    spec = accepted(job=FIXED, space={"config.b": {"choice": [1, 2]}, "config.a": both})
+    assert spec.space["config.a"].when == {"config.b": 2}
+    assert space_of(spec.space).count() == 3
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ({"optimzer.lr": 1}, "did you mean optimizer?"),
+        ({"lr_schedule.decay": "cosin"}, "did you mean 'cosine'?"),
+        ({"config.knd": "rich"}, "did you mean config.kind?"),
+        ({"config.optimised.lr": 1}, ""),
+    ],
+)
+def test_a_condition_over_something_that_no_job_has_is_refused(when: dict[str, Any], told: str) -> None:
+    specs = {**LR, "config.a": {"int": [1, 2], "when": when}}
+    if told:
+        assert told in refused(job=FIXED, space=specs)[f"/space/config.a/when/{next(iter(when))}"]
+    else:
+        assert accepted(job=FIXED, space=specs)
+
+
+def test_a_space_of_which_the_job_leaves_nothing_is_refused() -> None:
+    found = refused(job=FIXED, space={"config.a": {"int": [1, 2], "when": {"config.kind": "plain"}}})
+    assert found == {
+        "/space/config.a/when/config.kind": "nothing is searched: config.kind is 'rich' in the job, never 'plain'; "
+        "set it there, search it too, or take the condition out"
+    }
+    broken = {**LR, "config.a": {"int": [2, 1], "when": {"config.kind": "plain"}}}
+    assert "swap them" in refused(job=FIXED, space=broken)["/space/config.a/int"], "though it would not be searched"
 
 
 def test_a_grid_of_a_million_points_is_refused_with_its_count() -> None:
