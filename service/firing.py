@@ -29,13 +29,25 @@ def first_upcoming(spec: ScheduleSpec, schedule_id: str, after_s: float) -> Upco
     return next(_upcoming(spec, schedule_id, after_s), None)
 
 
+def is_by_hand(nominal_s: float) -> bool:
+    """Whether a run was asked for by a person: ``decide_trigger`` keeps off the whole minutes."""
+    return nominal_s % 60 != 0
+
+
+def may_start(state: ScheduleState, nominal_s: float) -> bool:
+    """Whether a run that waits starts as soon as nothing lives: while a schedule is paused, only one by hand."""
+    return state is not ScheduleState.PAUSED or is_by_hand(nominal_s)
+
+
 def decide(due: Due, now_s: float) -> Firing:
     """What to do about everything of a schedule that is due at ``now_s``."""
     row = _counted(due)
-    if row.state is ScheduleState.PAUSED:
-        return _firing(due, row, ())
-    taken = _taken(row, now_s)
     choice = _Choice(due, row.spec.overlap)
+    if row.state is ScheduleState.PAUSED:
+        may_run = due.buffered_at is not None and may_start(row.state, due.buffered_at)
+        runs = [*choice.of_buffered()] if may_run else []
+        return _firing(due, _with_failures(row, runs), runs)
+    taken = _taken(row, now_s)
     runs = [*_missed(taken, now_s, row.spec), *choice.of_buffered(), *choice.of(taken.times, now_s)]
     is_over = taken.upcoming is None and choice.buffered_at is None
     state = ScheduleState.ENDED if is_over else ScheduleState.ACTIVE

@@ -111,9 +111,9 @@ class EndedChild:
 class Due:
     """A schedule of which something is to be decided, with all that the decision looks at.
 
-    ``num_living``: children that have not ended. ``buffered_at``: the nominal time that waits for them.
-    ``ended`` have not been counted yet. ``latest_at`` is the latest nominal time of which there is a run.
-    ``fault``: why no child could be started now.
+    ``num_living``: children that have not ended. ``buffered_at``: the nominal time that waits for them and starts
+    after them; while the schedule is paused, one asked for by hand. ``ended`` have not been counted yet.
+    ``latest_at`` is the latest nominal time of which there is a run. ``fault``: why no child could be started now.
     """
 
     schedule: ScheduleRow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, bindparam, func, select
 
+from service.firing import may_start
 from service.ids import IdSource
 from service.schedule_records import DueSchedules, Firing, Outcome, ScheduleRow, ScheduleState
 from service.store.children import HAS_LIVING_CHILD
@@ -36,9 +37,9 @@ _runs = schedule_runs
 _ENDED = select(_runs.c.schedule_id).where(_runs.c.is_open, _runs.c.outcome == Outcome.STARTED, ~HAS_LIVING_CHILD)
 _LIVING = select(_runs.c.schedule_id).where(_runs.c.is_open, _runs.c.outcome == Outcome.STARTED, HAS_LIVING_CHILD)
 _WAITING = (
-    select(schedules.c.id)
+    select(schedules.c.id, schedules.c.state, _runs.c.nominal_at)
     .join(_runs, _runs.c.schedule_id == schedules.c.id)
-    .where(_runs.c.is_open, _runs.c.outcome == Outcome.BUFFERED, schedules.c.state != ScheduleState.PAUSED)
+    .where(_runs.c.is_open, _runs.c.outcome == Outcome.BUFFERED)
 )
 _DUE = select(schedules.c.id).where(schedules.c.next_at <= bindparam("now_s")).order_by(schedules.c.next_at)
 _NEXT = select(func.min(schedules.c.next_at)).where(schedules.c.next_at > bindparam("now_s"))
@@ -55,6 +56,7 @@ def look_at_due(conn: Connection, now_s: float) -> DueSchedules:
 
 def _with_news(conn: Connection) -> list[str]:
     """Schedules of which a child has ended, or a run need not wait any more."""
-    ended, waiting = conn.execute(_ENDED).scalars().all(), conn.execute(_WAITING).scalars().all()
+    ended = conn.execute(_ENDED).scalars().all()
+    waiting = [row.id for row in conn.execute(_WAITING) if may_start(ScheduleState(row.state), row.nominal_at)]
     busy = set(conn.execute(_LIVING).scalars()) if waiting else set()
     return [*ended, *(schedule_id for schedule_id in waiting if schedule_id not in busy)]

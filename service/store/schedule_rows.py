@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, case, delete, func, insert, select, update
 
+from service.firing import may_start
 from service.ids import IdSource
 from service.schedule_records import (
     Due,
@@ -89,11 +90,11 @@ def due_of(conn: Connection, schedule: ScheduleRow) -> Due:
     """Everything that a decision about a schedule looks at."""
     found = conn.execute(_OPEN_RUNS, {"of": schedule.id}).all()
     (num_living, latest_at) = conn.execute(_SUMMARY, {"of": schedule.id}).one()
-    buffered = [run for run in found if run.outcome == Outcome.BUFFERED]
+    waiting = [run.nominal_at for run in found if run.outcome == Outcome.BUFFERED]
     return Due(
         schedule=schedule,
         num_living=num_living or 0,
-        buffered_at=buffered[0].nominal_at if buffered else None,
+        buffered_at=min((each for each in waiting if may_start(schedule.state, each)), default=None),
         ended=_ended(conn, [run for run in found if run.outcome == Outcome.STARTED and not run.has_living]),
         latest_at=latest_at,
         fault=_fault(conn, schedule),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.configuration_records import ConfigurationRow
+from service.firing import decide_trigger
 from service.reconciler.firing import Schedules
 from service.records import JobRow, Transition
 from service.schedule_records import ScheduleRow
@@ -85,6 +86,12 @@ class Firing:
             job = await self.store.reconciler.admit(job, 1, self.fence)
             job = await self.store.reconciler.transition(job, JobState.RUNNING, Transition(), self.fence)
         return job
+
+    async def trigger(self, schedule: ScheduleRow) -> None:
+        """A person asks for a run now."""
+        due = await self.store.schedules.due(schedule.id)
+        assert due is not None
+        await self.store.schedules.fire(due.schedule, decide_trigger(due, self.clock()))
 
     def swept(self, sweep_id: str) -> Swept:
         """The child whose search and workers the test plays."""

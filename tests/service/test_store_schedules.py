@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from sqlalchemy import Connection
 
-from service.firing import MAX_AT_ONCE, decide
+from service.firing import MAX_AT_ONCE, decide, first_upcoming
 from service.records import JobFilter, Transition
 from service.schedule_records import ScheduleState
 from service.states import JobState
@@ -157,6 +157,59 @@ async def test_one_waits_for_the_child_before_and_starts_when_that_has_ended(fir
     await firing.at(at(10, 1))
     assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED"), ("10:00", "SKIPPED")]
     assert len(await firing.children(schedule)) == 2
+
+
+async def test_a_run_that_was_asked_for_by_hand_waits_for_the_one_before_even_if_the_schedule_is_paused(
+    firing: Firing, store: Store
+) -> None:
+    schedule = await firing.create(overlap="buffer_one")
+    await firing.at(at(8))
+    await store.schedules.pause(await firing.row(schedule), "paused by hand")
+    await firing.at(at(8, 1) + 1)
+    await firing.trigger(schedule)
+    await firing.at(at(8, 2))
+    assert await firing.told(schedule) == [("08:00", "STARTED"), ("08:01", "BUFFERED")]
+    await firing.end((await firing.children(schedule))[0])
+    await firing.at(at(8, 3))
+    assert await firing.told(schedule) == [("08:00", "STARTED"), ("08:01", "STARTED")]
+    row = await firing.row(schedule)
+    assert (row.state, row.reason, row.upcoming) == (ScheduleState.PAUSED, "paused by hand", None)
+    assert (await store.reconciler.due_schedules(at(8, 4))).due == ()
+
+
+async def test_a_nominal_time_that_waits_when_the_schedule_is_paused_waits_on_and_holds_up_nobody_who_asks(
+    firing: Firing, store: Store
+) -> None:
+    schedule = await firing.create(overlap="buffer_one")
+    await firing.at(at(8))
+    await firing.at(at(9))
+    await store.schedules.pause(await firing.row(schedule), "paused by hand")
+    await firing.at(at(9, 1) + 1)
+    await firing.trigger(schedule)
+    await firing.trigger(schedule)
+    assert (await firing.told(schedule))[1:] == [("09:00", "BUFFERED"), ("09:01", "BUFFERED"), ("09:01", "SKIPPED")]
+    for minute in (2, 3):
+        await firing.end((await firing.children(schedule))[-1])
+        await firing.at(at(9, minute))
+    states = [("08:00", "STARTED"), ("09:00", "BUFFERED"), ("09:01", "STARTED"), ("09:01", "SKIPPED")]
+    assert await firing.told(schedule) == states
+    row = await firing.row(schedule)
+    resumed = await store.schedules.resume(row, first_upcoming(row.spec, row.id, firing.clock()))
+    await firing.catch_up()
+    assert (await firing.told(resumed))[1] == ("09:00", "STARTED")
+
+
+async def test_a_run_by_hand_that_waits_starts_though_the_one_before_was_the_failure_that_pauses(
+    firing: Firing,
+) -> None:
+    schedule = await firing.create(overlap="buffer_one", pause_after_failures=1)
+    await firing.at(at(8))
+    await firing.at(at(8, 1) + 1)
+    await firing.trigger(schedule)
+    await firing.end((await firing.children(schedule))[0], JobState.FAILED)
+    await firing.at(at(8, 2))
+    assert await firing.told(schedule) == [("08:00", "STARTED"), ("08:01", "STARTED")]
+    assert (await firing.row(schedule)).state is ScheduleState.PAUSED
 
 
 async def test_the_child_before_is_cancelled_for_the_next(firing: Firing) -> None:
