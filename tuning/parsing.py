@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tuning.fixed_conditions import settled
+from tuning.objectives import objective_fault
 from tuning.space_problems import space_problems
 from tuning.spec import SweepSpec
 from tuning.spec_problems import Known, rule_problems, rung_problems
@@ -142,6 +143,8 @@ def _metric_problems(
     except SpecError as error:
         found = [FieldProblem("/metric", p.detail) for p in error.problems]
         return (problems, [*missing, *found]) if error.code == "NOT_AVAILABLE" else ([*problems, *found], missing)
+    if fault := objective_fault(spec.metric):
+        return [*(p for p in problems if p.pointer != "/mode"), FieldProblem("/metric", fault)], missing
     resources = spec.job.get("resources")
     gpus = resources.get("gpus", 0) if isinstance(resources, Mapping) else 0
     if spec.metric == "gpu_utilisation" and not gpus and "resources.gpus" not in spec.space:

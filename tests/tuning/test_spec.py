@@ -17,6 +17,7 @@ from tuning.spec import SweepSpec, trial_name, trial_spec
 from tuning.spec_problems import Known
 from workers.errors import SpecError
 from workers.spec import JobSpec
+from workers.telemetry_keys import TELEMETRY_KEYS
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
@@ -138,7 +139,7 @@ def test_a_field_that_cannot_be_read_makes_no_other_one_wrong() -> None:
         ({"metric": "accuracy"}, "/metric", "write 'eval.accuracy' for what `evaluate`"),
         ({"metric": "gpu_utilisation"}, "/metric", "is measured on GPUs only (seen: resources.gpus=0)"),
         ({"metric": "loss"}, "/mode", "say mode: min (or max)"),
-        ({"metric": "compute_s"}, "/mode", "say mode: min (or max)"),
+        ({"metric": "user.latency_s"}, "/mode", "say mode: min (or max)"),
         ({"job": 3}, "/job", "must be a job spec without name, or {from: NAME}"),
         ({"job": {"from": "x"}}, "/job/from", "there is no configuration 'x'"),
         ({"job": {"from": "x", "epochs": 3}}, "/job", "stands alone; take out 'epochs'"),
@@ -224,6 +225,32 @@ def test_money_can_be_limited_where_there_are_prices() -> None:
 def test_a_population_needs_no_word_about_the_pruner() -> None:
     space = {k: BASE["space"][k] for k in ("optimizer.lr", "batch.global_size")}
     assert accepted(population="pbt", space=space, trials=4).pruner == "none"
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        ("lr", "'lr' is what a job is given, no result of it; name eval.NAME for what `evaluate` returns, user.NAME"),
+        ("workers", "'workers' is what a job is given"),
+        ("round_steps", "'round_steps' is what a job is given"),
+        ("grad_norm", "'grad_norm' is of one round"),
+        ("step_s", "or samples_per_s"),
+        ("wire_bytes", "'wire_bytes' is of one round, and another batch or number of workers makes it another thing"),
+        ("useful_tokens", "'useful_tokens' is of one round"),
+    ],
+)
+def test_what_says_nothing_of_a_trials_worth_is_no_metric_of_a_sweep(metric: str, told: str) -> None:
+    found = refused(metric=metric)
+    assert list(found) == ["/metric"]
+    assert told in found["/metric"]
+
+
+def test_every_telemetry_key_is_a_metric_or_refused_as_one() -> None:
+    with_gpu = {**JOB, "resources": {"gpus": 1}}
+    for key in ("loss", "samples_per_s", "memory_bytes", "gpu_utilisation"):
+        assert accepted(metric=key, mode="min", job=with_gpu).metric == key
+    for key in TELEMETRY_KEYS - {"loss", "samples_per_s", "memory_bytes", "gpu_utilisation"}:
+        assert list(refused(metric=key, mode="min", job=with_gpu)) == ["/metric"]
 
 
 @pytest.mark.parametrize("metric", ["samples_per_s", "eval.accuracy", "user.reward"])
