@@ -54,12 +54,10 @@ def is_asked_already(row: SweepRow, latest: PromotionRow | None, name: str) -> b
 
 
 def check_news(row: SweepRow, standing: Standing, configuration: ConfigurationRow) -> None:
-    """Raises ConflictError where there is nothing to compare, or where it was decided and nothing is new.
+    """Raises ConflictError where it was decided and nothing is new.
 
     A second draw of the same comparison would only be another chance to be wrong.
     """
-    if row.state in ENDED_SWEEPS and standing.best is None:
-        raise ConflictError("no trial is complete, so there is nothing to promote; extend it or retry what failed")
     promotion = None if standing.promotion is None else standing.promotion.promotion
     if promotion is None or promotion.state not in _DECIDED or promotion.configuration != configuration.name:
         return

@@ -12,6 +12,7 @@ from service.configurations import Configurations
 from service.cost import Prices
 from service.documents import Document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
+from service.going_on import fails_always, way_on
 from service.idempotency import read_key, refused_key
 from service.ids import SWEEP_ID
 from service.jobs import MAX_TRIES
@@ -50,8 +51,6 @@ _MOVES: Mapping[str, tuple[frozenset[SweepState], SweepState, str | None]] = {
     "stop": (frozenset({SweepState.RUNNING, SweepState.PAUSED}), SweepState.STOPPED, "stopped by hand"),
 }
 """From which states to which, and why."""
-
-_GOES_ON = "extend it or retry its failed trials and it goes on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +188,7 @@ class Sweeps:
             if row.state is to or promotion is PromotionState.STOPPED:
                 return row
             if row.state not in sources:
-                hint = f"; {_GOES_ON}" if row.state in ENDED_SWEEPS else ""
+                hint = f"; {await self._way_on(row)}" if row.state in ENDED_SWEEPS else ""
                 known = ", ".join(sorted(sources))
                 told = f"a sweep that is {row.state} cannot {verb}; this works from {known}{hint}"
                 raise ConflictError(told, code="ILLEGAL_TRANSITION")
@@ -216,7 +215,7 @@ class Sweeps:
             if (kind := row.spec.population) is not None and wanted > (most := min(row.spec.parallel, count or wanted)):
                 told = f"{kind} trains all its trials at once, each from another point, and of {wanted} not more than"
                 raise _refused_number(f"{told} {most:,} could; make a sweep with more parallel trials or a wider space")
-            await self._check_limits(row)
+            await self._check_limits(row, is_extended=True)
             return await self._store.extend(row, wanted)
 
         return await self._change(sweep_id, if_match, decide)
@@ -239,7 +238,8 @@ class Sweeps:
                 told = (
                     f"{seen} of its trials failed and none of them has a job that can go on" if seen else "none failed"
                 )
-                raise ConflictError(f"there is no trial to retry: {told}; extend it to try other points")
+                hint = await self._way_on(row, can_retry=False)
+                raise ConflictError(f"there is no trial to retry: {told}; {hint}")
             return retried
 
         return await self._change(sweep_id, if_match, decide)
@@ -260,20 +260,32 @@ class Sweeps:
             latest = None if standing.promotion is None else standing.promotion.promotion
             if is_asked_already(row, latest, name):
                 return row
+            if row.state in ENDED_SWEEPS and standing.best is None:
+                hint = await self._way_on(row)
+                raise ConflictError(f"no trial is complete, so there is nothing to promote; {hint}")
             check_news(row, standing, configuration)
             return await self._store.ask_promotion(row, name)
 
         return await self._change(sweep_id, if_match, decide)
 
-    async def _check_limits(self, row: SweepRow) -> None:
+    async def _check_limits(self, row: SweepRow, *, is_extended: bool = False) -> None:
         """Raises ConflictError where one that has ended would do so again before it did anything."""
         if row.state not in ENDED_SWEEPS:
             return
         view = await self.view(row.id)
+        if is_extended and fails_always(view):
+            told = f"all {len(view.trials)} trials failed, so it would end again at once"
+            raise ConflictError(f"{told}; see to the cause and retry its failed trials, or make another sweep")
         reached = await asyncio.to_thread(limit_of_ended, view, self._prices)
         if reached is not None:
             told = f"it would end again at once: {reached}; limits stay as they are, so make a sweep with wider ones"
             raise ConflictError(f"{told}, and warm_start: [{row.id}] lets it begin from what this one found")
+
+    async def _way_on(self, row: SweepRow, *, can_retry: bool = True) -> str:
+        """What a refusal ends with; ``can_retry`` where none of its failed trials is known to be beyond that."""
+        view = await self.view(row.id)
+        has_failed = any(trial.state is TrialState.FAILED for trial in view.trials)
+        return await asyncio.to_thread(way_on, view, self._prices, can_retry=can_retry and has_failed)
 
     async def _promotion(self, row: SweepRow) -> PromotionState | None:
         """How the one that comes, goes on or was the last stands; None where there was none."""

@@ -9,6 +9,9 @@ from tuning.spec_parts import Mode, SweepLimits
 from tuning.trial import Trial, TrialState
 from tuning.verdicts import score
 
+MAX_FAILURES = 5
+"""So many failed trials, and none that did anything else, end a sweep: the next ones would fail as well."""
+
 
 def limit_reached(
     limits: SweepLimits, ended: Sequence[Trial], mode: Mode, time_s: float, cost: float | None

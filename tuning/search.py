@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tuning.importance import importance
 from tuning.inheritance import Inherited, inherited, point_of
-from tuning.limits import limit_reached
+from tuning.limits import MAX_FAILURES, limit_reached
 from tuning.orders import Advance, Answer, Beginning, Finish, Hold, Order, Prune, Resume, Standing, Start
 from tuning.paths import applied, found
 from tuning.pruning import NoPruner, pruner_of, spelled_out
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 NUM_PARTS = 10
 """A trial of a population may be changed so many times at most: each must have time to show what it is worth."""
-
-MAX_FAILURES = 5
-"""So many failed trials, and none that did anything else, end a sweep: the next ones would fail as well."""
 
 
 def begun(beginning: Beginning) -> Search:

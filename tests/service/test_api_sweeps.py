@@ -232,6 +232,63 @@ async def test_an_ended_sweep_does_not_go_on_where_a_limit_would_end_it_at_once(
     assert (await limited.row()).state is SweepState.SUCCEEDED
 
 
+async def refusals(client: httpx2.AsyncClient, swept: Swept) -> tuple[str, str]:
+    """What is told to whom resumes it, and to whom retries its failed trials."""
+    place = f"{SWEEPS}/{swept.id}"
+    resumed = assert_problem(await client.post(f"{place}/resume"), 409, "ILLEGAL_TRANSITION")["detail"]
+    retried = assert_problem(await client.post(f"{place}/retry-failed"), 409, "CONFLICT")["detail"]
+    return resumed.rpartition("; ")[2], retried.rpartition("; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "extend it and it goes on"),
+        ({"limits": {"time_s": 5}}, "limits.time_s=5 is reached after 20 s, and limits stay as they are, so make a"),
+        (
+            {"space": {"batch.global_size": {"choice": [32, 64]}}},
+            "it may have no more trials, so make a sweep with a wider space, and",
+        ),
+        (
+            {"space": {"optimizer.lr": {"uniform": [0.1, 1]}}, "population": "pbt", "pruner": "none", "trials": 2},
+            "it may have no more trials, so make a sweep with a wider space or more parallel trials, and warm_start",
+        ),
+    ],
+)
+async def test_who_asks_too_much_of_an_ended_sweep_is_told_what_would_let_it_go_on(
+    client: httpx2.AsyncClient, swept: Swept, changes: dict[str, Any], told: str
+) -> None:
+    ended = await swept.created(swept.store, swept.clock, swept.fence, **changes)
+    await ended.begin({"optimizer.lr": 0.1} if "optimizer.lr" in changes.get("space", {}) else point(0.1))
+    await ended.complete(0, 0.5)
+    await ended.finish()
+    for hint in await refusals(client, ended):
+        assert hint.startswith(told)
+
+
+async def test_a_sweep_that_runs_or_is_paused_goes_on_without_a_retry(client: httpx2.AsyncClient, swept: Swept) -> None:
+    place = f"{SWEEPS}/{swept.id}"
+    for verb, hint in (("pause", "resume it and it goes on"), ("resume", "it goes on by itself")):
+        await client.post(f"{place}/{verb}")
+        refused = assert_problem(await client.post(f"{place}/retry-failed"), 409, "CONFLICT")["detail"]
+        assert refused == f"there is no trial to retry: none failed; {hint}"
+
+
+async def test_a_sweep_whose_trials_all_failed_goes_on_by_retrying_them_and_not_with_others(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    await swept.begin(*(point(0.1 / n) for n in range(1, 6)))
+    for number in range(5):
+        await swept.end(number, JobState.FAILED)
+    await swept.finish()
+    place = f"{SWEEPS}/{swept.id}"
+    resumed = assert_problem(await client.post(f"{place}/resume"), 409, "ILLEGAL_TRANSITION")["detail"]
+    assert resumed.endswith("; retry its failed trials and it goes on")
+    extended = assert_problem(await client.post(f"{place}/extend", json={"trials": 12}), 409, "CONFLICT")["detail"]
+    assert extended.startswith("all 5 trials failed, so it would end again at once; see to the cause and retry")
+    assert (await client.post(f"{place}/retry-failed")).json()["state"] == "RUNNING"
+
+
 async def test_a_sweep_that_may_try_every_point_cannot_be_extended(client: httpx2.AsyncClient) -> None:
     sweep = await created(client, space={"batch.global_size": {"choice": [32, 64]}}, sampler="grid")
     assert sweep["trials"]["total"] == 2
