@@ -11,7 +11,7 @@ from service.store.sweeps import Standing
 from service.sweep_records import ENDED_SWEEPS, Experience, SweepRow, TrialRow
 from service.times import rfc3339
 from tuning.estimate import Estimate, estimate
-from tuning.lengths import total_range
+from tuning.lengths import drawn_range, total_range
 from tuning.promotion_plan import LOOKS, NUM_FINALISTS
 from tuning.space import space_of
 from tuning.spec import SweepSpec
@@ -79,7 +79,7 @@ def trial_document(trial: TrialRow) -> Document:
 
 def estimate_document(spec: SweepSpec, known: Experience, resources: Resources, prices: Prices) -> Document:
     """What a sweep will cost; ``resources`` are those of one of its workers."""
-    totals = total_range(spec, known.samples_per_epoch)
+    totals = drawn_range(spec, known.samples_per_epoch)
     found = [estimate(spec, total, known.samples_per_worker_s) for total in totals or ()]
     low, high = found or (None, None)
     samples = (
@@ -112,6 +112,12 @@ def _notes(spec: SweepSpec, known: Experience) -> list[str]:
     elif total_range(spec, None) is None:
         notes.append(
             f"an epoch is taken to have {known.samples_per_epoch:,} samples, as in an earlier job of this code"
+        )
+    counted, drawn = (found or (0, 0) for found in (total_range(spec, 1), drawn_range(spec, 1)))
+    if drawn != counted:
+        notes.append(
+            f"with adascale up to {drawn[1] / counted[1]:.3g} times as many samples are drawn as count, where larger "
+            "batches turn out to be worth no more than optimizer.base_batch: the high figures count them"
         )
     if known.samples_per_worker_s is None:
         notes.append("no job of this code has run yet, so its speed is not known")

@@ -110,6 +110,10 @@ class Resources(SpecPart):
     memory_bytes: Annotated[int, Field(ge=64 * 2**20), WHOLE] | None = None
 
 
+UNBOUNDED = 32
+"""Without ``batch.max_global_size`` a batch grows to so many times ``batch.global_size`` at most."""
+
+
 class BatchSpec(SpecPart):
     """The global batch, in samples an optimizer step whatever the number of workers.
 

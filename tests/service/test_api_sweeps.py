@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -13,7 +14,7 @@ from service.services import Services
 from service.settings import Settings
 from service.states import JobState
 from service.sweep_records import SweepState
-from tests.service.given import Clock
+from tests.service.given import Clock, record, snapshot
 from tests.service.swept import JOB, Swept, point, sweep_document
 from tests.service.test_api_jobs import assert_problem
 
@@ -454,6 +455,28 @@ async def test_an_estimate_rests_on_what_earlier_jobs_of_the_code_did(client: ht
     assert known["worker_s"]["high"] > known["worker_s"]["low"] > 0
     assert known["amount"] is None
     assert "an epoch is taken to have 1,600 samples" in known["notes"][1]
+
+
+async def test_an_estimate_counts_what_is_drawn_where_a_large_batch_is_worth_less(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    space, large = {"optimizer.lr": {"choice": [0.01, 0.02]}}, {"global_size": 320, "lr_rule": "adascale"}
+    job = {**JOB, "batch": large, "optimizer": {"base_batch": 32}}
+    document = sweep_document(job=job, space=space, pruner="none")
+    told = (await client.post(f"{SWEEPS}/estimate", json=document)).json()
+    assert told["samples"] == {"low": 2 * 3200, "high": 2 * 10 * 3200}
+    assert any("up to 10 times as many samples are drawn" in note for note in told["notes"])
+    earlier = await swept.created(swept.store, swept.clock, swept.fence, **{**document, "name": "earlier"})
+    await earlier.begin({"optimizer.lr": 0.01})
+    # Of each 320 samples drawn 32 count, and that takes ten seconds.
+    await earlier.report(0, r1=0.5)
+    told_as = [replace(record(n, eval__accuracy=0.6), samples=320) for n in (2, 3, 4)]
+    swept.clock.now_s += 40
+    await swept.store.reconciler.fold(snapshot(await earlier.job(0), told_as), swept.fence)
+    assert (await earlier.job(0)).worker_s == 40.0
+    worker_s = (await client.post(f"{SWEEPS}/estimate", json=document)).json()["worker_s"]
+    # At 32 drawn samples a second.
+    assert worker_s == {"low": 200.0, "high": 2000.0}
 
 
 async def test_an_estimate_counts_the_runs_of_a_promotion(client: httpx2.AsyncClient) -> None:

@@ -6,12 +6,14 @@ import math
 import random
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from tests.tuning.given import accepted
+from tests.tuning.given import JOB, accepted
 from tuning.estimate import estimate
 from tuning.importance import importance
+from tuning.lengths import drawn_range, total_range
 from tuning.report import best_so_far, lr_batch_map
 from tuning.space import space_of
 from tuning.trial import Report, Trial, TrialState
@@ -102,6 +104,29 @@ def test_an_estimate_lies_between_perfect_pruning_and_none() -> None:
     assert (told.num_trials, told.samples_low, told.samples_high) == (32, 32 * 300, 32 * 2_700)
     assert (told.worker_s_low, told.confirm_samples_high) == (None, 0)
     assert estimate(accepted(pruner="none"), 2_700).samples_low == 32 * 2_700
+
+
+ADASCALE = {**JOB, "epochs": None, "samples": 1_000}
+
+
+@pytest.mark.parametrize(
+    ("batch", "space", "drawn"),
+    [
+        ({}, {}, (1_000, 1_000)),
+        ({"lr_rule": "adascale"}, {}, (1_000, 1_000)),
+        ({"lr_rule": "adascale", "global_size": 512}, {}, (1_000, 4_000)),
+        ({"lr_rule": "adascale"}, {"batch.global_size": {"choice": [64, 256]}}, (1_000, 2_000)),
+        ({"global_size": 512}, {"batch.lr_rule": {"choice": ["sqrt", "adascale"]}}, (1_000, 4_000)),
+        ({"lr_rule": "adascale", "adapt": "goodput", "max_global_size": 640}, {}, (1_000, 5_000)),
+        ({"lr_rule": "adascale", "adapt": "goodput"}, {}, (1_000, 32_000)),
+    ],
+)
+def test_where_a_large_batch_is_worth_less_an_estimate_counts_what_is_drawn(
+    batch: dict[str, Any], space: dict[str, Any], drawn: tuple[int, int]
+) -> None:
+    spec = accepted(job={**ADASCALE, "batch": batch}, space={"seed": {"int": [0, 9]}, **space}, pruner="none")
+    assert drawn_range(spec, None) == drawn
+    assert total_range(spec, None) == (1_000, 1_000)
 
 
 def test_an_estimate_counts_a_promotion_and_what_each_trial_takes_to_start() -> None:

@@ -27,9 +27,6 @@ may throw off what was learned (Goyal et al. 2017, arXiv 1706.02677, section 2.2
 NOISE_DOUBT = 2.0
 """A noise scale of some tens of measurements is right to about this factor."""
 
-UNBOUNDED = 32
-"""Without ``batch.max_global_size`` a batch grows to so many times ``batch.global_size`` at most."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.advisors import goodput
-from workers.advisors.goodput import UNBOUNDED, Change, Situation
+from workers.advisors.goodput import Change, Situation
 from workers.advisors.judging import Judged, Rate, Verdict
 from workers.control import adapting, membership, planning, trials
 from workers.control.adapting import ACTOR, Adapting, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
 from workers.plan import Cause, Goal, Plan, TimelineKind
+from workers.spec_parts import UNBOUNDED
 
 NO_NOISE = (
     "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median
 
-from workers.advisors import goodput
 from workers.advisors.throughput import Layout, Model
 from workers.control import adapting
 from workers.control.adapting import Adapting, Steps
 from workers.control.decisions import ControllerState
 from workers.measures import Forecast, Prediction
 from workers.spec import JobSpec
+from workers.spec_parts import UNBOUNDED
 
 REFRESH_S = 30.0
 """A fit takes about 20 ms, and the controller of a sweep has those of all its trials to make."""
@@ -80,7 +80,7 @@ def _batches(known: Adapting, layout: Layout, spec: JobSpec) -> list[int]:
     """The batches that were measured at this size, and doublings: as far as the batch may go, or around a fixed one."""
     asked, now, workers = spec.batch.global_size, layout.global_batch, layout.num_workers
     if spec.batch.adapt == "goodput":
-        low, high = asked, spec.batch.max_global_size or goodput.UNBOUNDED * asked
+        low, high = asked, spec.batch.max_global_size or UNBOUNDED * asked
     else:
         low, high = now // 2**_LEAST_DOUBLINGS, now * 2**_LEAST_DOUBLINGS
     low = max(low, workers)
