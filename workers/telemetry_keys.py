@@ -14,6 +14,8 @@ TELEMETRY_KEYS = frozenset(
 )
 """What rounds measure; besides there is what the user's code names, ``eval.NAME`` and ``user.NAME``."""
 
+PREFIXES_OF_CODE = ("user.", "eval.")
+
 
 def can_be_reported(key: str) -> bool:
     """Whether a job may ever tell something under this key."""

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, Table, bindparam, delete, func, insert, selec
 from sqlalchemy.dialects import postgresql, sqlite
 
 from service.store.database import Write
-from service.store.progress import EVAL_PREFIX
 from service.store.rows import clean, dumps, timeline_row_of
 from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
 from service.store.statements import having
@@ -29,6 +28,7 @@ from workers.status import (
     RunPhase,
     TimelineRow,
 )
+from workers.telemetry_keys import PREFIXES_OF_CODE
 
 MAX_LINE_BYTES = 16 * 1024
 """A line without an end is stored in pieces once it is longer."""
@@ -143,10 +143,10 @@ def _point(write: Write, key: tuple[str, int], record: RoundRecord, step: int) -
 def _measured(values: Mapping[str, float]) -> dict[str, float | None]:
     """Without NaN and infinities: JSON has none, and on a chart they are gaps.
 
-    Of an evaluation they are None: there it is a result that the state was worth no number.
+    Under names of the user's code they are None: there it is a result that the state was worth no number.
     """
     numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    return {name: value for name, value in numbers.items() if value is not None or name.startswith(EVAL_PREFIX)}
+    return {name: value for name, value in numbers.items() if value is not None or name.startswith(PREFIXES_OF_CODE)}
 
 
 @functools.cache

@@ -230,9 +230,9 @@ async def test_what_is_told_since_a_step_begins_with_the_round_that_reaches_it(
 async def test_values_that_are_not_finite_are_gaps(store: Store) -> None:
     fence = await leader(store)
     job = await placed(store, fence)
-    second = record(2, loss=math.nan, grad_norm=math.inf, lr=0.1, eval__loss=math.nan)
+    second = record(2, loss=math.nan, grad_norm=math.inf, lr=0.1, eval__loss=math.nan, user__margin=math.nan)
     await store.reconciler.fold(snapshot(job, [record(1, loss=0.5), second]), fence)
-    for keys in (None, frozenset(("loss", "lr", "eval.loss"))):
+    for keys in (None, frozenset(("loss", "lr", "eval.loss", "user.margin"))):
         points = await store.telemetry.points(job.id, keys=keys)
         assert [dict(p.values) for p in points] == [{"loss": 0.5}, {"lr": 0.1}]
         (stretch,) = await store.telemetry.stretches(job.id, await store.telemetry.extent(job.id), 16, keys)

@@ -100,6 +100,18 @@ async def test_a_trial_whose_last_report_is_no_number_counts_with_none_before_it
     assert [optuna_trial(trial, space).intermediate_values for trial in trials[:2]] == [{}, {}]
 
 
+async def test_what_loss_returns_besides_may_be_no_number_either(store: Store, clock: Clock) -> None:
+    swept = await Swept.created(store, clock, await leader(store), metric="user.margin", pruner="none")
+    await swept.begin(point(0.001), point(0.01), point(0.02))
+    for number, margins in enumerate([(0.9, math.nan), (math.nan, math.nan), (math.nan, 0.3)]):
+        told = [record(n + 1, user__margin=margin) for n, margin in enumerate(margins)]
+        await store.reconciler.fold(snapshot(await swept.job(number), told), swept.fence)
+        await swept.end(number)
+    trials = (await swept.view()).trials
+    bad = (TrialState.PRUNED, None, "its last user.margin is no number")
+    assert [(t.state, t.value, t.reason) for t in trials] == [bad, bad, (TrialState.COMPLETE, 0.3, None)]
+
+
 async def test_a_trial_that_diverges_is_bad_whatever_it_reported_before_and_no_failure(
     store: Store, clock: Clock
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +161,31 @@ def test_values_besides_the_loss_are_means_over_the_batch() -> None:
     for (_, record), batch in zip(sorted(group.records.items()), batches, strict=True):
         assert record.values["user.mean_x"] == pytest.approx(batch[0].mean().item(), abs=1e-10)
         assert record.values["user.two"] == pytest.approx(2.0)
+
+
+def test_a_value_besides_the_loss_that_is_no_number_is_told_as_such_of_a_step_that_counts() -> None:
+    def loss(model: nn.Module, batch: Any) -> Any:
+        return mse(model, batch), {"share": math.nan if (batch[0] == first).all(dim=1).any() else 1.0}
+
+    (batch, *_) = reference.batches(Regression(SAMPLES, DTYPE), BATCH, 0, STEPS)
+    first = batch[0][0]
+    _, group = trained(lambda: mlp(DTYPE), 2, loss=loss)
+    told = [record.values["user.share"] for _, record in sorted(group.records.items())]
+    assert math.isnan(told[0])
+    assert 1.0 in told
+
+
+def test_of_a_step_that_does_not_count_nothing_is_told_that_is_no_number() -> None:
+    def loss(model: nn.Module, batch: Any) -> Any:
+        wrong = math.nan if (batch[0] == first).all(dim=1).any() else 1.0
+        return mse(model, batch) * wrong, {"share": wrong}
+
+    (batch, *_) = reference.batches(Regression(SAMPLES, DTYPE), BATCH, 0, STEPS)
+    first = batch[0][0]
+    _, group = trained(lambda: mlp(DTYPE), 2, loss=loss)
+    skipped = [record for record in group.records.values() if record.is_skipped]
+    assert skipped
+    assert not any({"loss", "user.share"} & record.values.keys() for record in skipped)
 
 
 def normed() -> nn.Module:

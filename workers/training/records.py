@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from workers.status import RoundRecord
+from workers.telemetry_keys import PREFIXES_OF_CODE
 
 MAX_RECORDS = 20_000
 MAX_PER_ANSWER = 1_000
 MAX_NAMES = 64
 """Of the user's own values in all of a worker's records, those of training and of evaluation together."""
 
-OWN_PREFIXES = ("user.", "eval.")
 RECORDS_REASON = f"{MAX_RECORDS:,} records of steps waited for the service; every second of the oldest is left out"
 NAMES_REASON = (
     f"the job's code returned more than {MAX_NAMES} names of values in all; the first {MAX_NAMES} are kept; "
@@ -39,7 +39,7 @@ class NameBound:
 
     def bounded(self, record: RoundRecord) -> RoundRecord:
         """The record without values of names past the bound; itself where there is none."""
-        over = [name for name in record.values if name.startswith(OWN_PREFIXES) and not self._admit(name)]
+        over = [name for name in record.values if name.startswith(PREFIXES_OF_CODE) and not self._admit(name)]
         if not over:
             return record
         return replace(record, values={n: v for n, v in record.values.items() if n not in over})

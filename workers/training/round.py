@@ -330,7 +330,8 @@ class Rounds:
         if sums.useful_tokens is not None:
             values["useful_tokens"] = sums.useful_tokens
         for name, value in sums.user.items():
-            if math.isfinite(value):
+            # Of a step that counts it is a result that this is no number; of one that does not, like its loss, none.
+            if outcome.is_finite or math.isfinite(value):
                 values[f"user.{name}"] = value / sums.weight
         return values
 
