@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 NUM_PARTS = 10
 """A trial of a population may be changed so many times at most: each must have time to show what it is worth."""
 
+NEWS_SHARE = 0.1
+"""Of the trials that are complete, before it is found out anew what mattered: that takes longer the more there are."""
+
 
 def begun(beginning: Beginning) -> Search:
     """A search that knows no trial of its own yet, what earlier sweeps found in its space, and what is in use."""
@@ -80,7 +83,8 @@ class Search:
             self._expect(order)
         why = self._reason_to_end(standing)
         orders += [why] if why else self._filled(standing)
-        return Answer(orders=tuple(orders), importance=self._importance())
+        is_over = any(isinstance(order, Finish) for order in orders)
+        return Answer(orders=tuple(orders), importance=self._importance(is_over=is_over))
 
     def _first_lines(self, standing: Standing) -> list[Order]:
         """Once it is known where trials are compared: stop there, for those that began before."""
@@ -94,9 +98,11 @@ class Search:
         rungs = self._pruner.rungs if self._pruner is not None else ()
         return next((rung for rung in rungs if rung > samples), None)
 
-    def _importance(self) -> dict[str, float]:
+    def _importance(self, *, is_over: bool) -> dict[str, float]:
+        """As of now where that is new by ``NEWS_SHARE``, or the last there is to say: trials wait meanwhile."""
         complete = [trial for trial in self._trials.values() if trial.state is TrialState.COMPLETE]
-        if len(complete) != self._num_weighed:
+        num_new = len(complete) - self._num_weighed
+        if num_new and (is_over or num_new >= NEWS_SHARE * len(complete)):
             self._num_weighed = len(complete)
             self._weights = importance(complete, self._space, self._spec.mode)
         return self._weights

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tuning.importance import importance
+from tuning.limits import MAX_FAILURES
 from tuning.orders import Advance, Beginning, Finish, Hold, Order, Prune, Resume, Standing, Start
 from tuning.parsing import parse_sweep_spec
-from tuning.search import MAX_FAILURES, Search, begun
+from tuning.search import Search, begun
+from tuning.space import space_of
 from tuning.spec import SweepSpec
 from tuning.trial import ENDED, Report, Trial, TrialState
 
@@ -208,3 +211,22 @@ def test_a_sweep_of_nothing_but_failures_ends_early(trials: int) -> None:
     assert len(rows.trials) <= MAX_FAILURES + rows.spec.parallel
     assert not rows.end.has_succeeded
     assert "trials failed" in rows.end.reason
+
+
+def test_what_mattered_is_found_out_again_for_every_tenth_that_is_new_and_at_the_end() -> None:
+    spec = sweep_spec(space={"optimizer.lr": {"log_uniform": [1e-5, 1.0]}, "config.a": {"uniform": [0, 1]}}, trials=87)
+    search, trials, seen = Search(spec), {}, []
+    orders = [*search.answer([], standing(87)).orders]
+    while isinstance(order := orders.pop(0), Start):
+        value = 1.0 - abs(float(str(order.params["optimizer.lr"])) - 0.01)
+        reports = (Report(samples=TOTAL, value=value),)
+        trials[order.number] = ended = Trial(
+            number=order.number, params=order.params, state=TrialState.COMPLETE, value=value, reports=reports
+        )
+        answer = search.answer([ended], standing(87))
+        orders += answer.orders
+        seen.append(answer.importance)
+    assert isinstance(order, Finish)
+    assert seen[-1] == importance(list(trials.values()), space_of(spec.space), "max")
+    assert all(shares for shares in seen[4:])
+    assert len({tuple(sorted(shares.items())) for shares in seen}) <= 35
