@@ -44,7 +44,7 @@ class PassShare:
     """The share in force; larger ones are tried while each is faster than the one before."""
 
     def __init__(self) -> None:
-        self._best = SHARES[0]
+        self._best, self._gain = SHARES[0], 1.0
         self._seen = {share: _Seen() for share in SHARES}
         self._coming = deque([SHARES[0]])
         self._num_unmeasured = 1
@@ -89,11 +89,15 @@ class PassShare:
 
     def _is_faster(self, share: float) -> bool:
         mine, theirs = self._seen[share].seconds, self._seen[self._best].seconds
-        return bool(mine and theirs) and WORTH * median(mine) <= median(theirs)
+        gain = median(theirs) / max(median(mine), 1e-12) if mine and theirs else 0.0
+        if gain < WORTH:
+            return False
+        self._gain *= gain
+        return True
 
     def _settled(self) -> PassChoice | None:
         before, after = self._seen[SHARES[0]].largest, self._seen[self._best].largest
         if self._best == SHARES[0]:
             return None
-        reason = f"a token takes at most 1/{WORTH:g} of the time in fewer passes, of up to {after} padded tokens"
+        reason = f"in fewer passes, of up to {after} padded tokens, a token is {self._gain:.2g} times as fast"
         return PassChoice(before=before, after=after, reason=reason)
