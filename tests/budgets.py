@@ -11,7 +11,7 @@ BUDGETS_S = {
     UNMARKED: 600.0,
     "cluster": 2200.0,
     "browser": 170.0,
-    "postgres": 300.0,
+    "postgres": 330.0,
     "network": 560.0,
     "faults": 1170.0,
     "mount": 130.0,

@@ -1,4 +1,6 @@
-"""A migrated database in a home for tests of the harness: SQLite, or PostgreSQL with ``--faults-on postgres``.
+"""A migrated database in a home for tests of the harness: SQLite, or PostgreSQL.
+
+That is with ``--faults-on postgres``, and where a test asks for it.
 
 Processes of the service are forked with everything imported, which takes seconds: only for tests that will run.
 """
@@ -11,6 +13,7 @@ import pytest
 
 from service.settings import Settings
 from service.store.opening import Store, open_store
+from tests.faults.databases import OF_THE_RUN
 from tests.forking import import_before_forking
 from tests.service.conftest import anyio_backend, clock, migrated_file, postgres
 from tests.service.conftest import settings as settings_on_sqlite
@@ -26,8 +29,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def settings(settings_on_sqlite: Settings, request: pytest.FixtureRequest) -> Settings:
-    if request.config.getoption("--faults-on") == "sqlite":
+def database() -> str | None:
+    """The kind that a test names by a parameter, or ``OF_THE_RUN``."""
+    return OF_THE_RUN
+
+
+@pytest.fixture
+def settings(settings_on_sqlite: Settings, database: str | None, request: pytest.FixtureRequest) -> Settings:
+    if (database or request.config.getoption("--faults-on")) == "sqlite":
         return settings_on_sqlite
     server: PostgresServer = request.getfixturevalue("postgres")
     return settings_on_sqlite.model_copy(update={"database": server.migrated()})

@@ -15,6 +15,7 @@ from service.store.opening import Store
 from service.store.telemetry import TelemetryStore
 from tests.faults.caller import Caller, caller, in_state
 from tests.faults.crash_points import When, methods_of
+from tests.faults.databases import each_method
 from tests.service.given import zip_bytes
 
 __all__ = ["caller"]
@@ -87,7 +88,7 @@ def test_every_write_of_jobs_is_a_crash_point() -> None:
 
 
 @pytest.mark.parametrize("when", When)
-@pytest.mark.parametrize("method", ACTS)
+@each_method(ACTS, "submit", "delete")
 async def test_an_api_that_dies_at_a_write_is_told_again_and_nothing_is_lost(
     caller: Caller, method: str, when: When
 ) -> None:

@@ -26,6 +26,7 @@ from service.store.port import DatabaseAwayError, ReconcilerStore
 from service.sweep_records import ENDED_SWEEPS
 from service.times import rfc3339
 from tests.faults.crash_points import CrashPoint, When, methods_of
+from tests.faults.databases import each_method
 from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
@@ -39,6 +40,9 @@ from workers.control.names import WorkerName, controller_name, parse_name
 from workers.storage_urls import open_storage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
+
+ON_BOTH = ("admit", "transition", "fold")
+"""Calls that are tried on PostgreSQL in every run: guarded writes that move jobs."""
 
 STORE, CLUSTER = methods_of(ReconcilerStore), methods_of(ClusterPort)
 NEVER_CALLED = {
@@ -341,7 +345,7 @@ def test_every_call_of_both_ports_is_a_crash_point() -> None:
     assert set(STIRS) <= set(METHODS)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method(METHODS, *ON_BOTH)
 async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost(scene: Scene, method: str) -> None:
     is_endless = is_endless_on(scene.installation.settings, method)
     for nth in range(1, OFTEN.get(method, 1) + 1):
@@ -353,7 +357,7 @@ async def test_a_reconciler_that_dies_at_a_call_is_succeeded_and_nothing_is_lost
     await scene.judged()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each_method(METHODS, *ON_BOTH)
 async def test_a_call_that_fails_after_its_effect_is_made_good(scene: Scene, method: str) -> None:
     if is_endless_on(scene.installation.settings, method):
         pytest.skip(f"{method} returns only when it is cancelled")
