@@ -10,9 +10,10 @@ from sqlalchemy import Connection, func, insert, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
-from service.states import JobState, Move
+from service.states import ENDED_STATES, JobState, Move
 from service.store.bundles import Deleted
 from service.store.configuration_tables import promotion_runs
+from service.store.counting import num_by_state
 from service.store.database import Database, Write
 from service.store.deleting import delete_job
 from service.store.job_lists import page_of
@@ -118,12 +119,13 @@ class JobStore:
         return await self._database.read(lambda conn: page_of(conn, wanted, limit, before_id))
 
     async def count_by_state(self) -> dict[JobState, int]:
-        """How many jobs are in each state; states without any are 0."""
-        statement = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        """How many jobs are in each state, those left out whose deletion has begun; states without any are 0."""
+        return await self._database.read(num_by_state)
 
-        rows = await self._database.read(lambda conn: conn.execute(statement).all())
-        found = {JobState(state): int(number) for state, number in rows}
-        return {state: found.get(state, 0) for state in JobState}
+    async def num_unended(self) -> int:
+        """How many jobs have not ended; also where an earlier service made the tables, which had fewer."""
+        statement = select(func.count()).select_from(jobs).where(jobs.c.state.not_in(sorted(ENDED_STATES)))
+        return await self._database.read(lambda conn: int(conn.execute(statement).scalar_one()))
 
     async def queue_before(self, job: JobRow, limit: int) -> tuple[list[JobRow], int]:
         """The first ``limit`` QUEUED jobs that have waited longer, the first in line first, and how many there are."""

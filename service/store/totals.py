@@ -13,6 +13,7 @@ from sqlalchemy.sql.functions import Function
 from service import exchange
 from service.exchange import ExchangeTotals
 from service.states import ENDED_STATES, PLACED_STATES, JobState
+from service.store.counting import num_by_state
 from service.store.database import Database
 from service.store.schema import HAS_ENDED, jobs, timeline
 
@@ -21,7 +22,7 @@ from service.store.schema import HAS_ENDED, jobs, timeline
 class Totals:
     """``jobs`` by state, ``timeline`` entries by kind; ``exchange`` of gradients by the workers that train now."""
 
-    jobs: Mapping[str, int]
+    jobs: Mapping[JobState, int]
     timeline: Mapping[str, int]
     num_current: int
     num_desired: int
@@ -34,13 +35,12 @@ async def read_totals(database: Database) -> Totals:
     """All of it in one view of the database."""
 
     def work(conn: Connection) -> Totals:
-        by_state = conn.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
         by_kind = conn.execute(select(timeline.c.kind, func.count()).group_by(timeline.c.kind))
         num_current, num_desired = conn.execute(_SIZES).one()
         # Those that have ended are in an index of their own, which jobs that train need not keep up to date.
         spent = [conn.execute(_SPENT.where(which)).one() for which in (HAS_ENDED, jobs.c.state.in_(_NOT_ENDED))]
         return Totals(
-            jobs={state: int(number) for state, number in by_state},
+            jobs=num_by_state(conn),
             timeline={kind: int(number) for kind, number in by_kind},
             num_current=int(num_current),
             num_desired=int(num_desired),

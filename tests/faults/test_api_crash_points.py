@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
 READS = {
     *("check_references", "job", "owner", "has_saved", "page"),
-    *("count_by_state", "queue_before", "events", "bundle"),
+    *("count_by_state", "num_unended", "queue_before", "events", "bundle"),
 }
 WRITTEN = {"jobs", "bundles", "schedules", "sweeps", "configurations", "nodes", "access"}
 RECONCILERS = {"database", "leases", "observed", "reconciler"}

@@ -16,6 +16,7 @@ from service.store import deleting
 from service.store.opening import Store
 from service.store.port import StaleRowError
 from service.store.schema import points
+from service.store.totals import read_totals
 from tests.service.given import Clock, leader, placed, record, snapshot
 
 pytestmark = pytest.mark.anyio
@@ -40,6 +41,12 @@ async def ended_job(store: Store) -> JobRow:
 async def num_points(store: Store) -> int:
     count = select(func.count()).select_from(points)
     return int(await store.database.read(lambda conn: conn.execute(count).scalar_one()))
+
+
+async def num_failed(store: Store) -> tuple[int, int]:
+    """How many FAILED jobs the pages count, and how many Prometheus is told of."""
+    counts, totals = await store.jobs.count_by_state(), await read_totals(store.database)
+    return counts[JobState.FAILED], totals.jobs.get(JobState.FAILED, 0)
 
 
 @contextmanager
@@ -92,12 +99,14 @@ async def test_a_job_whose_deletion_is_cut_off_is_found_by_nobody_and_removed_by
 
     filters = (JobFilter(), JobFilter(states=frozenset({JobState.FAILED})), JobFilter(labels={"team": "x"}))
     assert [len(await store.jobs.page(wanted, 10)) for wanted in filters] == [1, 1, 1]
+    assert await num_failed(store) == (1, 1)
     monkeypatch.setattr(deleting, "_delete_part", part)
     with pytest.raises(KeyboardInterrupt):
         await store.jobs.delete(job)
     assert await num_points(store) == NUM_POINTS - A_PART
     assert await store.jobs.job(job.id) is None
     assert [await store.jobs.page(wanted, 10) for wanted in filters] == [[], [], []]
+    assert await num_failed(store) == (0, 0)
     assert await store.telemetry.jobs_changed(0, await store.database.change()) == []
     again = replace(job, version=job.version + 1)  # as one that was read by another way
     retry = command(Verb.RETRY, again.state, again.attempt)
