@@ -64,6 +64,7 @@ class Desk:
         self.head_seen_s: float | None = None
         self.sees_nodes = False
         self.nodes_seen_s: dict[str, float] = {}
+        self.nodes: dict[str, str] = {}
 
     def turn(
         self,
@@ -90,6 +91,7 @@ class Desk:
             statuses=heard,
             lost=lost or {},
             refusing=frozenset(silent if is_refusing else ()),
+            nodes=self.nodes,
             head_seen_s=self.head_seen_s,
             nodes_seen_s=self.nodes_seen_s,
             was_cut_off=was_cut_off,

@@ -91,6 +91,36 @@ def test_a_worker_that_a_successor_did_not_find_is_never_started(tmp_path: Path,
     asyncio.run(act())
 
 
+class WhereTheyAre:
+    """Hands that know the node of one worker; the other waits for its place."""
+
+    async def names(self) -> list[str]:
+        return [worker_name(KEY, "1.1"), worker_name(KEY, "1.2")]
+
+    async def find(self, name: str) -> str:
+        return name
+
+    async def node_of(self, actor: str) -> str | None:
+        return "n" if actor == worker_name(KEY, "1.1") else None
+
+    async def watch(self, actor: str, to: To, num_rests: int) -> int | None:
+        await asyncio.Event().wait()
+        return None
+
+
+def test_the_nodes_of_adopted_workers_are_known_before_they_answer(tmp_path: Path) -> None:
+    async def act() -> None:
+        fleet = RayFleet(KEY, 2, cast(Hands, WhereTheyAre()), launch(tmp_path))
+        assert await fleet.adopt() == ("1.1", "1.2")
+        async with asyncio.timeout(10):
+            while not (nodes := fleet.heard().nodes):
+                await asyncio.sleep(0)
+        assert nodes == {"1.1": "n"}
+        fleet.abandon()
+
+    asyncio.run(act())
+
+
 class AskedNodes:
     """Hands of which each question to a node fails at first."""
 

@@ -47,6 +47,19 @@ def test_a_node_is_not_asked_while_another_worker_answers() -> None:
         assert desk.of(AskNode) == []
 
 
+@pytest.mark.parametrize(("sees_nodes", "is_killed"), [(True, True), (False, False)])
+def test_who_never_answered_its_new_controller_is_given_up_as_soon_where_its_node_answers(
+    sees_nodes: bool, is_killed: bool
+) -> None:
+    desk = Desk(term=2)
+    desk.listed, desk.nodes, desk.sees_nodes = ("1.1",), {"1.1": "n"}, sees_nodes
+    for _ in range(12):
+        desk.turn(after_s=1.0)
+        if desk.of(KillWorker):
+            break
+    assert bool(desk.of(KillWorker)) == is_killed
+
+
 def test_a_node_that_answered_before_the_silence_proves_nothing() -> None:
     desk = Desk()
     desk.started(1)

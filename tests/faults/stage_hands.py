@@ -114,6 +114,9 @@ class StageHands:
                 return actor
         raise ValueError(f"there is no actor {name}")
 
+    async def node_of(self, actor: StageActor) -> str | None:
+        return actor.node_id if actor.is_alive else None
+
     async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         spares = [actor.spare for actor in self._ground.actors.values() if actor.is_alive and actor.spare is not None]
         return [spare for spare in spares if spare not in self._ground.notes and spare.node_id not in avoids][:2]

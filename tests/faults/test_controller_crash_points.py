@@ -103,6 +103,7 @@ async def freeze_one_of_two(scene: Scene) -> None:
 STIRS: Mapping[str, tuple[Callable[[Scene], Awaitable[None]], ...]] = {
     "names": (come_and_go,),
     "find": (lose_a_controller,),
+    "node_of": (lose_a_controller,),
     "nearest": (come_and_go,),
     "another": (come_of_a_sweep_without_spares,),
     "take": (come_and_go,),

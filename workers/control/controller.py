@@ -269,6 +269,7 @@ class Course:
             statuses=heard.statuses,
             lost=heard.lost,
             refusing=heard.refusing,
+            nodes=heard.nodes,
             head_seen_s=heard.head_seen_s,
             was_cut_off=heard.was_cut_off,
             nodes_seen_s=heard.nodes_seen_s,

@@ -250,7 +250,8 @@ class Inputs:
 
     ``listed`` are the workers of this attempt found by name at the adoption (None afterwards).
     ``statuses`` holds the newest answer of each worker that answered, ``lost`` those whose process is
-    known to be gone and why, ``refusing`` those whose last call found no connection. ``head_seen_s`` is when Ray's
+    known to be gone and why, ``refusing`` those whose last call found no connection. ``nodes`` tells where Ray has
+    workers that were adopted, also those that have not answered yet. ``head_seen_s`` is when Ray's
     head was asked the newest question that it answered in time, on the controller's clock; ``was_cut_off`` says that
     it answered late: this controller's own node was out of reach. ``nodes_seen_s`` is when each node gave its latest
     answer, of those that were asked, on the same clock. ``latest`` is the newest complete checkpoint in storage that
@@ -265,6 +266,7 @@ class Inputs:
     statuses: Mapping[str, WorkerStatus] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     refusing: frozenset[str] = frozenset()
+    nodes: Mapping[str, str] = field(default_factory=dict)
     head_seen_s: float | None = None
     was_cut_off: bool = False
     nodes_seen_s: Mapping[str, float] = field(default_factory=dict)

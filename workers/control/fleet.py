@@ -18,6 +18,7 @@ class Heard:
 
     ``rested`` are the workers that have come as far as they may, so that it pays to ask them now.
     ``refusing`` are the workers whose last call found no connection: their process or node may be gone.
+    ``nodes`` are those of adopted workers, as far as they were found: of others it is their answers that tell.
     ``head_seen_s`` is when Ray's head was asked the newest question that it answered in time (``time.monotonic``),
     ``was_cut_off`` whether it answered one late; ``nodes_seen_s`` is when each node that was asked last answered.
     """
@@ -26,6 +27,7 @@ class Heard:
     lost: Mapping[str, str] = field(default_factory=dict)
     rested: frozenset[str] = frozenset()
     refusing: frozenset[str] = frozenset()
+    nodes: Mapping[str, str] = field(default_factory=dict)
     head_seen_s: float | None = None
     was_cut_off: bool = False
     nodes_seen_s: Mapping[str, float] = field(default_factory=dict)

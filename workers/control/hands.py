@@ -39,6 +39,10 @@ class Hands(Protocol):
         """The actor of a name. Raises ValueError where there is none."""
         ...
 
+    async def node_of(self, actor: Any) -> str | None:
+        """The node where an actor lives; None where it waits for its place, still begins, or is gone."""
+        ...
+
     async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         """Spares to try, on nodes with that much room as far as is known, and on none of those to avoid."""
         ...

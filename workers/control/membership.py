@@ -64,7 +64,8 @@ def _learn(state: ControllerState, inputs: Inputs) -> ControllerState:
             if isinstance(seen.source, CheckpointSource | Donor):
                 restored = max(restored, (seen.lineage, seen.source.cursor))
         final = next((c for c in status.checkpoints if c.is_final), final)
-    nodes = {**state.nodes, **{s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}}
+    told = {s.worker_id: s.build.node_id for s in statuses(state) if s.build is not None}
+    nodes = {**inputs.nodes, **state.nodes, **told}
     learned = (furthest, plan, failures, final, restored, nodes)
     if learned == (state.furthest, state.plan, state.failures, state.final_checkpoint, state.restored, state.nodes):
         return state

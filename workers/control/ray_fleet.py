@@ -70,6 +70,7 @@ class RayFleet:
         self._rested: frozenset[str] = frozenset()
         self._is_superseded = False
         self._head = Head(self._look_for_successor)
+        self._nodes: dict[str, str] = {}
         self._asked_nodes: set[str] = set()
         self._nodes_seen_s: dict[str, float] = {}
         self._bundle: list[Any] | None = None
@@ -94,6 +95,7 @@ class RayFleet:
             lost=self._lost,
             rested=self._rested,
             refusing=refusing,
+            nodes=dict(self._nodes),
             head_seen_s=self._head.seen_s,
             was_cut_off=self._head.take_was_away(),
             nodes_seen_s=dict(self._nodes_seen_s),
@@ -199,6 +201,10 @@ class RayFleet:
             self._lose(link, error)
             return
         self._up(link)
+        # One that hangs will never tell.
+        with contextlib.suppress(RayError):
+            if (node_id := await self._hands.node_of(link.actor)) is not None:
+                self._nodes[link.worker_id] = node_id
 
     def _up(self, link: _Link) -> None:
         link.is_up = True

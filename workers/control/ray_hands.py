@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
-from ray._private.state import available_resources_per_node
+from ray._private.state import actors, available_resources_per_node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from workers.assignment import Assignment
@@ -27,6 +27,7 @@ from workers.storage_urls import open_storage
 MAX_SPARES = 2
 
 _free_by_node: Callable[[], dict[str, dict[str, float]]] = available_resources_per_node
+_at_head: Callable[[str], dict[str, Any]] = actors
 
 
 class RayHands:
@@ -44,6 +45,9 @@ class RayHands:
 
     async def find(self, name: str) -> Any:
         return await asyncio.to_thread(self._roster.find, name)
+
+    async def node_of(self, actor: Any) -> str | None:
+        return await asyncio.to_thread(_node_of, actor)
 
     async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         return await asyncio.to_thread(_nearest, self._roster, room, avoids)
@@ -125,6 +129,11 @@ def _answer_task() -> Any:
 
 def _answer() -> None:
     """All that is to be known is that it was run."""
+
+
+def _node_of(actor: Any) -> str | None:
+    found = _at_head(actor._actor_id.hex())
+    return str(found["Address"]["NodeID"]) if found.get("State") == "ALIVE" else None
 
 
 def _nearest(roster: Roster, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
