@@ -64,6 +64,8 @@ def ray_environment(environment: Mapping[str, str], token_path: Path) -> dict[st
         # The switch that makes Ray really stay on loopback on Linux; 127.0.0.1 alone is rewritten.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Told to end, a head would wait half a minute for its actors to go; who should save has done so by then.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
 
 

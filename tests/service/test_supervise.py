@@ -312,6 +312,11 @@ def test_the_head_listens_on_loopback_and_asks_for_a_token(tmp_path: Path) -> No
     assert made["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
 
 
+def test_a_head_that_is_told_to_end_waits_for_no_actor(tmp_path: Path) -> None:
+    """Ray's own default is half a minute, longer than the head is given before it is killed."""
+    assert ray_environment({}, tmp_path / "token")["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
+
+
 def test_a_driver_of_somebody_elses_ray_shows_a_token_where_there_is_one(tmp_path: Path) -> None:
     given = {"HOME": str(tmp_path)}
     assert foreign_ray_environment(given) == given
