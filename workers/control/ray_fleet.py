@@ -201,8 +201,8 @@ class RayFleet:
             self._lose(link, error)
             return
         self._up(link)
-        # One that hangs will never tell.
-        with contextlib.suppress(RayError):
+        # One that hangs will never tell; where Ray fails to, in whichever way, it is waited for longer.
+        with contextlib.suppress(Exception):
             if (node_id := await self._hands.node_of(link.actor)) is not None:
                 self._nodes[link.worker_id] = node_id
 
