@@ -121,7 +121,7 @@ def while_members_and_batch_change(read_by: str, data: str) -> tuple[list[float]
 
 def by_length(read_by: str, data: str) -> tuple[list[float], int]:
     """The same of two workers that know the lengths of samples."""
-    with job(read_by, data, max_tokens=12) as group:
+    with job(read_by, data, micro_size=MICRO) as group:
         workers = group.start(2)
         group.train(workers)
         group.await_done(workers)
