@@ -74,7 +74,7 @@ def test_a_rank_that_is_given_no_tokens_stops_trying() -> None:
 def test_a_worker_takes_what_is_faster_and_trains_what_it_trained(
     monkeypatch: pytest.MonkeyPatch, of_pass: float, of_token: float, is_cut_anew: bool
 ) -> None:
-    """Two workers, whose clocks tell passes or padded tokens, and no time."""
+    """Its clock tells passes or padded tokens, and no time."""
     seen, models = Seen(), list[nn.Module]()
 
     class Watch:

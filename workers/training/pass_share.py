@@ -46,8 +46,7 @@ class PassShare:
     def __init__(self) -> None:
         self._best, self._gain = SHARES[0], 1.0
         self._seen = {share: _Seen() for share in SHARES}
-        self._coming = deque([SHARES[0]])
-        self._num_unmeasured = 1
+        self._coming = deque([(SHARES[0], False)])  # of each round its share, and whether it counts
         self._try(SHARES[1])
 
     @property
@@ -58,42 +57,37 @@ class PassShare:
     @property
     def share(self) -> float:
         """That of the coming round."""
-        return self._coming[0] if self._coming else self._best
+        return self._coming[0][0] if self._coming else self._best
 
     def measured(self, tokens: int, largest: int, seconds: float) -> PassChoice | None:
         """Take a round of this rank: its tokens without padding, its largest pass with it. The choice once it is made.
 
         None also where all stays as it was.
         """
-        seen = self._seen[self._coming.popleft()]
-        if self._num_unmeasured > 0:
-            self._num_unmeasured -= 1
-        elif tokens > 0:
+        share, counts = self._coming.popleft()
+        seen = self._seen[share]
+        if counts and tokens > 0 and seconds > 0.0:
             seen.seconds.append(seconds / tokens)
             seen.largest = max(seen.largest, largest)
         if self._coming:
             return None
-        tried = SHARES[SHARES.index(self._best) + 1]
-        if not self._is_faster(tried):
-            return self._settled()
-        self._best = tried
-        if tried == SHARES[-1]:
-            return self._settled()
-        self._try(SHARES[SHARES.index(tried) + 1])
-        return None
+        larger = [*SHARES[SHARES.index(self._best) + 1 :]]
+        gain = self._gain_of(larger[0])
+        if gain >= WORTH:
+            self._best, self._gain = larger.pop(0), self._gain * gain
+            if larger:
+                self._try(larger[0])
+                return None
+        return self._settled()
 
     def _try(self, share: float) -> None:
         self._seen[self._best].seconds.clear()
-        self._num_unmeasured += 1
-        self._coming += [share, *[self._best, share] * NUM_PAIRS]
+        self._coming += [(share, False), *[(self._best, True), (share, True)] * NUM_PAIRS]
 
-    def _is_faster(self, share: float) -> bool:
+    def _gain_of(self, share: float) -> float:
+        """How many times as fast a token is as by the share in force; 0 where nobody saw both."""
         mine, theirs = self._seen[share].seconds, self._seen[self._best].seconds
-        gain = median(theirs) / max(median(mine), 1e-12) if mine and theirs else 0.0
-        if gain < WORTH:
-            return False
-        self._gain *= gain
-        return True
+        return median(theirs) / median(mine) if mine and theirs else 0.0
 
     def _settled(self) -> PassChoice | None:
         before, after = self._seen[SHARES[0]].largest, self._seen[self._best].largest
