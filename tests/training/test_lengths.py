@@ -107,7 +107,8 @@ def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_t
     whole = sum(len(seen.data.samples[i][0]) for i in drawn)
     told = sum(r.values["useful_tokens"] for r in records) / len(records)
     assert told == pytest.approx(whole / sum(seen.padded()), abs=0.05)
-    assert all(0.6 < record.values["useful_tokens"] <= 1 for record in records)
+    assert records[0].values["useful_tokens"] > 0.6  # later rounds may be cut into fewer passes, as their clock says
+    assert all(0 < record.values["useful_tokens"] <= 1 for record in records)
 
 
 def test_batches_stay_while_members_shares_and_the_global_batch_change_and_over_a_restart() -> None:
