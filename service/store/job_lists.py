@@ -66,9 +66,10 @@ def _of_label(label: Label, wanted: JobFilter, before_id: str | None) -> Select[
 
 
 def _has(label: Label, job_id: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Looked up for each job that the rest leaves: a join might begin with all jobs of the label."""
     found = job_labels.alias()
-    place = (found.c.key == label[0], found.c.value == label[1], found.c.job_id == job_id)
-    return select(literal(1)).where(*place).exists()
+    value = select(found.c.value).where(found.c.job_id == job_id, found.c.key == label[0]).scalar_subquery()
+    return value == label[1]
 
 
 def _rarest(conn: Connection, labels: Sequence[Label]) -> tuple[int, Label]:

@@ -52,6 +52,17 @@ def _bad_on_postgres(conn: Connection, queries: Sequence[Sent]) -> list[str]:
     return [f"{step['Node Type']} {step.get('Relation Name', step.get('Sort Key'))}" for step in found if _is_bad(step)]
 
 
+def repeated_steps(conn: Connection, sent: Sent) -> list[Mapping[str, Any]]:
+    """All steps of PostgreSQL's plan for whatever values, which it keeps for a statement that is sent often."""
+    text, values = sent
+    conn.exec_driver_sql("SET LOCAL plan_cache_mode = force_generic_plan")
+    conn.exec_driver_sql(f"PREPARE repeated AS {text}")
+    whatever = ", ".join(["NULL"] * len(values))
+    plan = conn.exec_driver_sql(f"EXPLAIN (FORMAT JSON) EXECUTE repeated ({whatever})").scalar_one()
+    conn.exec_driver_sql("DEALLOCATE repeated")
+    return list(_steps_below(plan[0]["Plan"]))
+
+
 def _steps_below(step: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield step
     for part in step.get("Plans", ()):

@@ -17,7 +17,7 @@ from service.store.job_lists import page_of
 from service.store.opening import Store
 from service.store.schema import job_labels, jobs
 from tests.service.given import spec
-from tests.service.query_plans import bad_steps, noted_statements, num_steps
+from tests.service.query_plans import bad_steps, noted_statements, num_steps, repeated_steps
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +109,32 @@ async def test_every_filter_goes_along_an_index_and_sorts_nothing(
         return {page: steps for page, steps in found.items() if steps}
 
     assert await store.database.write_quietly(bad_pages) == {}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+async def test_the_labels_of_a_job_are_looked_up_where_the_rest_leaves_it_also_when_values_are_not_planned_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.job_lists.MAX_LABELLED", 50)
+    await store.jobs.submit(spec())
+
+    def lookups(conn: Connection) -> list[str]:
+        add_jobs(conn, 1000)
+        own = [
+            {"job_id": job_id, "key": "commit", "value": job_id} for job_id in conn.execute(select(jobs.c.id)).scalars()
+        ]
+        conn.execute(insert(job_labels), own)  # so that by its average a label looks like one of few jobs
+        conn.exec_driver_sql("ANALYZE")
+        with noted_statements(conn.engine) as statements:
+            page_of(conn, JobFilter(labels=TEAM, search="777"), 5, None)
+        of_page = [sent for sent in statements if "LIKE" in sent[0]]
+        steps = [step for sent in of_page for step in repeated_steps(conn, sent)]
+        return [step["Index Cond"] for step in steps if step.get("Relation Name") == "job_labels"]
+
+    found = await store.database.write_quietly(lookups)
+    assert len(found) == len(JobState)
+    assert [condition for condition in found if "jobs.id" not in condition] == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
