@@ -255,9 +255,9 @@ class Pursuit:
         was_heard_of = self.snapshot is not None or bool(job.observed)
         num_vain = self._starts.backoff.num_failed
         if job.goal is not RunGoal.RUN and not was_heard_of and num_vain + self._storage.num_failed > 0:
-            # There is nothing to save, and nobody whom a controller would have to stop.
-            await self._move(job, lost(job.state))
+            # Nobody has told of anything to save: workers of a controller that nobody heard may have saved all the same.
             await self._remove(job)
+            await self.lose(job)
             return False
         if num_vain > 0:
             self._starts = starts = self._starts.found(seen)
@@ -336,11 +336,12 @@ class Pursuit:
         log.warning("job failed", job=job.id, attempt=job.attempt, why=failure.message)
         to = JobState.CANCELLED if job.state is JobState.CANCELLING else JobState.FAILED
         told = Explanation(summary=f"It failed: {failure.message}", remedy=remedy) if to is JobState.FAILED else None
-        await self._move(job, (Step(to, Transition(reason=reason, explanation=told, failure=failure)),))
         await self._remove(job)
+        await self.register_checkpoints(job)
+        await self._move(job, (Step(to, Transition(reason=reason, explanation=told, failure=failure)),))
 
     async def _remove(self, job: JobRow) -> None:
-        with contextlib.suppress(ControllerLostError, ControllerFaultError):
+        with contextlib.suppress(ControllerLostError, ControllerFaultError, ControllerSilentError):
             # It takes its workers with it, where it still can.
             await self._office.cluster.end_controller(self._key, job.term)
         with contextlib.suppress(ControllerLostError):

@@ -236,6 +236,16 @@ def gather(settings: Settings, *homes: Path) -> Evidence:
     )
 
 
+def told_of(evidence: Evidence, job_id: str) -> str:
+    """What has become of a job, in lines; empty where it is no job."""
+    job = evidence.jobs.get(job_id)
+    if job is None:
+        return ""
+    events = [f"  attempt {event.attempt}: {event.source} to {event.target}, {event.reason}" for event in job.events]
+    rows = [f"  attempt {row.attempt}: {row.kind} {row.key}" for row in job.timeline]
+    return "\n".join([f"{job.id}, term {job.term}, {len(job.points)} points", *events, *rows])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
     installation: str

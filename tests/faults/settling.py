@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.faults.diary import read_diary, read_saves
-from tests.faults.evidence import gather
+from tests.faults.evidence import gather, told_of
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.load import Load
 from tests.faults.oracle import Case, judge
@@ -40,7 +40,7 @@ async def judged(load: Load, first: Installation, *others: Installation) -> None
         )
         return judge(case)
 
-    assert_nothing_found(await at_rest(look, LIMIT_S))
+    assert_nothing_found(await at_rest(look, LIMIT_S), lambda about: told_of(gather(first.settings), about))
     assert load.wrong == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from service.explain import Circumstances, explain
 from service.folders import checkpoints_place
-from service.ports import ControllerFaultError, ControllerLostError
+from service.ports import ControllerFaultError, ControllerLostError, ControllerSilentError
 from service.reconciler.starting import MAX_STARTS, MOST_S, REMEDY, STEADY_S, Backoff
 from service.records import JobRow
 from service.states import JobState, Verb
@@ -111,6 +111,23 @@ async def test_a_start_that_is_tried_for_longer_than_a_place_is_waited_for_fails
     wait(held, held.settings.place_s)
     assert (await looks(held, job)).state is JobState.FAILED
     assert len(held.cluster.launches) == 1
+
+
+@pytest.mark.parametrize("verb", [Verb.CANCEL, Verb.PAUSE, None])
+async def test_what_workers_saved_under_a_controller_that_nobody_heard_is_on_the_list_once_the_job_rests(
+    held: Scene, verb: Verb | None
+) -> None:
+    held.cluster.refusal = ControllerSilentError("it did not answer")
+    job = await held.submit()
+    await looks(held, job)
+    save_checkpoint(held, job, step=5)
+    if verb is None:
+        wait(held, held.settings.place_s)
+    else:
+        await held.say(job, verb)
+    row = await looks(held, job)
+    assert row.state in (JobState.CANCELLED, JobState.PAUSED, JobState.FAILED)
+    assert await held.store.reconciler.checkpoints(job.id) == [checkpoint(5)]
 
 
 async def test_a_start_that_succeeds_at_last_leaves_no_word_of_those_in_vain(held: Scene) -> None:
