@@ -221,6 +221,7 @@ class Process:
                 scratch=scratch,
                 bounds=self._settings.scratch_bounds,
                 bundle_keep_s=self._settings.bundle_keep_s,
+                unlisted=office.unlisted,
             )
         )
         return Reconciler(office, reaper, sight)

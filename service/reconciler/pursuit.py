@@ -62,7 +62,8 @@ class Office:
     ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
     ``spares_per_node``: so many processes wait on a node with room. ``place_s``: how long it is tried to start
     a controller that gives no snapshot. ``news`` hears of what can go on at once. ``clock`` gives Unix seconds, as
-    the store's; ``monotonic_s`` is the clock of all pauses between tries.
+    the store's; ``monotonic_s`` is the clock of all pauses between tries. ``unlisted`` are jobs whose checkpoints
+    could not be listed when that was tried last.
     """
 
     store: ReconcilerStore
@@ -76,6 +77,7 @@ class Office:
     spares_per_node: int
     prices: Prices
     news: News = field(default_factory=News)
+    unlisted: set[str] = field(default_factory=set)
     clock: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
 
@@ -208,6 +210,7 @@ class Pursuit:
         False where storage cannot be read: its owner is told, and ``step`` tries again.
         """
         office, job_id = self._office, self._key.job_id
+        office.unlisted.add(job_id)
         if not self._storage.is_due(office.monotonic_s()):
             return False
         try:
@@ -219,6 +222,7 @@ class Pursuit:
             return False
         self._storage, self._is_unlisted, self._listed_s = Backoff(), False, office.monotonic_s()
         await office.store.register_checkpoints(job_id, found, office.fence)
+        office.unlisted.discard(job_id)
         return True
 
     async def _start(self, job: JobRow, seen: str = "") -> bool:
@@ -255,7 +259,7 @@ class Pursuit:
         was_heard_of = self.snapshot is not None or bool(job.observed)
         num_vain = self._starts.backoff.num_failed
         if job.goal is not RunGoal.RUN and not was_heard_of and num_vain + self._storage.num_failed > 0:
-            # Nobody has told of anything to save: workers of a controller that nobody heard may have saved all the same.
+            # Nobody told of anything to save; workers of a controller that nobody heard may have saved all the same.
             await self._remove(job)
             await self.lose(job)
             return False

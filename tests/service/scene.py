@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from service.cost import Prices
@@ -62,7 +62,7 @@ class Scene:
             clock=self.clock,
             monotonic_s=self.monotonic_s,
         )
-        return Reconciler(office, Reaper(self.premises), self.sight)
+        return Reconciler(office, Reaper(replace(self.premises, unlisted=office.unlisted)), self.sight)
 
     @property
     def premises(self) -> Premises:

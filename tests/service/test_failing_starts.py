@@ -342,6 +342,24 @@ async def test_a_job_that_ends_as_storage_goes_away_moves_on_once_its_checkpoint
     assert [c.step for c in await scene.store.reconciler.checkpoints(job.id)] == [2]
 
 
+async def test_a_job_that_is_cancelled_while_storage_is_away_has_its_checkpoints_listed_once_that_is_back(
+    held: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.reconciler.reaper.REAP_S", 0.0)
+    cupboard = Cupboard(held.settings.storage_url)
+    job = await held.submit()
+    await running(held, job)
+    save_checkpoint(held, job, step=10)
+    cupboard.close()
+    await held.say(job, Verb.CANCEL)
+    await held.until_state(job, JobState.CANCELLED)
+    await looks(held, job)
+    assert await held.store.reconciler.checkpoints(job.id) == []
+    cupboard.open()
+    await looks(held, job)
+    assert await held.store.reconciler.checkpoints(job.id) == [checkpoint(10)]
+
+
 def test_pauses_between_tries_double_up_to_half_a_minute() -> None:
     backoff, pauses = Backoff(), []
     for _ in range(9):
