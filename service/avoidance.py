@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from service.machines import as_called_now
 from service.records import Duty, Loss, NodeMark, NodeView
 from workers.status import AvoidedNode
 
@@ -60,11 +61,11 @@ def suspects(
     """Usable nodes that failed too often of late, worst first; what came before somebody's word on a node is past.
 
     ``losses`` are those of ``HISTORY_S``, oldest first; ``num_jobs`` have workers now. What a single job lost counts
-    only where the node is at fault rather than the job. The last usable node is only told of: quarantine would
-    stop every job.
+    only where the node is at fault rather than the job. What a machine lost before it started again counts too. The
+    last usable node is only told of: quarantine would stop every job.
     """
     left = list(usable(nodes, avoided(nodes, marks)))
-    incidents = _incidents(losses)
+    incidents = _incidents(as_called_now(losses, nodes))
     counts = {}
     for node in left:
         mark = marks.get(node.node_id)

@@ -266,9 +266,13 @@ class Duty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMark:
-    """Somebody's latest word on a node: ``actor`` is ``admin`` or ``service``, ``since`` when it was said."""
+    """Somebody's latest word on a node: ``actor`` is ``admin`` or ``service``, ``since`` when it was said.
+
+    ``name`` is the node's where it alone had it then, else empty.
+    """
 
     node_id: str
+    name: str = ""
     duty: Duty
     actor: str
     reason: str

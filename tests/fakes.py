@@ -69,6 +69,7 @@ class FakeCluster:
         self.autoscaling: Autoscaling | None = None
         self.demands: list[tuple[Mapping[str, float], ...]] = []
         self.spares: dict[str, int] = {}
+        self.names_of: dict[str, str] = {}
 
     async def connect(self) -> None:
         self._check()
@@ -175,7 +176,7 @@ class FakeCluster:
         total = {"cpus": self.num_cpus, "gpus": 0.0, "memory_bytes": 2.0**33}
         return NodeView(
             node_id=name,
-            name=name,
+            name=self.names_of.get(name, name),
             is_alive=True,
             total=total,
             free={**total, "cpus": self.num_cpus - used},

@@ -12,16 +12,16 @@ from typing import Any
 import structlog
 
 from service import demand, queue, spares
-from service.avoidance import HISTORY_S, avoided, suspects, usable
+from service.avoidance import avoided, usable
 from service.ports import ClusterLostError
 from service.reconciler.directions import Offer
-from service.reconciler.incidents import Incidents
 from service.reconciler.promoting import Promoting
 from service.reconciler.pursuit import Office, Pursuit
 from service.reconciler.reaper import Reaper
 from service.reconciler.searching import Searching
 from service.reconciler.sight import StorageSight
 from service.reconciler.telling import Teller
+from service.reconciler.watching import Watching
 from service.records import ClusterView, Duty, Explanation, JobRow, NodeMark, NodeView
 from service.scaling_history import happened
 from service.states import PLACED_STATES, JobState
@@ -59,7 +59,7 @@ class Reconciler:
         self._teller = Teller(office.cluster, office.max_demand_workers)
         self._searching = Searching(office)
         self._promoting = Promoting(office)
-        self._incidents = Incidents(office.monotonic_s)
+        self._watching = Watching(office)
         self._max_queued = LINE
         self.is_leaving = False
         self.is_brisk = False
@@ -167,10 +167,10 @@ class Reconciler:
             await self._store_view(self._view, now_s)
             if before is not None:
                 await self._note_scaling(before, self._view, rows)
+            self._marks = await self._watching.settled(self._view, self._marks)
         if is_thorough and self._view is not None:
             self._viewed_s = now_s
-            await self._watch_nodes(self._view, sum(job.state in PLACED_STATES for job in rows))
-            self._marks = await self._office.store.node_marks()
+            self._marks = await self._watching.judged(self._view, sum(job.state in PLACED_STATES for job in rows))
         nodes = self._view.nodes if self._view else ()
         self._avoid = avoided(nodes, self._marks)
         if self._sight is not None:
@@ -198,23 +198,6 @@ class Reconciler:
     async def _note_scaling(self, before: ClusterView, view: ClusterView, rows: Sequence[JobRow]) -> None:
         for event in happened(before, view, {job.id: job.name for job in rows}):
             await self._office.store.note_on_cluster(event.node_id, event.text, self._office.fence)
-
-    async def _watch_nodes(self, view: ClusterView, num_jobs: int) -> None:
-        """Quarantine nodes that lose workers again and again, and forget words on those that are gone."""
-        store, fence, now = self._office.store, self._office.fence, self._office.clock()
-        await store.forget_nodes([node.node_id for node in view.nodes if node.is_alive], fence)
-        # As they are now: whoever has just taken over knows of none yet, and somebody's word ends what was before it.
-        marks = self._incidents.marks(await store.node_marks(), now)
-        losses = self._incidents.losses(await store.losses(now - HISTORY_S), now)
-        for suspect in suspects(view.nodes, marks, losses, now, num_jobs):
-            node, why = suspect.node, suspect.reason
-            if suspect.is_last:
-                text = f"Node {node.name} stays in use although {why}: there is no other to use."
-                await store.note_on_cluster(node.node_id, text, fence)
-                continue
-            log.warning("node quarantined", node=node.node_id, why=why)
-            mark = NodeMark(node_id=node.node_id, duty=Duty.QUARANTINED, actor="service", reason=why, since=now)
-            await store.quarantine(mark, f"Node {node.name} is quarantined: {why}.", fence)
 
     async def _place(self, queued: list[JobRow], placed: list[JobRow]) -> None:
         there = self._view.nodes if self._view else ()

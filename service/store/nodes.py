@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from dataclasses import asdict, replace
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from service.machines import Fate, dropped_told, moved_told
 from service.records import ClusterEvent, Duty, Loss, NodeMark
 from service.store.database import Database, Write
 from service.store.schema import IS_LOSS, cluster_events, installation, node_marks, timeline
@@ -51,15 +52,21 @@ class NodeStore:
 
         await self._database.write(work, fence)
 
-    async def forget_nodes(self, known: Collection[str], fence: int) -> None:
-        """Drop words on nodes that are gone for good: a node that comes back has another id. Raises FencedOutError."""
-        gone = node_marks.c.node_id.not_in(known)
+    async def settle_marks(self, fate: Fate, fence: int) -> None:
+        """Carry out what becomes of words on nodes that are gone, with an event each. Raises FencedOutError.
 
-        def has_gone(conn: Connection) -> bool:
-            return conn.execute(select(func.count()).where(gone)).scalar_one() > 0
+        One that somebody has changed meanwhile stays as it is.
+        """
 
-        if await self._database.read(has_gone):
-            await self._database.write(lambda write: write.conn.execute(delete(node_marks).where(gone)), fence)
+        def work(write: Write) -> None:
+            for mark in fate.dropped:
+                if _taken(write, mark) and mark.duty is not Duty.ACTIVE:
+                    _add_event(write, mark.node_id, "service", dropped_told(mark))
+            for node_id, mark in fate.moved.items():
+                if _taken(write, replace(mark, node_id=node_id)) and mark.node_id not in fetch_marks(write.conn):
+                    _mark(write, mark, moved_told(mark))
+
+        await self._database.write(work, fence)
 
     async def losses(self, since: float) -> list[Loss]:
         """What jobs lost after ``since`` (Unix seconds), oldest first: one for all that a row of the timeline
@@ -99,19 +106,26 @@ def _losses(job_id: str, time: float, before: str) -> list[Loss]:
 def fetch_marks(conn: Connection) -> dict[str, NodeMark]:
     return {
         row.node_id: NodeMark(
-            node_id=row.node_id, duty=Duty(row.duty), actor=row.actor, reason=row.reason, since=row.since
+            node_id=row.node_id,
+            name=row.name,
+            duty=Duty(row.duty),
+            actor=row.actor,
+            reason=row.reason,
+            since=row.since,
         )
         for row in conn.execute(_MARKS)
     }
 
 
+def _taken(write: Write, mark: NodeMark) -> bool:
+    """Whether the word was still there, and is no longer."""
+    of_word = (node_marks.c.node_id == mark.node_id, node_marks.c.since == mark.since)
+    return write.conn.execute(delete(node_marks).where(*of_word)).rowcount > 0
+
+
 def _mark(write: Write, mark: NodeMark, text: str) -> None:
     write.conn.execute(delete(node_marks).where(node_marks.c.node_id == mark.node_id))
-    write.conn.execute(
-        insert(node_marks).values(
-            node_id=mark.node_id, duty=mark.duty, actor=mark.actor, reason=mark.reason, since=mark.since
-        )
-    )
+    write.conn.execute(insert(node_marks).values(**asdict(mark)))
     _add_event(write, mark.node_id, mark.actor, text)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from service.machines import Fate
 from service.promotion_records import Contest, PromotionView, Step
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, NodeMark, Transition
 from service.schedule_records import DueSchedules, Firing, ScheduleRow
@@ -211,8 +212,8 @@ class ReconcilerStore(Protocol):
         """An event; nothing happens where it is the latest on that node, or on none. Raises FencedOutError."""
         ...
 
-    async def forget_nodes(self, known: Collection[str], fence: int) -> None:
-        """Drop words on all other nodes than these. Raises FencedOutError."""
+    async def settle_marks(self, fate: Fate, fence: int) -> None:
+        """Carry out what becomes of words on nodes that are gone, with an event each. Raises FencedOutError."""
         ...
 
     async def losses(self, since: float) -> list[Loss]:

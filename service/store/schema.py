@@ -276,6 +276,7 @@ node_marks = Table(
     "node_marks",
     metadata,
     Column("node_id", String(64), primary_key=True),
+    Column("name", String(255), nullable=False, server_default=""),
     Column("duty", String(16), nullable=False),
     Column("actor", String(64), nullable=False),
     Column("reason", Text, nullable=False),

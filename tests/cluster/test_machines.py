@@ -52,6 +52,7 @@ def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> It
 def job(attached: Serving, machines: Machines, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
     """A job that begins when both machines are there."""
     wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(attached).keys(), 90)
+    say(attached, machines.there, "uncordon")  # what others have lost there is past
     made = Gated(attached, tmp_path, **getattr(request, "param", {}))
     yield made
     made.end()
@@ -111,7 +112,7 @@ def test_workers_on_both_machines_train_together_and_leave_a_drained_one(
 
 
 @pytest.mark.parametrize("job", [gates(4, 12)], indirect=True)
-def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
+def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes_and_a_word_on_it_outlives_it(
     job: Gated, attached: Serving, machines: Machines
 ) -> None:
     before = job.wait_at(4, 3)
@@ -121,12 +122,18 @@ def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
     after = job.wait_at(12, 2)
     assert set(after) < set(before)
     wait_for("the end of the worker there", lambda: not machines.pids_there() & set(before))
+    say(attached, machines.there, "drain")
     machines.lose_there()
     try:
         job.open(12)
         job.wait_done()
     finally:
         renew(machines, attached)
+    wait_for("the word on it", lambda: nodes(attached)[machines.there]["duty"] == Duty.DRAINED)
+    assert (
+        attached.cluster()["events"][0]["text"]
+        == f"Node {machines.there} has come back, and is drained as it was: a test."
+    )
     job.assert_nothing_broken()
     (moved,) = [row for row in job.timeline() if row["actor"] == "cluster"]
     assert (moved["kind"], moved["before"]["workers"], moved["after"]["workers"]) == ("resize", 3, 2)

@@ -10,6 +10,7 @@ import httpx2
 import pytest
 
 from service.avoidance import MAX_LOSSES
+from service.machines import Fate
 from service.records import ClusterView, Duty, JobRow, NodeMark, NodeView
 from service.services import Services
 from service.states import JobState
@@ -35,16 +36,34 @@ def mark(node_id: str, duty: Duty = Duty.DRAINED) -> NodeMark:
     return NodeMark(node_id=node_id, duty=duty, actor="admin", reason="a new disk", since=1.0)
 
 
-async def test_a_word_on_a_node_stays_until_the_next_or_until_the_node_is_gone(store: Store) -> None:
-    fence = await leader(store)
+async def test_the_latest_word_on_a_node_stays(store: Store) -> None:
     await store.nodes.mark_node(mark("a"), "Node a is drained.")
     await store.nodes.mark_node(mark("b"), "Node b is drained.")
     await store.nodes.mark_node(mark("a", Duty.ACTIVE), "Node a may be used again.")
     assert await store.nodes.node_marks() == {"a": mark("a", Duty.ACTIVE), "b": mark("b")}
-    await store.reconciler.forget_nodes(["a"], fence)
-    assert list(await store.reconciler.node_marks()) == ["a"]
     told = [event.text for event in await store.nodes.cluster_events(2)]
     assert told == ["Node a may be used again.", "Node b is drained."]
+
+
+async def test_a_word_on_a_machine_goes_with_it_unless_somebody_said_another(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    words = {node_id: replace(mark(node_id), name=f"host-{node_id}") for node_id in "abc"}
+    for word in words.values():
+        await store.nodes.mark_node(word, "Drained.")
+    later = replace(words["c"], since=2.0, duty=Duty.ACTIVE)
+    fate = Fate(moved={i: replace(words[i], node_id=f"new-{i}") for i in "ac"}, dropped=[words["b"]])
+    await store.nodes.mark_node(later, "Used again.")
+    await store.reconciler.settle_marks(fate, fence)
+    assert await store.nodes.node_marks() == {"new-a": replace(words["a"], node_id="new-a"), "c": later}
+    told = [event.text for event in await store.nodes.cluster_events(2)]
+    assert told == [
+        "Node host-a has come back, and is drained as it was: a new disk.",
+        "Node host-b is gone, and with it the word that it is drained: one that comes now is another.",
+    ]
+    clock.advance(100)
+    await leader(store)
+    with pytest.raises(FencedOutError):
+        await store.reconciler.settle_marks(Fate(moved={}, dropped=[later]), fence)
 
 
 async def test_only_the_leader_quarantines(store: Store, clock: Clock) -> None:
@@ -116,12 +135,43 @@ async def test_a_node_is_drained_and_used_again_by_id_prefix_or_name(
     first, second = answer.json()["nodes"]
     assert (first["duty"], first["duty_reason"], second["duty"]) == ("drained", "a new disk", "active")
     assert [event["text"] for event in answer.json()["events"]] == ["Node one is drained: a new disk."]
-    assert (await client.post(f"{NODES}/one/drain")).status_code == 200
+    assert (await client.post(f"{NODES}/one/drain")).json()["nodes"][0]["duty_reason"] == "a new disk"
     assert (await client.post(f"{NODES}/two/quarantine")).json()["nodes"][1]["duty"] == "quarantined"
     cluster = (await client.post(f"{NODES}/aa11/uncordon")).json()
     assert cluster["nodes"][0]["duty"] == "active"
     assert len(cluster["events"]) == 3
+    assert {mark.name for mark in (await services.store.nodes.node_marks()).values()} == {"one", "two"}
     assert cluster == (await client.get("/api/v1/cluster")).json()
+
+
+async def test_a_word_that_says_something_new_is_taken(
+    client: httpx2.AsyncClient, services: Services, clock: Clock
+) -> None:
+    fence = await leader(services.store)
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(node("aa11", "one"),)), fence)
+    said = []
+    for verb, reason in (("uncordon", ""), ("uncordon", ""), ("drain", ""), ("drain", "a bad disk"), ("drain", "")):
+        clock.advance(1)
+        assert (await client.post(f"{NODES}/one/{verb}", json={"reason": reason})).status_code == 200
+        (word,) = (await services.store.nodes.node_marks()).values()
+        said.append((word.since - services.nodes.clock(), word.duty, word.reason))
+    assert said == [
+        (0.0, Duty.ACTIVE, ""),
+        (0.0, Duty.ACTIVE, ""),
+        (0.0, Duty.DRAINED, ""),
+        (0.0, Duty.DRAINED, "a bad disk"),
+        (-1.0, Duty.DRAINED, "a bad disk"),
+    ]
+    quarantined = replace(word, duty=Duty.QUARANTINED, actor="service")
+    await services.store.reconciler.quarantine(quarantined, "It is.", fence)
+    answer = await client.post(f"{NODES}/one/quarantine")
+    assert answer.json()["events"][0] | {"seq": 0, "time": ""} == {
+        "seq": 0,
+        "time": "",
+        "node_id": "aa11",
+        "actor": "admin",
+        "text": "Node one is quarantined.",
+    }
 
 
 async def test_what_is_no_node_or_no_reason_is_refused(client: httpx2.AsyncClient, services: Services) -> None:
@@ -226,6 +276,25 @@ async def test_a_node_that_kills_jobs_of_one_worker_is_quarantined(
     assert [(m.node_id, m.duty, m.actor) for m in marks.values()] == [("a", Duty.QUARANTINED, "service")]
     kinds = {entry.kind for entry in await endless.store.telemetry.timeline(job.id, 0, 100)}
     assert TimelineKind.WORKER_LOST not in kinds
+
+
+async def test_nobody_is_placed_on_a_drained_machine_that_starts_again_also_under_another_leader(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless.cluster.machines, endless.cluster.names_of = ("a1", "b"), {"a1": "a", "a2": "a"}
+    word = replace(mark("a1"), name="a")
+    await endless.store.nodes.mark_node(word, "Node a is drained.")
+    await endless.reconciler.tick()
+    endless.cluster.machines = ("b",)
+    monkeypatch.setattr("service.reconciler.reconciler.VIEW_S", 0.0)
+    await endless.reconciler.tick()
+    assert await endless.store.nodes.node_marks() == {"a1": word}
+    await endless.restart()
+    endless.cluster.machines = ("b", "a2")
+    job = await endless.submit(workers={"min": 1, "max": 2})
+    await endless.until(job, lambda row: row.num_current == 2)
+    assert places(endless) == {"b"}
+    assert await endless.store.nodes.node_marks() == {"a2": replace(word, node_id="a2")}
 
 
 async def test_who_takes_over_heeds_the_word_on_a_node(endless: Scene) -> None:
