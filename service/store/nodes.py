@@ -40,17 +40,7 @@ class NodeStore:
         Raises FencedOutError.
         """
 
-        def work(write: Write) -> None:
-            last = (
-                select(cluster_events.c.text)
-                .where(cluster_events.c.node_id == node_id)
-                .order_by(cluster_events.c.seq.desc())
-                .limit(1)
-            )
-            if write.conn.execute(last).scalar_one_or_none() != text:
-                _add_event(write, node_id, "service", text)
-
-        await self._database.write(work, fence)
+        await self._database.write(lambda write: _tell(write, node_id, "service", text), fence)
 
     async def settle_marks(self, fate: Fate, fence: int) -> None:
         """Carry out what becomes of words on nodes that are gone, with an event each. Raises FencedOutError.
@@ -61,7 +51,7 @@ class NodeStore:
         def work(write: Write) -> None:
             for mark in fate.dropped:
                 if _taken(write, mark) and mark.duty is not Duty.ACTIVE:
-                    _add_event(write, mark.node_id, "service", dropped_told(mark))
+                    _tell(write, mark.node_id, "service", dropped_told(mark))
             for node_id, mark in fate.moved.items():
                 if _taken(write, replace(mark, node_id=node_id)) and mark.node_id not in fetch_marks(write.conn):
                     _mark(write, mark, moved_told(mark))
@@ -126,10 +116,15 @@ def _taken(write: Write, mark: NodeMark) -> bool:
 def _mark(write: Write, mark: NodeMark, text: str) -> None:
     write.conn.execute(delete(node_marks).where(node_marks.c.node_id == mark.node_id))
     write.conn.execute(insert(node_marks).values(**asdict(mark)))
-    _add_event(write, mark.node_id, mark.actor, text)
+    _tell(write, mark.node_id, mark.actor, text)
 
 
-def _add_event(write: Write, node_id: str | None, actor: str, text: str) -> None:
+def _tell(write: Write, node_id: str | None, actor: str, text: str) -> None:
+    """Add an event, unless it is the latest on that node."""
+    events = cluster_events.c
+    last = select(events.text).where(events.node_id == node_id).order_by(events.seq.desc()).limit(1)
+    if write.conn.execute(last).scalar_one_or_none() == text:
+        return
     seq = write.conn.execute(select(func.coalesce(func.max(cluster_events.c.seq), 0) + 1)).scalar_one()
     write.conn.execute(
         insert(cluster_events).values(seq=seq, time=write.now_s, node_id=node_id, actor=actor, text=text)

@@ -29,7 +29,7 @@ from service.store.deletion_table import deletions as deletions
 from service.store.metadata import metadata as metadata
 
 VERSION_TABLE = "concertina_version"
-REVISION = "0015"
+REVISION = "0016"
 """The migration that makes these tables."""
 
 
