@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 from workers.errors import CheckpointError
 from workers.status import CheckpointInfo
-from workers.storage import Storage, read
+from workers.storage import ObjectError, Storage, read, reading
 
 MANIFESTS, PIECES, DRAFTS, DAMAGED = "manifests", "pieces", "drafts", "damaged"
 
@@ -114,10 +115,12 @@ def manifest_text(manifest: Manifest) -> str:
 def read_manifest(storage: Storage, name: str, key: str | None = None) -> Manifest | None:
     """The manifest of a checkpoint (or the object ``key``), None where there is none.
 
-    Raises CheckpointError where it is damaged, OSError where the storage fails.
+    Raises CheckpointError where it is damaged, ObjectError where it cannot be read, OSError where the storage fails.
     """
+    key = key or manifest_key(name)
     try:
-        text = read(storage, key or manifest_key(name))
+        with reading(storage, key):
+            text = read(storage, key)
     except FileNotFoundError:
         return None
     try:
@@ -138,22 +141,37 @@ def checkpoint_names(storage: Storage) -> list[str]:
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
-    """All complete checkpoints of a job with a readable manifest, oldest first."""
-    found = []
+    """All complete checkpoints of a job with an intact manifest, oldest first; raises as ``read_manifest`` of one."""
+    return _ordered(_info(storage, name) for name in checkpoint_names(storage))
+
+
+def list_readable(storage: Storage) -> tuple[list[CheckpointInfo], frozenset[str]]:
+    """As ``list_checkpoints``, and the names of those whose manifest cannot be read though that of others can.
+
+    Raises OSError where none can be read: the storage may be away as a whole.
+    """
+    found: list[CheckpointInfo | None] = []
+    unread: dict[str, ObjectError] = {}
     for name in checkpoint_names(storage):
         try:
-            manifest = read_manifest(storage, name)
-        except CheckpointError:
-            continue
-        if manifest is not None:
-            found.append(manifest.info)
-    return sorted(found, key=lambda info: info.order)
+            found.append(_info(storage, name))
+        except ObjectError as error:
+            unread[name] = error
+    if unread and not any(found):
+        raise next(iter(unread.values()))
+    for name in tuple(unread):
+        # Now that others answered: until then the storage may have been away.
+        with suppress(ObjectError):
+            found.append(_info(storage, name))
+            del unread[name]
+    return _ordered(found), frozenset(unread)
 
 
 def damage(storage: Storage, name: str) -> str | None:
     """What is wrong with a complete checkpoint, None where all that a restore reads has its checksum.
 
-    Reads all of its bytes. Raises OSError where the storage fails, which says nothing about the checkpoint.
+    Reads all of its bytes. Raises ObjectError where a file of it cannot be read, which alone says nothing about the
+    checkpoint, and OSError where the storage fails.
     """
     try:
         manifest = read_manifest(storage, name)
@@ -169,7 +187,8 @@ def damage(storage: Storage, name: str) -> str | None:
 def verified(storage: Storage, entries: Sequence[Entry]) -> Iterator[tuple[Entry, bytearray]]:
     """Each entry's bytes, once a piece and a place, in the order in which they lie there.
 
-    The bytes are the caller's. Raises CheckpointError where a piece is missing, cut short or damaged.
+    The bytes are the caller's. Raises CheckpointError where a piece is missing, cut short or damaged, ObjectError where
+    it cannot be read.
     """
     places = {(e.piece, e.offset): e for e in entries}
     pieces: dict[str, list[Entry]] = {}
@@ -179,12 +198,14 @@ def verified(storage: Storage, entries: Sequence[Entry]) -> Iterator[tuple[Entry
         yield entry, bytearray()
     for piece, inside in pieces.items():
         try:
-            file = storage.open(piece)
+            with reading(storage, piece):
+                file = storage.open(piece)
         except FileNotFoundError:
             raise _damaged(storage, piece, "the piece is missing") from None
         with file:
             for entry in inside:
-                data, complaint = _read(file, entry)
+                with reading(storage, piece):
+                    data, complaint = _read(file, entry)
                 if complaint:
                     raise _damaged(storage, piece, complaint)
                 yield entry, data
@@ -209,6 +230,18 @@ def _fill(file: Any, data: bytearray) -> int:
             break
         num_read += num_new
     return num_read
+
+
+def _info(storage: Storage, name: str) -> CheckpointInfo | None:
+    try:
+        manifest = read_manifest(storage, name)
+    except CheckpointError:
+        return None
+    return manifest.info if manifest is not None else None
+
+
+def _ordered(infos: Iterable[CheckpointInfo | None]) -> list[CheckpointInfo]:
+    return sorted((info for info in infos if info is not None), key=lambda info: info.order)
 
 
 def _manifest_of(body: dict[str, Any]) -> Manifest:

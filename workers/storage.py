@@ -6,9 +6,12 @@ and deleted. Readers see what was written before they asked, on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TypeAlias
+
+from workers.errors import described
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
@@ -21,6 +24,10 @@ MARK = "installation"
 
 class StorageAwayError(OSError):
     """A folder that should be storage does not bear the mark: a disk is not mounted, or somebody removed it."""
+
+
+class ObjectError(OSError):
+    """One object is there and cannot be read; whether its whole storage is away only other objects tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +79,14 @@ def read(storage: Storage, key: str) -> bytes:
     """A whole small object. Raises FileNotFoundError."""
     with storage.open(key) as file:
         return file.read()
+
+
+@contextmanager
+def reading(storage: Storage, key: str) -> Iterator[None]:
+    """Raises ObjectError, with the object's place, where reading it fails; FileNotFoundError stays what it is."""
+    try:
+        yield
+    except (FileNotFoundError, StorageAwayError):
+        raise
+    except OSError as error:
+        raise ObjectError(f"{storage.url}/{key} cannot be read: {described(error)}") from error

@@ -13,7 +13,7 @@ from service.records import JobRow
 from service.settings import Settings, secret_values
 from service.store.port import ReconcilerStore
 from workers.assignment import Storage
-from workers.checkpoints import checkpoint_names, list_checkpoints
+from workers.checkpoints import attempt_of, checkpoint_names
 from workers.control.decisions import ControlSettings, phase_bounds_s
 from workers.control.launch import Launch
 from workers.errors import BundleError, UserCodeError
@@ -80,10 +80,11 @@ class Launching:
             return None
 
     def _has_own_checkpoint(self, job: JobRow) -> bool:
-        found = list_checkpoints(
+        # Whether it can be read, the start shows.
+        names = checkpoint_names(
             open_storage(checkpoints_place(self._settings.storage_url, job.id), root=self._settings.storage_url)
         )
-        return any(info.attempt > job.restart_after for info in found)
+        return any(attempt_of(name) > job.restart_after for name in names)
 
     async def _source(self, wish: InitFrom) -> str:
         found = await self._store.checkpoints(wish.job)

@@ -29,7 +29,7 @@ from service.records import Explanation, JobRow, Transition
 from service.states import PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
 from workers.assignment import SWEEP_LABEL, JobKey
-from workers.checkpoints import list_checkpoints
+from workers.checkpoints import list_readable
 from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
@@ -215,12 +215,16 @@ class Pursuit:
             return False
         try:
             storage = open_storage(checkpoints_place(office.storage, job_id), root=office.storage)
-            found = await answered(lambda: list_checkpoints(storage))
+            found, unread = await answered(lambda: list_readable(storage))
         except OSError as error:
             self._is_unlisted = True
             await self._wait_for_storage(job, error)
             return False
         self._storage, self._is_unlisted, self._listed_s = Backoff(), False, office.monotonic_s()
+        if unread:
+            # They stay as they are known until a controller has looked: to be unreadable now is not to be gone.
+            log.warning("checkpoints cannot be read", job=job_id, attempt=job.attempt, names=sorted(unread))
+            found += [info for info in await office.store.checkpoints(job_id) if info.path in unread]
         await office.store.register_checkpoints(job_id, found, office.fence)
         office.unlisted.discard(job_id)
         return True

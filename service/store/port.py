@@ -162,7 +162,7 @@ class ReconcilerStore(Protocol):
         ...
 
     async def register_checkpoints(self, job_id: str, found: Sequence[CheckpointInfo], fence: int) -> None:
-        """Make the list of a job's checkpoints equal to what storage holds (``list_checkpoints``)."""
+        """Make the list of a job's checkpoints equal to what storage holds (``list_readable``)."""
         ...
 
     async def checkpoints(self, job_id: str) -> list[CheckpointInfo]:

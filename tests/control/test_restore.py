@@ -248,10 +248,10 @@ def test_what_a_job_is_told_while_its_storage_hangs_is_carried_out(
     monkeypatch.setattr(lookout, "ENOUGH_S", 0.1)
     hangs, looks = threading.Event(), CheckpointSearch.look
 
-    def look(search: CheckpointSearch) -> Found:
+    def look(search: CheckpointSearch, **how: bool) -> Found:
         begun.set()
         hangs.wait(30)
-        return looks(search)
+        return looks(search, **how)
 
     begun = threading.Event()
     monkeypatch.setattr(CheckpointSearch, "look", look)
@@ -272,9 +272,9 @@ def test_a_job_whose_storage_hangs_tells_what_it_waits_for(tmp_path: Path, monke
     monkeypatch.setattr(lookout, "LONG_S", 0.05)
     hangs, looks = threading.Event(), CheckpointSearch.look
 
-    def look(search: CheckpointSearch) -> Found:
+    def look(search: CheckpointSearch, **how: bool) -> Found:
         hangs.wait(30)
-        return looks(search)
+        return looks(search, **how)
 
     monkeypatch.setattr(CheckpointSearch, "look", look)
 
@@ -294,7 +294,7 @@ def test_searches_that_hang_take_no_threads_from_others_and_do_not_hold_up_the_e
 ) -> None:
     hangs, begun, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
-    def look(search: CheckpointSearch) -> Found:
+    def look(search: CheckpointSearch, **how: bool) -> Found:
         threads.append(threading.current_thread())
         begun.set()
         hangs.wait(30)
@@ -348,11 +348,11 @@ def test_a_job_paused_while_its_storage_hangs_is_not_begun_anew_by_a_worker_that
     store_checkpoint(LocalStorage(tmp_path), info(5))
     hangs, begun, looks = threading.Event(), threading.Event(), CheckpointSearch.look
 
-    def look(search: CheckpointSearch) -> Found:
+    def look(search: CheckpointSearch, **how: bool) -> Found:
         if fleet.late is not None:
             begun.set()
             hangs.wait(30)
-        return looks(search)
+        return looks(search, **how)
 
     monkeypatch.setattr(CheckpointSearch, "look", look)
     fleet = Relay(lambda worker: worker.phase is Phase.READY, total=100_000)
@@ -373,7 +373,7 @@ def test_a_job_paused_while_its_storage_hangs_is_not_begun_anew_by_a_worker_that
     play(act)
 
 
-def fail(search: CheckpointSearch) -> Found:
+def fail(search: CheckpointSearch, **how: bool) -> Found:
     raise OSError("no route to the storage")
 
 
@@ -400,7 +400,11 @@ def test_a_worker_that_tells_of_its_state_in_the_turn_in_which_the_last_holder_i
 ) -> None:
     monkeypatch.setattr(lookout, "STORAGE_S", 0.0)
     fleet, looks = Relay(lambda worker: worker.round is not None, total=50), CheckpointSearch.look
-    monkeypatch.setattr(CheckpointSearch, "look", lambda search: looks(search) if fleet.late is None else fail(search))
+
+    def look(search: CheckpointSearch, **how: bool) -> Found:
+        return looks(search, **how) if fleet.late is None else fail(search)
+
+    monkeypatch.setattr(CheckpointSearch, "look", look)
 
     async def act() -> None:
         scene = Scene(tmp_path, fleet=fleet)

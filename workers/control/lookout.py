@@ -7,12 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 
 from workers.control.restore import CheckpointSearch, Found
 from workers.status import CheckpointInfo, StopCause, StopReport, TimelineRow
 
 STORAGE_S = 60.0
 STORAGE_RETRY_S = 1.0
+UNREAD_S = 30.0
+"""A checkpoint that cannot be read for so long, while one before it can, is passed over as a damaged one is."""
+
 ENOUGH_S = 2.0
 """A job that is to end waits so long for storage: whether it had been complete already is told by it."""
 
@@ -81,13 +85,15 @@ class Lookout:
 
     async def _found(self) -> Found:
         """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""
-        until_s = time.monotonic() + STORAGE_S
+        begun_s = time.monotonic()
         while True:
+            # Of large checkpoints one try may take longer than all this: the second one is the last word all the same.
+            is_long = time.monotonic() - begun_s >= min(UNREAD_S, STORAGE_S)
             try:
-                return await asyncio.wrap_future(_begun(self._search.look))
+                return await asyncio.wrap_future(_begun(partial(self._search.look, passes_unread=is_long)))
             except OSError as error:
                 print(f"checkpoints cannot be looked for: {error}", flush=True)
-                if time.monotonic() > until_s:
+                if is_long and time.monotonic() - begun_s > STORAGE_S:
                     raise
             await asyncio.sleep(STORAGE_RETRY_S)
 

@@ -10,7 +10,7 @@ from workers.checkpoints import DAMAGED, attempt_of, checkpoint_names, damage, m
 from workers.errors import CheckpointError
 from workers.plan import TimelineKind
 from workers.status import CheckpointInfo, TimelineRow
-from workers.storage import Storage, read
+from workers.storage import ObjectError, Storage, read
 from workers.storage_urls import open_storage
 
 
@@ -26,7 +26,9 @@ class CheckpointSearch:
     """Looks for the newest checkpoint of an attempt above ``restart_after`` whose checksums hold.
 
     A damaged one is set aside for good, so that it does not count as one of those to keep; it costs the
-    steps since the one before, not the job.
+    steps since the one before, not the job. So is one of which a file stays unreadable, but only where its storage
+    shows that it is there: before the file fails once more another checkpoint is read from it whole, and the note
+    is written to it before the manifest goes.
     """
 
     def __init__(self, url: str, restart_after: int, root: str | None = None) -> None:
@@ -38,20 +40,44 @@ class CheckpointSearch:
         """Somebody could not read what was found: look at its bytes again."""
         self._intact = None
 
-    def look(self) -> Found:
-        """Read all bytes of the newest one, once until it is doubted; blocks. Raises OSError where storage fails."""
+    def look(self, *, passes_unread: bool = False) -> Found:
+        """Read all bytes of the newest one, once until it is doubted; blocks. Raises OSError where storage fails.
+
+        ``passes_unread``: for long enough one could not be read; it is set aside where one before it is whole.
+        """
         storage = open_storage(self.url, self._root)
-        for name in reversed(checkpoint_names(storage)):
-            if attempt_of(name) <= self._restart_after:
+        passed, unread, latest = dict[str, str](), dict[str, ObjectError](), None
+        for name in self._names(storage):
+            try:
+                latest, why = self._looked_at(storage, name)
+            except ObjectError as error:
+                if not passes_unread:
+                    raise
+                unread[name], why = error, str(error)
+                self._intact = None  # what was whole before must show now that it can be read
+            if latest is not None:
                 break
-            if name != self._intact and (why := damage(storage, name)) is not None:
-                _set_aside(storage, name, why)
-                continue
-            manifest = read_manifest(storage, name)
-            assert manifest is not None
-            self._intact = name
-            return Found(latest=manifest.info, rows=self._passed(storage, name))
-        return Found(rows=self._passed(storage, ""))
+            passed[name] = why
+        if unread and latest is None:
+            raise _with_none_before(next(iter(unread.values())))
+        if any(_is_readable(storage, name) for name in unread):
+            return self.look()
+        for name, why in passed.items():
+            _set_aside(storage, name, why)
+        return Found(latest=latest, rows=self._passed(storage, latest.path if latest else ""))
+
+    def _names(self, storage: Storage) -> list[str]:
+        """Newest first."""
+        return [name for name in reversed(checkpoint_names(storage)) if attempt_of(name) > self._restart_after]
+
+    def _looked_at(self, storage: Storage, name: str) -> tuple[CheckpointInfo | None, str]:
+        """What a whole one is, None and why for a damaged one. Raises ObjectError where it cannot be read."""
+        if name != self._intact and (why := damage(storage, name)) is not None:
+            return None, why
+        manifest = read_manifest(storage, name)
+        assert manifest is not None
+        self._intact = name
+        return manifest.info, ""
 
     def _passed(self, storage: Storage, found: str) -> tuple[TimelineRow, ...]:
         """A row for each that is newer than the one found, also where an earlier controller set it aside."""
@@ -59,13 +85,29 @@ class CheckpointSearch:
         return tuple(_row(storage, key) for key in keys if attempt_of(name_in(key)) > self._restart_after)
 
 
+def _is_readable(storage: Storage, name: str) -> bool:
+    try:
+        damage(storage, name)
+    except ObjectError:
+        return False
+    return True
+
+
+def _with_none_before(error: ObjectError) -> OSError:
+    return OSError(
+        f"{error}; no checkpoint before it is whole: make it readable again, or remove that file, and the job goes on "
+        "without it"
+    )
+
+
 def _set_aside(storage: Storage, name: str, why: str) -> None:
     try:
         manifest = read_manifest(storage, name)
-    except CheckpointError:
+    except (CheckpointError, ObjectError):
         manifest = None
     note = {"step": manifest.info.step if manifest else None, "why": why, "time": time.time()}
-    # The note first: the row is made from it, by this controller or by the next.
+    # The note first: the row is made from it, by this controller or by the next. And it is on the disk: where only a
+    # memory of the storage answers, this fails, and the checkpoint stays.
     storage.write(f"{DAMAGED}/{name}.json", [json.dumps(note).encode()])
     storage.delete(manifest_key(name))
 
