@@ -8,6 +8,7 @@ from typing import Any
 
 import fsspec
 import s3fs
+from botocore.exceptions import EndpointConnectionError
 from fsspec.config import conf
 
 from workers.storage_urls import provide
@@ -46,6 +47,29 @@ class CutRequests:
             await self._send(method, **more)
         if self.num_asked == at or (self.num_asked > at and self.is_last):
             raise TimeoutError(f"request {self.num_asked} got no answer")
+        return await self._send(method, **more)
+
+
+class LostObjects:
+    """While it is open, what objects with a key that ends so hold gets no answer, as if their server were gone."""
+
+    def __init__(self, *ends: str) -> None:
+        self._ends = ends
+        self._send: Any = s3fs.core._error_wrapper
+
+    def __enter__(self) -> LostObjects:
+        s3fs.core._error_wrapper = self._ask
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        s3fs.core._error_wrapper = self._send
+
+    async def _ask(self, method: Any, **more: Any) -> Any:
+        if method.__name__ == "get_object" and more["kwargs"]["Key"].endswith(self._ends):
+            # No OSError: not every error of such a library is one.
+            raise EndpointConnectionError(endpoint_url=more["kwargs"]["Key"])
         return await self._send(method, **more)
 
 

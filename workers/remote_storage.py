@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -89,7 +90,7 @@ class RemoteStorage:
     def open(self, key: str) -> BinaryIO:
         path = self._path(key)
         with _as_os_error(path):
-            return cast(BinaryIO, self._files.open(path, "rb"))
+            return cast(BinaryIO, _Reading(self._files.open(path, "rb"), path))
 
     def size(self, key: str) -> int | None:
         path = self._path(key)
@@ -143,6 +144,39 @@ class RemoteStorage:
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}"
+
+
+class _Reading(io.RawIOBase):
+    """An object, open to be read; what its library raises meanwhile comes out as OSError, too."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path = file, path
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _as_os_error(self._path):
+            return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def read(self, size: int | None = -1) -> bytes:
+        with _as_os_error(self._path):
+            return bytes(self._file.read(-1 if size is None else size))
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_os_error(self._path):
+            return int(self._file.readinto(buffer))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 def _modified_s(info: Mapping[str, Any]) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -67,6 +69,26 @@ def test_a_job_goes_on_from_the_one_before_and_tells_which_file_cannot_be_read(
     play(act)
     assert sectors.num_opened > 2  # it was tried again before
     assert checkpoint_names(stored) == [info(4).path, BEFORE]
+
+
+def test_where_one_try_takes_longer_than_storage_is_waited_for_the_second_decides(
+    stored: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "STORAGE_RETRY_S", 0.01)
+    monkeypatch.setattr(lookout, "STORAGE_S", 0.02)
+
+    def slowly(file: BinaryIO) -> BinaryIO:
+        time.sleep(0.05)
+        return denied(file)
+
+    BadSectors(monkeypatch, slowly).is_bad = of(PIECES, NEWEST)
+
+    async def act() -> None:
+        seeker = lookout.Lookout(CheckpointSearch(stored.url, 0))
+        assert [row.key for row in await seeker.look(lambda: True)] == [f"passed/{NEWEST}"]
+        assert seeker.latest == info(5)
+
+    play(act)
 
 
 @pytest.mark.usefixtures("soon")
