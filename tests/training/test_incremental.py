@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from workers.checkpoints import PIECES, damage, list_checkpoints, read_manifest
+from tests.bad_sectors import BadSectors
+from workers.checkpoints import PIECES, damage, list_checkpoints, manifest_key, read_manifest
 from workers.control.restore import CheckpointSearch
 from workers.local_storage import LocalStorage
 from workers.status import CheckpointInfo
@@ -181,3 +183,15 @@ def test_staging_takes_its_memory_again_and_follows_changes_of_form() -> None:
     assert torch.equal(second["model"]["w"], model["w"])
     other = staging.copy({"model": {"w": torch.ones(2, dtype=torch.float64)}})
     assert torch.equal(other["model"]["w"], torch.ones(2, dtype=torch.float64))
+
+
+def test_a_manifest_that_cannot_be_read_does_not_fail_the_saves_that_would_take_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_in(tmp_path)
+    states = {n: snapshot(n, frozenset({"EMBED"}), EMBED=LARGE, head=SMALL) for n in range(1, 7)}
+    infos = [save(writer, states[n]) for n in range(1, 4)]
+    BadSectors(monkeypatch).is_bad = lambda path: path == tmp_path / manifest_key(infos[-2].path)
+    later = [save(writer, states[n]) for n in range(4, 7)]
+    assert [info.written_bytes > 4 * LARGE for info in later] == [True, False, False]
+    assert all(damage(LocalStorage(tmp_path), info.path) is None for info in later)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from workers.checkpoints import Manifest, draft_key, manifest_key, manifest_text, read_manifest, verified
 from workers.errors import CheckpointError, described
 from workers.status import CheckpointInfo
-from workers.storage import Data, Storage
+from workers.storage import Data, ObjectError, Storage
 from workers.training.pieces import Layout, Piece, Unwanted, lay_out
 from workers.training.state import CheckpointHeader, StateSnapshot
 
@@ -80,7 +80,7 @@ def _announced(
     storage: Storage, snapshot: StateSnapshot, header: CheckpointHeader, save: str, base: str | None, wish: Wish
 ) -> Layout:
     """Lay the snapshot out and write the draft, so that nobody sweeps what it takes from the base."""
-    known = _manifest_or_none(storage, base) if base else None
+    known = _base_or_none(storage, base) if base else None
     layout = lay_out(snapshot, save, known, wish.holds)
     _draft(storage, layout, header, save)
     if known is None or _is_whole(storage, known, layout, wish):
@@ -169,6 +169,14 @@ def _manifest_or_none(storage: Storage, name: str) -> Manifest | None:
     try:
         return read_manifest(storage, name)
     except CheckpointError:  # a damaged one is no use; a new one takes its place
+        return None
+
+
+def _base_or_none(storage: Storage, name: str) -> Manifest | None:
+    try:
+        return _manifest_or_none(storage, name)
+    except ObjectError as error:  # a bad sector must not fail every later save
+        print(f"nothing is taken from the checkpoint {name}: {error}", flush=True)
         return None
 
 
