@@ -130,6 +130,24 @@ def test_what_cannot_be_read_for_a_moment_is_read_again_and_gone_on_from(
     assert stored.keys(DAMAGED) == []
 
 
+def test_while_it_is_tried_the_job_tells_which_file_cannot_be_read(
+    stored: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "LONG_S", 0.0)
+    sectors = BadSectors(monkeypatch)
+    sectors.is_bad = of(PIECES, NEWEST)
+
+    async def act() -> None:
+        scene = Scene(Path(stored.url))
+        await scene.prepare()
+        told = await scene.until(lambda s: "the last try: " in s.detail)
+        assert f"{stored.url}/{PIECES}/{NEWEST}" in told.detail
+        sectors.is_bad = lambda path: False
+        await scene.until(lambda s: s.has_trained and not s.detail)
+
+    play(act)
+
+
 def test_what_can_be_read_again_once_the_one_before_was_is_gone_on_from(
     stored: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from workers.control.restore import CheckpointSearch, Found
+from workers.errors import described
 from workers.status import CheckpointInfo, StopCause, StopReport, TimelineRow
 
 STORAGE_S = 60.0
@@ -35,6 +36,7 @@ class Lookout:
         self._search = search
         self._looking: asyncio.Task[Found] | None = None
         self._begun_s = 0.0
+        self._why = ""
         self._doubted = 0
         self.latest: CheckpointInfo | None = None
         self.has_looked = False
@@ -56,7 +58,7 @@ class Lookout:
         """
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._found())
-            self._begun_s = time.monotonic()
+            self._begun_s, self._why = time.monotonic(), ""
         until_s: float | None = None
         while not self._looking.done():
             if not is_needed():
@@ -81,7 +83,8 @@ class Lookout:
         if self._looking is None or (waited_s := now_s - self._begun_s) < LONG_S:
             return ""
         where = self._search.url
-        return f"the newest checkpoint is looked for and read in {where}, for {waited_s:.0f} s by now; does it answer?"
+        why = self._why or "does it answer?"
+        return f"the newest checkpoint is looked for and read in {where}, for {waited_s:.0f} s by now; {why}"
 
     async def _found(self) -> Found:
         """Storage that fails for a moment is asked again: to take it for empty would be to begin anew."""
@@ -92,6 +95,7 @@ class Lookout:
             try:
                 return await asyncio.wrap_future(_begun(partial(self._search.look, passes_unread=is_long)))
             except OSError as error:
+                self._why = f"the last try: {described(error)}"
                 print(f"checkpoints cannot be looked for: {error}", flush=True)
                 if is_long and time.monotonic() - begun_s > STORAGE_S:
                     raise
