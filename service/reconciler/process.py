@@ -19,6 +19,7 @@ from service.nudge import RECONCILER, NudgeListener
 from service.ports import ClusterAwayError, ClusterLostError, ClusterPort
 from service.reconciler.firing import Schedules
 from service.reconciler.launching import Launching
+from service.reconciler.listing import Listing
 from service.reconciler.news import News
 from service.reconciler.pursuit import Office
 from service.reconciler.reaper import Premises, Reaper
@@ -198,10 +199,12 @@ class Process:
 
     def _reconciler(self, cluster: ClusterPort, record: RayRecord, sight: StorageSight | None) -> Reconciler:
         scratch = Path(record.temp_dir or self._home.temp_dir()) / "scratch"
+        listing = Listing(self._store, self._settings.storage_url, self._fence)
         office = Office(
             store=self._store,
             cluster=cluster,
             launching=Launching(self._settings, self._store, scratch),
+            listing=listing,
             fence=self._fence,
             storage=self._settings.storage_url,
             liveness_s=self._settings.liveness_s,
@@ -216,12 +219,12 @@ class Process:
             Premises(
                 store=self._store,
                 cluster=cluster,
+                listing=listing,
                 fence=self._fence,
                 storage=self._settings.storage_url,
                 scratch=scratch,
                 bounds=self._settings.scratch_bounds,
                 bundle_keep_s=self._settings.bundle_keep_s,
-                unlisted=office.unlisted,
             )
         )
         return Reconciler(office, reaper, sight)

@@ -22,6 +22,7 @@ from service.ports import (
 )
 from service.reconciler.directions import Offer, direction_of, placed
 from service.reconciler.launching import Launching
+from service.reconciler.listing import Listing
 from service.reconciler.news import News
 from service.reconciler.starting import Backoff, Starts, storage_away
 from service.reconciler.verdicts import Step, lost, moves
@@ -29,7 +30,6 @@ from service.records import Explanation, JobRow, Transition
 from service.states import PLACED_STATES, JobState
 from service.store.port import ReconcilerStore
 from workers.assignment import SWEEP_LABEL, JobKey
-from workers.checkpoints import list_readable
 from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
@@ -62,13 +62,13 @@ class Office:
     ``max_demand_workers``: an autoscaler is asked for room for so many workers more, at most.
     ``spares_per_node``: so many processes wait on a node with room. ``place_s``: how long it is tried to start
     a controller that gives no snapshot. ``news`` hears of what can go on at once. ``clock`` gives Unix seconds, as
-    the store's; ``monotonic_s`` is the clock of all pauses between tries. ``unlisted`` are jobs whose checkpoints
-    could not be listed when that was tried last.
+    the store's; ``monotonic_s`` is the clock of all pauses between tries.
     """
 
     store: ReconcilerStore
     cluster: ClusterPort
     launching: Launching
+    listing: Listing
     fence: int
     storage: str
     liveness_s: float
@@ -77,7 +77,6 @@ class Office:
     spares_per_node: int
     prices: Prices
     news: News = field(default_factory=News)
-    unlisted: set[str] = field(default_factory=set)
     clock: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
 
@@ -205,28 +204,21 @@ class Pursuit:
         self._storage, self._is_unlisted = self._storage.failed(self._office.monotonic_s()), True
 
     async def register_checkpoints(self, job: JobRow) -> bool:
-        """Tell the store what is in storage, also what was saved, or thinned out, while nobody looked.
+        """Bring the list up to what is in storage.
 
-        False where storage cannot be read: its owner is told, and ``step`` tries again.
+        False where that cannot be read: its owner is told, and ``step`` tries again.
         """
-        office, job_id = self._office, self._key.job_id
-        office.unlisted.add(job_id)
+        office = self._office
         if not self._storage.is_due(office.monotonic_s()):
+            office.listing.put_off(job.id)
             return False
         try:
-            storage = open_storage(checkpoints_place(office.storage, job_id), root=office.storage)
-            found, unread = await answered(lambda: list_readable(storage))
+            await office.listing.bring_up(job.id)
         except OSError as error:
             self._is_unlisted = True
             await self._wait_for_storage(job, error)
             return False
         self._storage, self._is_unlisted, self._listed_s = Backoff(), False, office.monotonic_s()
-        if unread:
-            # They stay as they are known until a controller has looked: to be unreadable now is not to be gone.
-            log.warning("checkpoints cannot be read", job=job_id, attempt=job.attempt, names=sorted(unread))
-            found += [info for info in await office.store.checkpoints(job_id) if info.path in unread]
-        await office.store.register_checkpoints(job_id, found, office.fence)
-        office.unlisted.discard(job_id)
         return True
 
     async def _start(self, job: JobRow, seen: str = "") -> bool:

@@ -8,20 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import structlog
 
-from service.folders import BUNDLES, JOBS, bundle_key_in, checkpoints_place
+from service.folders import BUNDLES, JOBS, bundle_key_in
 from service.patience import answered
 from service.ports import ClusterPort
+from service.reconciler.listing import Listing
 from service.reconciler.orphans import Suspects, orphaned_actors
 from service.replica import storage_mark
-from service.states import PLACED_STATES
 from service.store.port import ReconcilerStore
-from workers.checkpoints import list_checkpoints
 from workers.scratch import LOGS, Bounds, tidy
 from workers.storage_urls import join, open_storage
 
@@ -47,17 +46,16 @@ class Premises:
     """What is kept clean: ``storage`` by its URL, and ``scratch`` on this machine, within ``bounds``.
 
     A bundle that nothing names stays ``bundle_keep_s`` after its last upload. ``fence`` goes with every write.
-    ``unlisted`` are jobs whose checkpoints could not be listed when that was tried last.
     """
 
     store: ReconcilerStore
     cluster: ClusterPort
+    listing: Listing
     fence: int
     storage: str
     scratch: Path
     bounds: Bounds
     bundle_keep_s: float
-    unlisted: set[str] = field(default_factory=set)
 
 
 class Reaper:
@@ -84,23 +82,13 @@ class Reaper:
             left = await answered(partial(_places, str(self._at.scratch / LOGS)))
         with _failing_told():
             if await self._is_ours():
-                await self._list_missed()
+                await self._at.listing.catch_up()
                 stored = await answered(partial(_places, join(self._at.storage, JOBS)))
         await self._clear(left, stored or {}, now_s)
         if stored is not None:
             await self._at.store.forget_deletions(NOTED_S, stored, self._at.fence)
             with _failing_told():
                 await self._sweep_bundles(now_s)
-
-    async def _list_missed(self) -> None:
-        """Of jobs that came to rest while storage gave no answer; those that are placed are followed by others."""
-        for job_id in sorted(self._at.unlisted):
-            job = await self._at.store.job(job_id)
-            if job is None or job.state not in PLACED_STATES:
-                place = open_storage(checkpoints_place(self._at.storage, job_id), root=self._at.storage)
-                found = await answered(partial(list_checkpoints, place))
-                await self._at.store.register_checkpoints(job_id, found, self._at.fence)
-                self._at.unlisted.discard(job_id)
 
     async def _is_ours(self) -> bool:
         """A database that is new, or another one, knows none of the jobs whose files are there."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from service.cost import Prices
 from service.reconciler.launching import Launching
+from service.reconciler.listing import Listing
 from service.reconciler.pursuit import Office
 from service.reconciler.reaper import Premises, Reaper
 from service.reconciler.reconciler import Reconciler
@@ -36,6 +37,7 @@ class Scene:
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        self.listing = Listing(self.store.reconciler, self.settings.storage_url, self.fence)
         self.reconciler = self._reconciler()
 
     @property
@@ -52,6 +54,7 @@ class Scene:
             store=self.store.reconciler,
             cluster=self.cluster,
             launching=Launching(self.settings, self.store.reconciler, self.scratch),
+            listing=self.listing,
             fence=self.fence,
             storage=self.settings.storage_url,
             liveness_s=1.0,
@@ -62,13 +65,14 @@ class Scene:
             clock=self.clock,
             monotonic_s=self.monotonic_s,
         )
-        return Reconciler(office, Reaper(replace(self.premises, unlisted=office.unlisted)), self.sight)
+        return Reconciler(office, Reaper(self.premises), self.sight)
 
     @property
     def premises(self) -> Premises:
         return Premises(
             store=self.store.reconciler,
             cluster=self.cluster,
+            listing=self.listing,
             fence=self.fence,
             storage=self.settings.storage_url,
             scratch=self.scratch,

@@ -81,7 +81,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[object]]
 
     def begin() -> list[object]:
         monkeypatch.setattr("service.patience.BOUND_S", 1.0)
-        monkeypatch.setattr("service.reconciler.pursuit.list_readable", lambda storage: (wait(storage), frozenset()))
+        monkeypatch.setattr("service.reconciler.listing.list_readable", lambda storage: (wait(storage), frozenset()))
         monkeypatch.setattr("service.reconciler.pursuit.remove_unfinished", wait)
         monkeypatch.setattr("service.files.checkpoint_names", wait)
         monkeypatch.setattr("service.replica.storage_mark", wait)
