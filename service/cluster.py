@@ -355,6 +355,10 @@ def _is_file_task() -> Any:
     return ray.remote(num_cpus=0, max_retries=0)(os.path.isfile)
 
 
+def _ours(bundle: Mapping[str, float]) -> dict[str, float]:
+    return {ours: bundle[theirs] for theirs, ours in _RESOURCES.items() if theirs in bundle}
+
+
 def _autoscaler_status() -> bytes:
     answer: bytes = _gcs_client().get_cluster_status(timeout_s=STATUS_S)
     return answer
@@ -368,8 +372,11 @@ def _autoscaling(status: bytes) -> Autoscaling | None:
         return None
     state = reply.autoscaling_state
     reasons = dict.fromkeys(f"{f.ray_node_type_name}: {f.reason.strip()[:200]}" for f in state.failed_instance_requests)
+    infeasible = state.infeasible_cluster_resource_constraints
+    refused = [asked for constraint in infeasible for asked in constraint.resource_requests]
     return Autoscaling(
         num_coming=sum(asked.count for asked in state.pending_instance_requests) + len(state.pending_instances),
         failures=tuple(reasons)[-MAX_FAILURES:],
-        is_infeasible=bool(state.infeasible_cluster_resource_constraints),
+        is_infeasible=bool(infeasible),
+        refused=tuple(_ours(asked.request.resources_bundle) for asked in refused for _ in range(asked.count)),
     )

@@ -31,6 +31,8 @@ PLACING_S = 120.0
 
 MAX_NAMES = 5
 
+_MORE_NODES = "Let the autoscaler have more or larger nodes, or submit it anew with lower `resources` or `workers.min`."
+
 Bundle = Mapping[str, float]
 
 
@@ -38,14 +40,52 @@ Bundle = Mapping[str, float]
 class Demand:
     """All that the cluster shall have room for, by worker, in ``KINDS``; empty when what there is will do.
 
-    ``missing`` is the number of workers, by job, that find no room in what there is.
+    ``missing`` is the number of workers, by job, that find no room in what there is; ``waiting`` are these jobs
+    where they wait, and nobody where they train.
     """
 
     bundles: tuple[Bundle, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
+    waiting: tuple[Waiting, ...] = ()
 
 
 NOTHING = Demand()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Those who wait, the oldest first; ``is_whole``: nobody waits behind them.
+
+    The ``stuck`` would not fit into what there is if it were empty. For the ``refused`` the autoscaler had no nodes
+    when it was asked for them alone; each with whether it is time to ask again.
+    """
+
+    jobs: Sequence[Waiting] = ()
+    stuck: frozenset[str] = frozenset()
+    refused: Mapping[str, bool] = field(default_factory=dict)
+    is_whole: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Workers without room that may be told of: ``now``, and by the setting ``max_demand_workers`` at ``most``."""
+
+    now: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is wanted; ``has_hope``: somebody waits who may start on what there is, or for whom nodes may come.
+
+    ``too_many`` are the workers without room of those who lack more than may ever be told of, by job; ``refused``
+    those for whom the autoscaler had no nodes.
+    """
+
+    demand: Demand = NOTHING
+    too_many: Mapping[str, int] = field(default_factory=dict)
+    refused: frozenset[str] = frozenset()
+    has_hope: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,41 +105,68 @@ class _Wish:
     can_be_part: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """The nodes that stay, whether they take workers or not, and the jobs that train."""
+
+    usable: Sequence[NodeView]
+    closed: Sequence[NodeView]
+    running: Sequence[Running]
+
+    def for_waiting(
+        self, jobs: Sequence[Waiting], sizes: Mapping[str, int], max_workers: int
+    ) -> tuple[Demand, dict[str, int]]:
+        """The demand beside jobs of these sizes, and what those lack who are not part of it."""
+        wishes = [_Wish(job.job_id, job.need, job.min) for job in jobs]
+        demand, unasked = self._demand(wishes, sizes, max_workers)
+        return replace(demand, waiting=tuple(job for job in jobs if job.job_id in demand.missing)), unasked
+
+    def for_running(self, max_workers: int) -> Demand:
+        wishes = [
+            _Wish(job.job_id, job.need, min(job.num_asked, job.max) - job.num_workers, can_be_part=True)
+            for job in self.running
+            if _is_worth_it(job)
+        ]
+        sizes = {job.job_id: 0 if _ends_soon(job) else job.num_workers for job in self.running}
+        return self._demand(wishes, sizes, max_workers)[0]
+
+    def _demand(
+        self, wishes: Iterable[_Wish], sizes: Mapping[str, int], max_workers: int
+    ) -> tuple[Demand, dict[str, int]]:
+        room = free_at(self.running, self.usable, sizes)
+        in_use = [_in_use(node, free) for node, free in zip(self.usable, room, strict=True)]
+        in_use += [dict(node.total) for node in self.closed]
+        asked, missing, unasked = _beyond(wishes, room, max_workers)
+        if not missing:
+            return NOTHING, unasked
+        bundles = tuple(bundle for amounts in (*in_use, *asked) if (bundle := _whole(amounts)))
+        return Demand(bundles=bundles, missing=missing), unasked
+
+
 def wanted(
-    waiting: Sequence[Waiting],
-    running: Sequence[Running],
-    nodes: Iterable[NodeView],
-    *,
-    shut: frozenset[str],
-    max_workers: int,
-) -> Demand:
+    line: Line, running: Sequence[Running], nodes: Iterable[NodeView], *, shut: frozenset[str], bounds: Bounds
+) -> Outlook:
     """What would let the waiting start with their minimum, or else let the running have the size they ask for.
 
     Nobody gets a machine for what the queue can take back from elastic jobs, or what ends within ``LEAD_S``.
-    ``shut`` are nodes that take no workers and that the autoscaler counts as free all the same; at most
-    ``max_workers`` workers without room are told of, the oldest jobs first.
+    ``shut`` are nodes that take no workers and that the autoscaler counts as free all the same; ``bounds.now``
+    goes to the oldest jobs. The hopeless hold nobody up: who was refused is asked for again alone, after all others.
     """
     here = [node for node in nodes if node.is_alive and not node.is_leaving]
-    usable = [node for node in here if node.node_id not in shut]
-    if waiting:
-        sizes = {job.job_id: _least(job) for job in running}
-        wishes = [_Wish(job.job_id, job.need, job.min) for job in waiting]
-    else:
-        sizes = {job.job_id: 0 if _ends_soon(job) else job.num_workers for job in running}
-        wishes = [
-            _Wish(job.job_id, job.need, min(job.num_asked, job.max) - job.num_workers, can_be_part=True)
-            for job in running
-            if _is_worth_it(job)
-        ]
-    room = free_at(running, usable, sizes)
-    in_use = [_in_use(node, free) for node, free in zip(usable, room, strict=True)]
-    in_use += [dict(node.total) for node in here if node.node_id in shut]
-    asked, missing = _beyond(wishes, room, max_workers)
-    if not missing:
-        return NOTHING
-    return Demand(
-        bundles=tuple(bundle for amounts in (*in_use, *asked) if (bundle := _whole(amounts))), missing=missing
-    )
+    usable, closed = ([node for node in here if (node.node_id in shut) is is_shut] for is_shut in (False, True))
+    asking = _Asking(usable=usable, closed=closed, running=running)
+    least = {job.job_id: _least(job) for job in running}
+    fresh = [job for job in line.jobs if job.job_id not in line.refused]
+    again = next((job for job in line.jobs if line.refused.get(job.job_id)), None)
+    demand, unasked = asking.for_waiting(fresh, least, bounds.now)
+    if not demand.missing and again is not None:
+        demand, unasked = asking.for_waiting([*fresh, again], least, bounds.now)
+    too_many = {job_id: lacks for job_id, lacks in unasked.items() if lacks > bounds.most}
+    hopeless = line.stuck & (too_many.keys() | line.refused.keys())
+    has_hope = not line.is_whole or any(job.job_id not in hopeless for job in line.jobs)
+    if not demand.missing and not has_hope:
+        demand = asking.for_running(bounds.now)
+    return Outlook(demand=demand, too_many=too_many, refused=frozenset(line.refused), has_hope=has_hope)
 
 
 def offered(job: Running, num_offered: int, max_workers: int) -> int:
@@ -147,12 +214,36 @@ def explain(num_missing: int, seen: Autoscaling) -> Explanation:
         return Explanation(
             summary=f"It waits for nodes with room for {plural(num_missing, 'worker')}, which do not come.",
             details=tuple(details),
-            remedy="Let the autoscaler have more or larger nodes, or submit it anew with lower `resources` or "
-            "`workers.min`.",
+            remedy=_MORE_NODES,
         )
     return Explanation(
         summary=f"It waits for nodes with room for {plural(num_missing, 'worker')}; the autoscaler was asked for them.",
         details=tuple(details),
+    )
+
+
+def explain_too_many(num_missing: int, most: int, why: Explanation | None) -> Explanation:
+    """Why no nodes are asked for; ``why`` tells what else keeps it from starting, None: only who has the room now."""
+    return Explanation(
+        summary=f"It waits for room for {plural(num_missing, 'worker')} more, and no nodes are asked for: the setting "
+        f"`max_demand_workers` = {most} lets the autoscaler be asked for no more than that at once.",
+        details=why.details if why else (),
+        remedy=f"Set `max_demand_workers` to {num_missing} or more (in `config.toml`, or as "
+        "CONCERTINA_MAX_DEMAND_WORKERS) and start the service again, add machines to the cluster, or submit it anew "
+        "with lower `workers.min`.",
+    )
+
+
+def explain_refused(why: Explanation) -> Explanation:
+    """Why a job can never start, where the autoscaler could not help."""
+    return Explanation(
+        summary=why.summary,
+        details=(
+            "The autoscaler has no kind of node, or none left, with room for it. It is asked again now and then; till "
+            "then the job holds nobody up.",
+            *why.details,
+        ),
+        remedy=_MORE_NODES,
     )
 
 
@@ -173,10 +264,15 @@ def _ends_soon(job: Running) -> bool:
 
 def _beyond(
     wishes: Iterable[_Wish], room: list[dict[str, float]], max_missing: int
-) -> tuple[list[Mapping[str, float]], dict[str, int]]:
-    """The workers to have room for, and how many find none, by job; room is used up in the wishes' order."""
+) -> tuple[list[Mapping[str, float]], dict[str, int], dict[str, int]]:
+    """The workers to have room for, and how many find none, by job; room is used up in the wishes' order.
+
+    Last what those lack who are not among them: to start they need all of it at once, and nodes for a part of it
+    would stand idle till the rest came, which may be never.
+    """
     asked: list[Mapping[str, float]] = []
     missing: dict[str, int] = {}
+    unasked: dict[str, int] = {}
     for wish in wishes:
         trial = [dict(free) for free in room]
         fits = take(wish.need, trial, wish.count)
@@ -184,12 +280,13 @@ def _beyond(
         if wish.can_be_part:
             lacks = min(lacks, max_missing)
         if lacks > max_missing:
+            unasked[wish.job_id] = lacks
             continue
         room, max_missing = trial, max_missing - lacks
         asked += [wish.need] * (fits + lacks)
         if lacks > 0:
             missing[wish.job_id] = lacks
-    return asked, missing
+    return asked, missing, unasked
 
 
 def _in_use(node: NodeView, free: Mapping[str, float]) -> dict[str, float]:

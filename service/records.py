@@ -304,12 +304,14 @@ class Loss:
 class Autoscaling:
     """What the cluster's autoscaler is doing: nodes that are coming, and why others did not, in its words.
 
-    ``is_infeasible``: it has no nodes for all that it was asked for. ``wanted_by``: the jobs it was asked for.
+    ``is_infeasible``: it has no nodes for all that it was asked for, which ``refused`` are, by worker, as far as it
+    tells. ``wanted_by``: the jobs it was asked for.
     """
 
     num_coming: int = 0
     failures: tuple[str, ...] = ()
     is_infeasible: bool = False
+    refused: tuple[Mapping[str, float], ...] = ()
     wanted_by: tuple[str, ...] = ()
 
 

@@ -101,7 +101,12 @@ class Settings(BaseSettings):
     ] = 600.0
     eval_s: Annotated[float, Field(ge=1, le=86400, description="Seconds that an evaluation may take.")] = 900.0
     max_demand_workers: Annotated[
-        int, Field(ge=0, le=10_000, description="Workers without room that an autoscaler is told of at most.")
+        int,
+        Field(
+            ge=0,
+            le=10_000,
+            description="Workers without room that an autoscaler is told of at most; a job that lacks more gets none.",
+        ),
     ] = 16
     spares_per_node: Annotated[
         int, Field(ge=0, le=64, description="Processes that wait with torch loaded, on each node with room.")

@@ -214,46 +214,54 @@ class Reconciler:
             if job.id not in grants
         ]
         still = [waits for waits in waiting if waits.job_id not in grants]
-        await self._tell_autoscaler(still, running)
-        await self._office.store.set_explanations(self._with_nodes_asked_for(told), self._office.fence)
-        num_hopeless = sum(why is not None for _, why in told)
-        has_room = num_hopeless == len(queued) < self._max_queued
-        self._max_queued = LINE + num_hopeless
+        stuck, is_whole = frozenset(job.id for job, why in told if why is not None), len(queued) < self._max_queued
+        outlook = await self._tell_autoscaler(still, running, stuck, is_whole=is_whole)
+        await self._office.store.set_explanations(self._with_nodes_asked_for(told, outlook), self._office.fence)
+        has_room = is_whole and len(stuck) == len(queued)
+        self._max_queued = LINE + len(stuck)
         resized = [*queue.adjust(running, nodes, may_grow=has_room), *queue.reclaim(still, running, nodes)]
-        offered = self._offers(running, nodes, has_waiting=bool(queued)) if has_room else {}
+        offered = self._offers(running, nodes, may_scale=not outlook.has_hope) if has_room else {}
         await self._resize(placed, {grant.job_id: grant for grant in resized}, offered, has_waiting=bool(still))
 
-    async def _tell_autoscaler(self, waiting: list[queue.Waiting], running: list[queue.Running]) -> None:
-        view = self._view
+    async def _tell_autoscaler(
+        self, waiting: list[queue.Waiting], running: list[queue.Running], stuck: frozenset[str], *, is_whole: bool
+    ) -> demand.Outlook:
+        view, now_s = self._view, time.monotonic()
         if view is None or view.autoscaling is None:
-            return
-        wish = demand.wanted(waiting, running, view.nodes, shut=self._shut(), max_workers=self._teller.max_workers)
+            return demand.Outlook()
+        refused = self._teller.refused(waiting, now_s)
+        line = demand.Line(jobs=waiting, stuck=stuck, refused=refused, is_whole=is_whole)
+        outlook = demand.wanted(line, running, view.nodes, shut=self._shut(), bounds=self._teller.bounds)
         is_placing = any(len(job.places) < job.num_workers for job in running if not job.is_leaving)
-        await self._teller.tell(wish, view.autoscaling, time.monotonic(), is_placing=is_placing)
+        await self._teller.tell(outlook.demand, view.autoscaling, now_s, is_placing=is_placing)
+        return outlook
 
     def _shut(self) -> frozenset[str]:
         return frozenset(node_id for node_id, mark in self._marks.items() if mark.duty is not Duty.ACTIVE)
 
     def _with_nodes_asked_for(
-        self, told: list[tuple[JobRow, Explanation | None]]
+        self, told: list[tuple[JobRow, Explanation | None]], outlook: demand.Outlook
     ) -> list[tuple[JobRow, Explanation | None]]:
-        """Who waits for nodes that may come is told so, and not that they are missing."""
-        seen = self._view.autoscaling if self._view else None
-        missing = self._teller.demand.missing
-        return [
-            (job, demand.explain(missing[job.id], seen) if seen is not None and job.id in missing else why)
-            for job, why in told
-        ]
+        """Who waits for nodes is told whether they may come, and not only that they are missing."""
+        seen, most = self._view.autoscaling if self._view else None, self._teller.bounds.most
+        missing, too_many = self._teller.demand.missing, outlook.too_many
 
-    def _offers(
-        self, running: list[queue.Running], nodes: tuple[NodeView, ...], *, has_waiting: bool
-    ) -> dict[str, int]:
+        def explain(job_id: str, why: Explanation | None) -> Explanation | None:
+            if seen is not None and job_id in missing:
+                return demand.explain(missing[job_id], seen)
+            if job_id in too_many:
+                return demand.explain_too_many(too_many[job_id], most, why)
+            return demand.explain_refused(why) if why is not None and job_id in outlook.refused else why
+
+        return [(job, explain(job.id, why)) for job, why in told]
+
+    def _offers(self, running: list[queue.Running], nodes: tuple[NodeView, ...], *, may_scale: bool) -> dict[str, int]:
         """What is free, and where nodes would come for those that train, some of these too."""
         offers = queue.offers(running, nodes)
         has_autoscaler = self._view is not None and self._view.autoscaling is not None
-        if not has_autoscaler or has_waiting or self._teller.is_refused(time.monotonic()):
+        if not has_autoscaler or not may_scale or self._teller.is_declined(time.monotonic()):
             return offers
-        most = self._teller.max_workers
+        most = self._teller.bounds.now
         return {job.job_id: demand.offered(job, offers[job.job_id], most) for job in running if job.job_id in offers}
 
     async def _resize(

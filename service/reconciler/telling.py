@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from service.demand import Bundle, Demand, Standing, settled
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from service.demand import Bounds, Bundle, Demand, Standing, settled
 from service.ports import ClusterPort
+from service.queue import Waiting
 from service.records import Autoscaling
+from service.refusals import RETRY_S, Refusal, concerning, noted, refused, without
 
 REPEAT_S = 30.0
 """A head that was restarted has forgotten what it was told."""
 
-RETRY_S = 120.0
-"""An autoscaler refuses a demand as a whole: after so long it is asked for all of it again."""
+ANSWER_S = 30.0
+"""What stands unrefused for so long is granted, or will be."""
 
 
 class Teller:
     """Holds the demand in force. A predecessor's may stand, so that the first word is said in any case.
 
-    A refused demand is asked for by half as many workers, down to one.
+    An autoscaler refuses a demand as a whole. Then half as many workers are asked for, down to one or to one waiting
+    job; where that is refused too it was this job, and it is put off so that others are asked for.
     """
 
     def __init__(self, cluster: ClusterPort, max_workers: int) -> None:
-        self._cluster, self._most = cluster, max_workers
+        self._cluster = cluster
         self._standing = Standing()
         self._said: tuple[Bundle, ...] | None = None
-        self._said_s = self._refused_s = float("-inf")
-        self.max_workers = max_workers
+        self._is_weighed = True
+        self._refusals: tuple[Refusal, ...] = ()
+        self._said_s = self._changed_s = self._halved_s = self._declined_s = float("-inf")
+        self.bounds = Bounds(now=max_workers, most=max_workers)
 
     @property
     def demand(self) -> Demand:
@@ -33,18 +42,26 @@ class Teller:
 
     async def tell(self, wish: Demand, seen: Autoscaling, now_s: float, *, is_placing: bool = False) -> None:
         """Weigh a wish and say what changes (see ``settled``). Raises ClusterLostError."""
-        self._weigh_refusal(seen, now_s)
+        self._weigh_answer(seen, now_s)
         self._standing = settled(self._standing, wish, now_s, is_placing=is_placing)
         bundles = self._standing.demand.bundles
         if self._said is None and wish.bundles and not bundles:
             return  # a predecessor's demand is likely the same: it stands until ours is settled
-        if bundles != self._said or (bundles and now_s - self._said_s >= REPEAT_S):
-            await self._say(bundles)
-            self._said_s = now_s
+        if bundles != self._said:
+            self._changed_s = now_s
+        elif not bundles or now_s - self._said_s < REPEAT_S:
+            return
+        await self._say(bundles)
+        self._said_s = now_s
 
-    def is_refused(self, now_s: float) -> bool:
-        """Whether the autoscaler had no nodes of late for what it was asked for."""
-        return now_s - self._refused_s < RETRY_S
+    def refused(self, waiting: Sequence[Waiting], now_s: float) -> dict[str, bool]:
+        """Those of the waiting that there were no nodes for, and whether it is time to ask again."""
+        self._refusals = concerning(self._refusals, waiting)
+        return refused(self._refusals, waiting, now_s)
+
+    def is_declined(self, now_s: float) -> bool:
+        """Whether the autoscaler had no nodes of late for the jobs that train."""
+        return now_s - self._declined_s < RETRY_S
 
     async def withdraw(self) -> None:
         """Nothing is wanted any more: without this nodes would stay for ever. Raises ClusterLostError."""
@@ -53,13 +70,36 @@ class Teller:
 
     async def _say(self, bundles: tuple[Bundle, ...]) -> None:
         await self._cluster.demand(bundles)
-        self._said = bundles
+        self._said, self._is_weighed = bundles, False
 
-    def _weigh_refusal(self, seen: Autoscaling, now_s: float) -> None:
-        if not seen.is_infeasible:
-            if not self.is_refused(now_s):
-                self.max_workers = self._most
-        elif self._said_s > self._refused_s:
+    def _weigh_answer(self, seen: Autoscaling, now_s: float) -> None:
+        asked = self.demand
+        if seen.is_infeasible:
             # Only what was said since the last refusal can have been refused anew.
-            self.max_workers = max(1, min(self.max_workers, sum(self.demand.missing.values())) // 2)
-            self._refused_s = now_s
+            if asked.missing and not self._is_weighed and self._is_about(seen):
+                self._is_weighed = True
+                self._weigh_refusal(asked, now_s)
+            return
+        if now_s - self._halved_s >= RETRY_S:
+            self.bounds = replace(self.bounds, now=self.bounds.most)
+        if now_s - self._changed_s >= ANSWER_S:
+            self._refusals = without(self._refusals, asked.waiting)
+
+    def _weigh_refusal(self, asked: Demand, now_s: float) -> None:
+        if len(asked.waiting) == 1:
+            self._refusals = noted(self._refusals, asked.waiting[0], now_s)
+            self.bounds = replace(self.bounds, now=self.bounds.most)
+            return
+        num_asked = min(self.bounds.now, sum(asked.missing.values()))
+        self.bounds = replace(self.bounds, now=max(1, num_asked // 2))
+        self._halved_s = now_s
+        if not asked.waiting:
+            self._declined_s = now_s
+
+    def _is_about(self, seen: Autoscaling) -> bool:
+        """Whether an answer is to what was said last: the autoscaler looks every few seconds only."""
+        return not seen.refused or _counted(seen.refused) == _counted(self._said or ())
+
+
+def _counted(bundles: Iterable[Bundle]) -> Counter[tuple[tuple[str, float], ...]]:
+    return Counter(tuple(sorted((kind, round(amount, 6)) for kind, amount in bundle.items())) for bundle in bundles)

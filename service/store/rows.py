@@ -236,4 +236,6 @@ def cluster_of(row: Row[Any]) -> StoredCluster | None:
 def _autoscaling_of(value: Mapping[str, Any] | None) -> Autoscaling | None:
     if value is None:
         return None
-    return Autoscaling(**{**value, "failures": tuple(value["failures"]), "wanted_by": tuple(value["wanted_by"])})
+    # The first releases that stored it knew nothing of what was refused.
+    lists = {name: tuple(value.get(name, ())) for name in ("failures", "refused", "wanted_by")}
+    return Autoscaling(**{**value, **lists})

@@ -10,26 +10,43 @@ from service.demand import (
     LINGER_S,
     NOTHING,
     SETTLE_S,
+    Bounds,
     Demand,
+    Line,
+    Outlook,
     Standing,
     explain,
+    explain_refused,
+    explain_too_many,
     offered,
     sentences,
     settled,
     wanted,
 )
 from service.queue import Running, Waiting
-from service.records import Autoscaling, ClusterView, NodeView
+from service.records import Autoscaling, ClusterView, Explanation, NodeView
 from service.scaling_history import happened
 from tests.service.test_queue import node, placed, queued
 
 ONE = {"cpus": 1.0}
 
 
+HUGE = queued("huge", cpus=1000)
+
+
 def told(
     waiting: list[Waiting], running: list[Running], *nodes: NodeView, shut: str = "", max_workers: int = 8
 ) -> Demand:
-    return wanted(waiting, running, nodes, shut=frozenset(shut), max_workers=max_workers)
+    return seen(Line(jobs=waiting), running, *nodes, shut=shut, now=max_workers).demand
+
+
+def seen(line: Line, running: list[Running], *nodes: NodeView, shut: str = "", now: int = 8, most: int = 8) -> Outlook:
+    return wanted(line, running, nodes, shut=frozenset(shut), bounds=Bounds(now=now, most=max(now, most)))
+
+
+def growing() -> Running:
+    """It has one worker and asks for three."""
+    return replace(placed("r", 1, max=8, on={"n": 1}, asks=3), left_s=LEAST_LEFT_S)
 
 
 def test_nothing_is_wanted_where_what_there_is_will_do() -> None:
@@ -39,13 +56,17 @@ def test_nothing_is_wanted_where_what_there_is_will_do() -> None:
 
 def test_a_job_that_does_not_fit_wants_its_minimum_besides_all_that_is_in_use() -> None:
     running = replace(placed("r", 2, on={"n": 2}), is_pinned=True)
-    assert told([queued("a", 3)], [running], node("n", 3, free=1)) == Demand(
-        bundles=({"cpus": 2.0}, ONE, ONE, ONE), missing={"a": 2}
+    job = queued("a", 3)
+    assert told([job], [running], node("n", 3, free=1)) == Demand(
+        bundles=({"cpus": 2.0}, ONE, ONE, ONE), missing={"a": 2}, waiting=(job,)
     )
 
 
 def test_room_that_others_use_counts_as_in_use() -> None:
-    assert told([queued("a")], [], node("n", 4, free=0)) == Demand(bundles=({"cpus": 4.0}, ONE), missing={"a": 1})
+    job = queued("a")
+    assert told([job], [], node("n", 4, free=0)) == Demand(
+        bundles=({"cpus": 4.0}, ONE), missing={"a": 1}, waiting=(job,)
+    )
 
 
 def test_what_elastic_jobs_can_give_back_is_asked_of_them_first() -> None:
@@ -74,6 +95,69 @@ def test_a_running_job_gets_nodes_for_the_size_that_it_asks_for_if_it_runs_long_
     assert told([queued("a")], [asks], node("n", 2, free=1)) == NOTHING, "the waiting come first"
 
 
+def test_a_job_for_which_there_is_no_kind_of_node_keeps_no_node_from_those_that_train() -> None:
+    line = Line(jobs=[HUGE], stuck=frozenset({"huge"}))
+    found = seen(line, [growing()], node("n", 1, free=0))
+    assert found.demand.missing == {"huge": 1}, "nobody knows yet that there is none"
+    assert found.has_hope
+    found = seen(replace(line, refused={"huge": False}), [growing()], node("n", 1, free=0))
+    assert (found.demand.missing, found.demand.waiting, found.has_hope) == ({"r": 2}, (), False)
+    assert found.refused == {"huge"}
+
+
+def test_a_refused_job_is_asked_for_again_alone_and_after_those_that_were_not_refused() -> None:
+    again = Line(
+        jobs=[HUGE, queued("twin", cpus=900), queued("a", 2)],
+        stuck=frozenset({"huge", "twin", "a"}),
+        refused={"huge": True, "twin": True},
+    )
+    assert seen(again, [growing()], node("n", 1, free=0)).demand.missing == {"a": 2}
+    found = seen(replace(again, jobs=again.jobs[:2]), [growing()], node("n", 1, free=0))
+    assert found.demand.missing == {"huge": 1}
+    assert not found.has_hope, "those that train may go on asking"
+
+
+def test_a_refused_job_that_only_waits_for_its_turn_goes_before_those_that_train() -> None:
+    line = Line(jobs=[queued("a", 2)], refused={"a": False})
+    found = seen(line, [replace(growing(), is_pinned=True), growing()], node("n", 2, free=0))
+    assert (found.demand, found.has_hope) == (NOTHING, True)
+
+
+def test_jobs_that_nobody_has_looked_at_yet_may_have_hope() -> None:
+    line = Line(jobs=[HUGE], stuck=frozenset({"huge"}), refused={"huge": False}, is_whole=False)
+    assert seen(line, [growing()], node("n", 1, free=0)) == Outlook(refused=frozenset({"huge"}), has_hope=True)
+
+
+def test_a_job_that_lacks_more_than_may_be_told_of_holds_nobody_up_and_is_told() -> None:
+    line = Line(jobs=[queued("wide", 20)], stuck=frozenset({"wide"}))
+    found = seen(line, [growing()], node("n", 1, free=0), now=16)
+    assert found.too_many == {"wide": 20}
+    assert (found.demand.missing, found.has_hope) == ({"r": 2}, False)
+
+
+def test_a_job_that_lacks_more_than_others_leave_over_waits_for_its_turn() -> None:
+    line = Line(jobs=[queued("a", 5), queued("b", 5)], stuck=frozenset("ab"))
+    found = seen(line, [], node("n", 0))
+    assert (found.demand.missing, found.too_many, found.has_hope) == ({"a": 5}, {}, True)
+    found = seen(line, [growing()], node("n", 1, free=0), now=4)
+    assert (found.demand, found.too_many, found.has_hope) == (NOTHING, {}, True), "halved after a refusal, for a while"
+
+
+def test_who_may_not_be_asked_for_is_told_how_many_it_lacks_and_which_setting_forbids_it() -> None:
+    why = Explanation(summary="It can never start.", details=("Node n has 1 CPU in all.",))
+    told = explain_too_many(20, 16, why)
+    assert "room for 20 workers more" in told.summary
+    assert "`max_demand_workers` = 16" in told.summary
+    assert told.details == why.details
+    assert told.remedy is not None
+    assert "Set `max_demand_workers` to 20 or more" in told.remedy
+    assert "CONCERTINA_MAX_DEMAND_WORKERS" in told.remedy
+    assert explain_too_many(20, 16, None).details == ()
+    refused = explain_refused(why)
+    assert refused.summary == why.summary
+    assert "no kind of node" in refused.details[0]
+
+
 def test_only_jobs_that_run_long_enough_may_ask_for_what_is_not_there() -> None:
     job = replace(placed("r", 1, max=8), left_s=LEAST_LEFT_S)
     assert offered(job, 2, 4) == 6
@@ -90,7 +174,7 @@ def test_a_drained_node_is_no_room_and_the_autoscaler_must_not_take_it_for_some(
 
 def test_a_node_that_the_cluster_takes_away_is_nothing_to_count_on() -> None:
     found = told([queued("a")], [], replace(node("n", 4), is_leaving=True))
-    assert found == Demand(bundles=(ONE,), missing={"a": 1})
+    assert (found.bundles, found.missing) == ((ONE,), {"a": 1})
 
 
 def test_a_wish_must_last_before_it_is_told_and_stays_a_while_after_the_last() -> None:
