@@ -111,9 +111,18 @@ def test_a_node_comes_for_a_job_that_does_not_fit_and_goes_when_the_job_is_done(
         job.end()
 
 
-def test_an_elastic_job_gets_a_node_to_grow_onto(attached: Serving, address: str, tmp_path: Path) -> None:
+def test_an_elastic_job_gets_a_node_to_grow_onto_while_a_hopeless_one_waits(
+    attached: Serving, address: str, tmp_path: Path
+) -> None:
     """It has long to go, so that a machine just to be faster pays."""
     wait_for("the head alone", lambda: num_nodes(attached) == 1, IDLE_S + 60)
+    huge = Gated(attached, tmp_path / "huge", name="huge", workers=1, resources={"cpus": 1000})
+
+    def told() -> str:
+        with attached.client() as client:
+            return " ".join(client.get(f"/jobs/{huge.id}/explain")["details"])
+
+    wait_for("the refusal", lambda: "no kind of node" in told() and "holds nobody up" in told(), 60, told=told)
     job = Gated(attached, tmp_path, steps=5000, workers={"min": 1, "max": 2}, config={"pace_s": 0.2})
     try:
         wait_for("two workers", lambda: job.job()["workers"]["current"] == 2, 120)
@@ -123,6 +132,7 @@ def test_an_elastic_job_gets_a_node_to_grow_onto(attached: Serving, address: str
         assert used_at(job, 2) - came <= USED_S
     finally:
         job.end()
+        huge.end()
     (grown,) = [row for row in job.timeline() if row["kind"] == "resize" and row["after"]["workers"] == 2]
     assert (grown["actor"], grown["before"]["workers"], grown["steps_lost"]) == ("scaling", 1, 0)
     assert {point["values"]["workers"] for point in job.points()} == {1, 2}
