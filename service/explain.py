@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from service.batching import in_words, waiting_in_words, weighed_in_words
 from service.documents import desired_workers
 from service.queue import earliest_start_s, has_room, running, waiting
-from service.racks import racks_in_words
+from service.racks import one_level, racks_in_words
 from service.records import Explanation, JobRow, StoredCluster
 from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
@@ -91,7 +91,10 @@ def _asked_for(job: JobRow) -> str:
             f"Each worker takes {own['steps']} steps of its own, and then what they changed is exchanged as "
             f"{own['quantise']}, as asked for."
         )
-    return "" if asked.scheme == "auto" else f"Gradients travel as {name_of(asked.scheme, options)}, as asked for."
+    if asked.scheme == "auto":
+        return ""
+    name = name_of(asked.scheme, options)
+    return one_level(job.observed, name) or f"Gradients travel as {name}, as asked for."
 
 
 def _dated(told: Explanation, around: Circumstances) -> Explanation:

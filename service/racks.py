@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workers.rack_words import link_in_words
+from workers.rack_words import link_in_words, one_level_in_words
 
 
 def racks_document(observed: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -39,6 +39,18 @@ def racks_in_words(observed: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     return [found["told"], *(f"Labels and links differ: {one['told']}." for one in found["disputes"])]
+
+
+def racks_of(observed: Mapping[str, Any]) -> tuple[int, ...]:
+    """The number of each worker's rack; empty where nobody looked."""
+    return tuple((observed.get("racks") or {}).get("racks", {}).values())
+
+
+def one_level(observed: Mapping[str, Any], exchange: str) -> str:
+    """Why gradients travel otherwise than the name of their exchange says, in a sentence; empty where they do not."""
+    racks = racks_of(observed)
+    told = one_level_in_words(exchange, racks) if racks else ""
+    return f"{told[0].upper()}{told[1:]}." if told else ""
 
 
 def doubts(observed: Mapping[str, Any], node_id: str, names: Mapping[str, str]) -> list[str]:

@@ -13,7 +13,8 @@ from service import exchange, rounds
 from service.documents import Document
 from service.records import Point, TimelineEntry
 from service.words import number
-from workers.exchange_options import ExchangeSpec, filled, loss_class_of, name_of
+from workers.exchange_options import ExchangeSpec, filled, loss_class_of, name_of, used_over
+from workers.rack_words import one_level_in_words
 
 KINDS = frozenset({"resize", "batch", "precision", "exchange"})
 """Rows of a timeline that tell of a change to what a step costs."""
@@ -116,10 +117,11 @@ def _travel(sides: Sequence[Sequence[Point]]) -> str:
     return exchange.in_words(*(exchange.figures(p.values for p in side) for side in sides))
 
 
-def asked_section(asked: ExchangeSpec, newest: Sequence[Point]) -> Document | None:
+def asked_section(asked: ExchangeSpec, newest: Sequence[Point], racks: Sequence[int] = ()) -> Document | None:
     """What an exchange that a job itself asks for does to its ``newest`` steps; None where nothing is exchanged.
 
-    It has no gain: the job has no steps without it.
+    It has no gain: the job has no steps without it. ``racks`` are the numbers of workers' racks, empty where nobody
+    looked for any.
     """
     points = [p for p in newest if exchange.is_exchanging(p.values)]
     if not points:
@@ -127,14 +129,16 @@ def asked_section(asked: ExchangeSpec, newest: Sequence[Point]) -> Document | No
     scheme = name_of(asked.scheme, filled(asked.scheme, asked.options))
     speeds = _speeds(_alike(points, "scheme", scheme))
     why = "the job asks for it and has no steps without: `communication: auto` would try both"
+    used, apart = (used_over(scheme, racks), one_level_in_words(scheme, racks)) if racks else (scheme, "")
+    evidence = (why, apart, _travel([points]), _class(used))
     return {
         "step": 0,
         "kind": "exchange",
         "actor": "user",
         "expected": None,
-        "name": f"Gradients {scheme}, as asked for",
+        "name": f"Gradients {used}, {f'where {scheme} is' if apart else 'as'} asked for",
         **_compared((), speeds, 1.0),
-        "evidence": f"{why}; {_travel([points])}; {_class(scheme)}",
+        "evidence": "; ".join(filter(None, evidence)),
     }
 
 

@@ -15,6 +15,7 @@ from service.errors import BadRequestError
 from service.explain import Circumstances, explain
 from service.jobs import Jobs
 from service.logs import Kept, LogText, log_text, tail_text
+from service.racks import racks_of
 from service.rank_history import AttemptSpan
 from service.records import JobFilter, JobRow, Point
 from service.report import NUM_POINTS, Moment, asked_section, is_asked, is_judged, moment_of, sections
@@ -140,7 +141,9 @@ class Telemetry:
         if is_asked(job.spec.exchange):
             moments[_LAST] = Moment(time=inf)
         near = await self._store.near(job_id, moments, NUM_POINTS)
-        asked = asked_section(job.spec.exchange, near.pop(_LAST).before) if _LAST in near else None
+        asked = None
+        if _LAST in near:
+            asked = asked_section(job.spec.exchange, near.pop(_LAST).before, racks_of(job.observed))
         return {"sections": [*([] if asked is None else [asked]), *sections(judged, near)]}
 
     async def logs(self, job_id: str, query: LogQuery) -> LogText:

@@ -6,7 +6,7 @@ ask for the same exchange exactly where they are equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
@@ -198,6 +198,17 @@ def formats_of(name: str) -> tuple[str, str | None]:
     """The scheme that such a name begins with, and the format between racks."""
     scheme, _, across = bucketed(name)[0].partition(_ACROSS)
     return scheme, across or None
+
+
+def used_over(name: str, racks: Sequence[int]) -> str:
+    """What such an exchange comes to among ranks in these racks (their numbers): of one level only its own format.
+
+    Of one rack that is the scheme; where each rank is a rack, all links are ones between racks.
+    """
+    (scheme, across), (_, bucket_mib, dense_first) = formats_of(name), bucketed(name)
+    if across is None or 0 < max(racks) < len(racks) - 1:
+        return name
+    return in_buckets(across if max(racks) > 0 else scheme, bucket_mib, dense_first)
 
 
 def loss_class_of(name: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from workers.exchange_options import used_over
 from workers.racks import LABEL, Dispute, FoundBy, Topology
 
 _LATE = "links were not all measured within a second"
@@ -29,6 +30,17 @@ def in_words(topology: Topology) -> str:
             return f"No link is as fast as one inside a rack ({across}), so each worker counts as a rack."
         case FoundBy.LINKS:
             return f"Workers sit in {_plural(num_racks)} by what links carry: {inside} inside, {across} between them."
+
+
+def one_level_in_words(exchange: str, racks: Sequence[int]) -> str:
+    """Why such an exchange is another among ranks in these racks, without a full stop; empty where it is not."""
+    used = used_over(exchange, racks)
+    if used == exchange or len(racks) < 2:
+        return ""
+    is_one = max(racks) == 0
+    why = "all workers count as one rack" if is_one else "each worker counts as a rack of its own"
+    links = "no link is" if is_one else "all links are"
+    return f"{why}, so {links} between racks: gradients travel as {used} instead of {exchange}"
 
 
 def dispute_in_words(dispute: Dispute, labels: tuple[str, ...], name: Callable[[int], str]) -> str:

@@ -16,7 +16,7 @@ from service.documents import Document
 from service.logs import LogText
 from service.pages.job import address
 from service.pages.render import moment
-from service.racks import racks_in_words
+from service.racks import one_level, racks_in_words
 from workers.exchange_options import NAMED, name_of
 
 NUM_LOG_LINES = 500
@@ -150,7 +150,7 @@ def system_view(job: Document, found: Document) -> dict[str, Any]:
         "num_points": len(recent),
         "round_steps": rounds.most_steps(recent),
         "exchange": exchange.rows(exchange.figures(recent)),
-        "choices": _choices(observed.get("plan") or {}),
+        "choices": _choices(observed),
     }
 
 
@@ -184,17 +184,18 @@ def _shares(recent: Sequence[Mapping[str, float]], step_s: float) -> list[dict[s
     return found
 
 
-def _choices(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if not plan:
+def _choices(observed: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not (plan := observed.get("plan")):
         return []
     precision, travels, lr = plan.get("precision") or {}, plan.get("exchange") or {}, plan.get("lr") or {}
     given = tuple((travels.get("options") or {}).items())
     name = name_of(travels.get("scheme", "–"), given)
     scheme = ", ".join([name, *(f"{key} {value}" for key, value in given if key not in NAMED)])
+    told = " ".join(filter(None, (f"{scheme} ({travels.get('why', '')})", one_level(observed, name))))
     return [
         ("Global batch", f"{words.count(plan.get('global_batch'))} samples"),
         ("Precision", f"{precision.get('format', '–')} ({precision.get('why', '')})"),
-        ("Gradient exchange", f"{scheme} ({travels.get('why', '')})"),
+        ("Gradient exchange", told),
         ("Learning rate", f"{words.number(lr.get('lr'))} at {words.count(lr.get('base_batch'))} samples"),
     ]
 

@@ -20,9 +20,9 @@ FAST, SLOW = 118e6, 6e6
 LINKS = [[0.0, FAST, SLOW], [FAST, 0.0, SLOW], [SLOW, SLOW, 0.0]]
 
 
-def labelled(num: int = 3) -> tuple[Desk, list[str]]:
+def labelled(num: int = 3, **spec: object) -> tuple[Desk, list[str]]:
     """A job that trains on so many labelled nodes."""
-    desk = Desk()
+    desk = Desk(**spec)  # type: ignore[arg-type]  # fields by name
     ids = desk.started(num)
     for number, i in enumerate(ids):
         desk.statuses[i] = replace(desk.statuses[i], build=built(number))
@@ -104,6 +104,30 @@ def test_of_a_pair_labels_are_taken_without_a_word() -> None:
     desk, ids = labelled(2)
     assert surveyed(desk, ids, unmeasured(2, ("a", "b"))) == []
     assert len(surveyed(*labelled(2), unmeasured(2))) == 1
+
+
+@pytest.mark.parametrize(
+    ("topology", "begins", "used"),
+    [
+        (topology_of([[SLOW] * 3] * 3), "each worker counts as a rack of its own, so all links", "int4"),
+        (topology_of([[FAST] * 3] * 3), "all workers count as one rack, so no link is between racks", "topk"),
+        (unmeasured(3), "Links were not all measured within a second, and not all", "topk"),
+    ],
+    ids=["a rack each", "one rack", "no time, no labels"],
+)
+def test_what_is_exchanged_where_an_exchange_over_racks_has_one_level_is_told(
+    topology: Topology, begins: str, used: str
+) -> None:
+    desk, ids = labelled(communication={"scheme": "topk", "fraction": 0.01, "across": "int4"})
+    [row] = surveyed(desk, ids, topology)
+    assert row.reason.startswith(begins)
+    assert row.reason.endswith(f"gradients travel as {used} instead of topk across int4")
+    assert row.after["communication"] == used
+    assert surveyed(desk, ids, topology) == []
+
+
+def test_an_exchange_over_racks_that_has_both_levels_is_what_its_name_says() -> None:
+    assert surveyed(*labelled(communication={"scheme": "topk", "across": "int4"}), topology_of(LINKS)) == []
 
 
 def test_whoever_adopts_a_group_does_not_tell_again_what_it_had_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
@@ -13,8 +14,8 @@ from service.records import ClusterView, JobRow, NodeView, Transition
 from service.services import Services
 from service.states import JobState
 from service.timeline_words import sentence
-from tests.service.given import leader, placed, plan, snapshot, view
-from workers.plan import Member
+from tests.service.given import leader, placed, plan, record, snapshot, view
+from workers.plan import Exchange, Member
 from workers.racks import Topology, topology_of, unmeasured
 
 pytestmark = pytest.mark.anyio
@@ -39,11 +40,18 @@ async def job(services: Services, client: httpx2.AsyncClient) -> JobRow:
     return await services.store.reconciler.transition(found, JobState.RUNNING, Transition(), fence)
 
 
-async def told(services: Services, job: JobRow, topology: Topology | None) -> None:
+async def told(
+    services: Services, job: JobRow, topology: Topology | None, travels: str = "none", records: tuple[Any, ...] = ()
+) -> None:
     """A look of the reconciler at a job with a worker on each node."""
-    of_three = replace(plan(32), members=tuple(Member(worker_id=f"1.{n}", rank=n) for n in (2, 1, 0)))
+    exchange = Exchange.named(travels, "asked for in the spec")
+    of_three = replace(
+        plan(32), exchange=exchange, members=tuple(Member(worker_id=f"1.{n}", rank=n) for n in (2, 1, 0))
+    )
     views = [replace(view(f"1.{n}", n, f"n{n + 1}"), rack_label=LABELS[n]) for n in (0, 1, 2)]
-    seen = snapshot(job, workers=(*views[::-1], view("1.3", None)), plan=of_three, num_current=3, topology=topology)
+    seen = snapshot(
+        job, records, workers=(*views[::-1], view("1.3", None)), plan=of_three, num_current=3, topology=topology
+    )
     await services.store.reconciler.fold(seen, 1)
 
 
@@ -73,6 +81,32 @@ async def test_a_job_shows_its_racks_with_their_links_and_what_labels_tell_other
     page = (await client.get(f"/jobs/{job.id}?tab=system")).text
     for shown in (">1 (a)<", ">1 (b)<", ">2 (b)<", racks["told"]):
         assert shown in page
+
+
+@pytest.mark.parametrize(
+    ("speed", "used", "why"),
+    [
+        (SLOW, "int4", "Each worker counts as a rack of its own, so all links are between racks"),
+        (FAST, "topk", "All workers count as one rack, so no link is between racks"),
+    ],
+)
+async def test_what_is_exchanged_instead_where_racks_are_one_level_is_told_everywhere(
+    client: httpx2.AsyncClient, services: Services, speed: float, used: str, why: str
+) -> None:
+    fence = await leader(services.store)
+    asked = {"scheme": "topk", "fraction": 0.1, "across": "int4"}
+    found = await placed(services.store, fence, communication=asked)
+    found = await services.store.reconciler.transition(found, JobState.RUNNING, Transition(), fence)
+    of_step = {"step_s": 0.5, "exchange_s": 0.2, "exposed_s": 0.1, "wire_bytes": 1e6, "samples_per_s": 100.0}
+    records = tuple(record(n, **of_step) for n in range(1, 21))
+    await told(services, found, topology_of([[speed] * 3] * 3), "topk across int4", records)
+    sentence = f"{why}: gradients travel as {used} instead of topk across int4"
+    assert f"{sentence}." in (await client.get(f"{API}/jobs/{found.id}/explain")).json()["details"]
+    assert f"(asked for in the spec) {sentence}." in (await client.get(f"/jobs/{found.id}?tab=system")).text
+    [section] = (await client.get(f"{API}/jobs/{found.id}/report")).json()["sections"]
+    assert section["name"] == f"Gradients {used}, where topk across int4 is asked for"
+    assert sentence[1:] in section["evidence"]
+    assert f"{used} counts as" in section["evidence"]
 
 
 async def test_the_cluster_shows_labels_and_what_links_say_against_them(

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from tests.training.test_schemes import MOST_ERROR, NUM_TAIL, Rank, ranks
+from workers.exchange_options import used_over
+from workers.plan import Exchange
 from workers.training.exchange.codecs import Exact, Int8
 from workers.training.exchange.compressed import Compressed
 from workers.training.exchange.hierarchical import Hierarchical
 from workers.training.exchange.racks import seating
-from workers.training.exchange.registry import scheme_over_racks
+from workers.training.exchange.registry import scheme_for, scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Convoy, Dense
 from workers.training.exchange.shards import MOST_VALUES
@@ -93,6 +95,14 @@ def test_one_level_is_no_hierarchy() -> None:
     assert isinstance(each, Compressed)
     assert (one.name, each.name) == ("bf16", "int4")
     assert isinstance(scheme_over_racks("none", "int4", (0,), 0, Residual()), Dense)
+
+
+@pytest.mark.parametrize("name", ["topk across int4", "two_four across none", "none across fp16", "int4 across int4"])
+@pytest.mark.parametrize("racks", [*LAYOUTS, (0, 0, 0), (0, 1, 2), (0, 1), (0,)], ids=str)
+def test_what_runs_among_racks_is_what_is_told_of_it(name: str, racks: tuple[int, ...]) -> None:
+    """A whole plan's exchange, by the name that pages have for it."""
+    scheme = scheme_for(Exchange.named(name, "so"), racks, 0, Residual())
+    assert used_over(name, racks) == scheme.name
 
 
 def test_what_is_largest_goes_to_a_shard_s_owner_in_few_bytes_and_sums_of_it_never_in_more_than_all() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from workers.rack_words import dispute_in_words, in_words
+from workers.rack_words import dispute_in_words, in_words, one_level_in_words
 from workers.racks import Dispute, FoundBy, Topology, complete, racks_of, topology_of, unmeasured
 
 FOUR_AND_FOUR = [[90.0 if a // 4 == b // 4 else 5.0 for b in range(8)] for a in range(8)]
@@ -161,3 +161,29 @@ def test_links_that_were_not_measured_leave_it_to_labels_where_all_have_one(
 def test_what_is_known_of_racks_is_told_in_a_sentence(topology: Topology, told: str) -> None:
     assert told in in_words(topology)
     assert in_words(topology).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "racks", "told"),
+    [
+        (
+            "topk across int4",
+            (0, 1, 2),
+            "each worker counts as a rack of its own, so all links are between racks: gradients travel as int4 instead "
+            "of topk across int4",
+        ),
+        (
+            "two_four across none in buckets of 4 MiB",
+            (0, 0, 0),
+            "all workers count as one rack, so no link is between racks: gradients travel as two_four in buckets of "
+            "4 MiB instead of two_four across none in buckets of 4 MiB",
+        ),
+        ("topk across int4", (0, 0, 1), ""),
+        ("topk across int4", (0,), ""),
+        ("int4 after 3 dense", (0, 1, 2), ""),
+    ],
+)
+def test_what_an_exchange_over_racks_comes_to_in_one_level_is_told(
+    exchange: str, racks: tuple[int, ...], told: str
+) -> None:
+    assert one_level_in_words(exchange, racks) == told

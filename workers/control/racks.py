@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 from workers.control import membership, planning
 from workers.control.decisions import Action, ControllerState, Inputs, Note
+from workers.exchange_options import used_over
 from workers.plan import Plan, TimelineKind
-from workers.rack_words import dispute_in_words, in_words
+from workers.rack_words import dispute_in_words, in_words, one_level_in_words
 from workers.racks import LABEL, FoundBy, Topology
 from workers.status import TimelineRow
 
@@ -24,7 +25,7 @@ def known(state: ControllerState, plan: Plan) -> Topology | None:
 
 
 def observe(state: ControllerState, inputs: Inputs) -> Turned:
-    """Tell once a group where labels are contradicted, or links could not be measured in time."""
+    """Tell once a group where labels are contradicted, links could not be measured in time, or racks are one level."""
     plan = state.plan
     if plan is None or state.compressing.told_racks == plan.generation:
         return state, ()
@@ -39,6 +40,11 @@ def observe(state: ControllerState, inputs: Inputs) -> Turned:
 
 def _reason(state: ControllerState, plan: Plan, topology: Topology) -> str:
     """Empty where all is as it should be."""
+    told = (_found(state, plan, topology), one_level_in_words(plan.exchange.name, topology.racks))
+    return "; ".join(filter(None, told))
+
+
+def _found(state: ControllerState, plan: Plan, topology: Topology) -> str:
     is_pair = topology.found_by is FoundBy.LABELS and plan.num_members == 2
     if topology.found_by is not FoundBy.LINKS and not is_pair:
         return in_words(topology).rstrip(".")
@@ -56,6 +62,8 @@ def _node(state: ControllerState, worker_id: str) -> str:
 
 def _row(state: ControllerState, inputs: Inputs, plan: Plan, topology: Topology, reason: str) -> TimelineRow:
     by_label = {"labels": list(topology.labels)} if topology.labels else {}
+    used = used_over(plan.exchange.name, topology.racks)
+    travels = {"communication": used} if used != plan.exchange.name else {}
     return TimelineRow(
         key=f"racks/{plan.generation}",
         kind=TimelineKind.EXCHANGE,
@@ -64,7 +72,7 @@ def _row(state: ControllerState, inputs: Inputs, plan: Plan, topology: Topology,
         actor="racks",
         reason=reason,
         before=by_label,
-        after={"racks": list(topology.racks), "found_by": topology.found_by.value},
+        after={"racks": list(topology.racks), "found_by": topology.found_by.value, **travels},
         cost_s=0.0,
         steps_lost=0,
     )
