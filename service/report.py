@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 
 from service import exchange, rounds
 from service.documents import Document
+from service.loss_evidence import loss_in_words
 from service.records import Point, TimelineEntry
 from service.words import number
-from workers.exchange_options import ExchangeSpec, filled, loss_class_of, name_of, used_over
+from workers.exchange_options import ExchangeSpec, filled, formats_of, name_of, used_over
 from workers.rack_words import one_level_in_words
 
 KINDS = frozenset({"resize", "batch", "precision", "exchange"})
@@ -130,7 +131,8 @@ def asked_section(asked: ExchangeSpec, newest: Sequence[Point], racks: Sequence[
     speeds = _speeds(_alike(points, "scheme", scheme))
     why = "the job asks for it and has no steps without: `communication: auto` would try both"
     used, apart = (used_over(scheme, racks), one_level_in_words(scheme, racks)) if racks else (scheme, "")
-    evidence = (why, apart, _travel([points]), _class(used))
+    options = asked.options if formats_of(used)[0] == asked.scheme else {}
+    evidence = (why, apart, _travel([points]), loss_in_words(used, options))
     return {
         "step": 0,
         "kind": "exchange",
@@ -140,10 +142,6 @@ def asked_section(asked: ExchangeSpec, newest: Sequence[Point], racks: Sequence[
         **_compared((), speeds, 1.0),
         "evidence": "; ".join(filter(None, evidence)),
     }
-
-
-def _class(scheme: str) -> str:
-    return f"{scheme} counts as {loss_class_of(scheme)}, by paired runs (the table in README)"
 
 
 def _loss(scheme: str, sides: Sequence[Sequence[Point]]) -> str:
@@ -156,7 +154,7 @@ def _loss(scheme: str, sides: Sequence[Sequence[Point]]) -> str:
     if not before or not after:
         return ""
     told = f"median losses {number(median(before))} and {number(median(after))}"
-    return f"{_class(scheme)}; {told}"
+    return f"{loss_in_words(scheme)}; {told}"
 
 
 def _of_one_size(points: Sequence[Point], key: str) -> Sequence[Point]:

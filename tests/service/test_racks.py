@@ -84,14 +84,14 @@ async def test_a_job_shows_its_racks_with_their_links_and_what_labels_tell_other
 
 
 @pytest.mark.parametrize(
-    ("speed", "used", "why"),
+    ("speed", "used", "loss", "why"),
     [
-        (SLOW, "int4", "Each worker counts as a rack of its own, so all links are between racks"),
-        (FAST, "topk", "All workers count as one rack, so no link is between racks"),
+        (SLOW, "int4", "int4 counts as near", "Each worker counts as a rack of its own, so all links are"),
+        (FAST, "topk", "topk with fraction 0.1 counts as", "All workers count as one rack, so no link is"),
     ],
 )
 async def test_what_is_exchanged_instead_where_racks_are_one_level_is_told_everywhere(
-    client: httpx2.AsyncClient, services: Services, speed: float, used: str, why: str
+    client: httpx2.AsyncClient, services: Services, speed: float, used: str, loss: str, why: str
 ) -> None:
     fence = await leader(services.store)
     asked = {"scheme": "topk", "fraction": 0.1, "across": "int4"}
@@ -100,13 +100,13 @@ async def test_what_is_exchanged_instead_where_racks_are_one_level_is_told_every
     of_step = {"step_s": 0.5, "exchange_s": 0.2, "exposed_s": 0.1, "wire_bytes": 1e6, "samples_per_s": 100.0}
     records = tuple(record(n, **of_step) for n in range(1, 21))
     await told(services, found, topology_of([[speed] * 3] * 3), "topk across int4", records)
-    sentence = f"{why}: gradients travel as {used} instead of topk across int4"
+    sentence = f"{why} between racks: gradients travel as {used} instead of topk across int4"
     assert f"{sentence}." in (await client.get(f"{API}/jobs/{found.id}/explain")).json()["details"]
     assert f"(asked for in the spec) {sentence}." in (await client.get(f"/jobs/{found.id}?tab=system")).text
     [section] = (await client.get(f"{API}/jobs/{found.id}/report")).json()["sections"]
     assert section["name"] == f"Gradients {used}, where topk across int4 is asked for"
     assert sentence[1:] in section["evidence"]
-    assert f"{used} counts as" in section["evidence"]
+    assert loss in section["evidence"]
 
 
 async def test_the_cluster_shows_labels_and_what_links_say_against_them(
