@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from tests.training import reference
+from tests.training.group import Group
+from tests.training.tasks import Regression, Script, mse
 from tests.training.test_compression import BATCH, BOUNDS, Job, assert_alike, members, plain
 from tests.training.test_schemes import Rank, ranks
+from workers.errors import Reason
 from workers.exchange_options import Options
 from workers.plan import Exchange
+from workers.task import TrainingTask
 from workers.training.exchange import buckets
 from workers.training.exchange.registry import SCHEMES, scheme_named
 
-NUMEL, NUM_BUCKETS = 400, 3
+NUMEL, NUM_BUCKETS, SAMPLES = 400, 3, 64
 SHAPES = [[torch.Size([20, 20])]] * NUM_BUCKETS
 ROUGH = sorted(SCHEMES.keys() - {"none"})
 OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),), "powersgd": (("rank", 1),)}
@@ -82,3 +87,36 @@ def test_mixes_follow_each_other_in_one_group_and_after_a_worker_has_come(monkey
         group.await_done(workers)
     assert_alike(job.models)
     assert 0.0 < reference.distance(job.models[0], plain().model) < BOUNDS["int4"]
+
+
+@pytest.mark.parametrize(
+    ("mebibyte", "dense_first", "told"),
+    [
+        (
+            1,
+            3,
+            "dense_first is 3, and the gradients leave in 3 buckets of 25 MiB, so that none of them would travel as",
+        ),
+        (1, 9999, "would travel as int4; give at most 2, make buckets smaller (bucket_mib), or use scheme: none"),
+        (
+            2**20,
+            1,
+            "leave in 1 bucket of 25 MiB, so that none of them would travel as int4; leave it out, make buckets",
+        ),
+        (1, 2, None),
+    ],
+)
+def test_more_dense_buckets_than_leave_something_to_the_scheme_are_refused(
+    mebibyte: int, dense_first: int, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "MIB", mebibyte)
+    wide = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 8, bias=False), nn.Linear(8, 1, bias=False))
+    script = Script(task=lambda: TrainingTask(model=wide, train_data=Regression(SAMPLES, torch.float32), loss=mse))
+    asked = {"scheme": "int4", "dense_first": dense_first}
+    with Group(script, steps=1, batch={"global_size": BATCH}, communication=asked) as group:
+        (worker,) = group.start(1)
+        failure = group.poll()[worker].failure
+    assert (failure is None) == (told is None)
+    if failure is not None:
+        assert (failure.reason, failure.round) == (Reason.USER_ERROR, None)
+        assert (told or "") in failure.message

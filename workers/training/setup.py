@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from workers.assignment import Assignment
 from workers.errors import CheckpointError, DataError, EntrypointError, UserCodeError, described
+from workers.exchange_options import bucket_mib_of, dense_first_of, filled
 from workers.lr import LrRule
 from workers.spec import JobSpec
 from workers.status import Phase
@@ -23,6 +24,7 @@ from workers.training.by_length import Bounds
 from workers.training.data import SampleOrder
 from workers.training.dealer import Dealer
 from workers.training.device import pick_device
+from workers.training.exchange.buckets import grouped
 from workers.training.feed import Feed
 from workers.training.lengths import Lengths
 from workers.training.loader_choice import LoaderChoice
@@ -103,6 +105,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
     except CheckpointError as error:  # found by the first save it would have cost all the steps before
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec), spec.optimizer.lr)
+    _check_buckets(spec, [*state.trained.values()])
     passes = None if spec.batch.max_tokens is None else PassShare()  # without a bound a longer one might not fit
     micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
     turnstile = Turnstile()
@@ -177,6 +180,20 @@ def _optimizer(task: TrainingTask, spec: JobSpec) -> torch.optim.Optimizer:
             "optimizer=lambda params, lr: torch.optim.SGD(params, lr) from the entrypoint, or use lr_rule: sqrt"
         )
     return optimizer
+
+
+def _check_buckets(spec: JobSpec, trained: Sequence[nn.Parameter]) -> None:
+    """Raises UserCodeError where all gradients would go as they are, under the name of a scheme that does nothing."""
+    options = filled(spec.exchange.scheme, spec.exchange.options)
+    dense_first, bucket_mib = dense_first_of(options), bucket_mib_of(options)
+    num_buckets = len(grouped(trained, bucket_mib)) if dense_first else 0
+    if dense_first and dense_first >= num_buckets:
+        most = f"give at most {num_buckets - 1}, " if num_buckets > 1 else "leave it out, "
+        raise UserCodeError(
+            f"communication.options.dense_first is {dense_first}, and the gradients leave in {num_buckets} "
+            f"bucket{'s' if num_buckets > 1 else ''} of {bucket_mib} MiB, so that none of them would travel as "
+            f"{spec.exchange.scheme}; {most}make buckets smaller (bucket_mib), or use scheme: none"
+        )
 
 
 def _built(task: TrainingTask, lr: float) -> torch.optim.Optimizer:
