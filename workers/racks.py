@@ -94,7 +94,7 @@ def topology_of(
     pairs = list(combinations(range(len(racks)), 2))
     inside = [pair for pair in pairs if racks[pair[0]] == racks[pair[1]]]
     across = [pair for pair in pairs if racks[pair[0]] != racks[pair[1]]]
-    speeds = {(a, b): max(bytes_per_s[a][b], bytes_per_s[b][a]) for a, b in pairs}
+    speeds = {(a, b): speed for a, b in pairs if (speed := max(bytes_per_s[a][b], bytes_per_s[b][a])) > 0.0}
     delays = {(a, b): latencies_s[a][b] for a, b in pairs} if latencies_s else {}
     return Topology(
         racks=racks,
@@ -110,7 +110,7 @@ def topology_of(
                 bytes_per_s=speeds[pair],
                 latency_s=delays.get(pair),
             )
-            for pair in _disputed(racks, labels)
+            for pair in _disputed(racks, labels, speeds)
         ),
     )
 
@@ -129,14 +129,16 @@ def complete(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def _usual(values: Mapping[tuple[int, int], float], pairs: Sequence[tuple[int, int]]) -> float | None:
-    return median(values[pair] for pair in pairs) if values and pairs else None
+    return median(found) if (found := [values[pair] for pair in pairs if pair in values]) else None
 
 
-def _disputed(racks: Sequence[int], labels: Sequence[str]) -> list[tuple[int, int]]:
-    """Of each two labels in two racks the first pair; links that are all alike say nothing against any label."""
+def _disputed(
+    racks: Sequence[int], labels: Sequence[str], speeds: Mapping[tuple[int, int], float]
+) -> list[tuple[int, int]]:
+    """Of each two labels in two racks the first pair that was measured; links all alike say nothing against labels."""
     found: dict[frozenset[tuple[str, int]], tuple[int, int]] = {}
     if labels and 0 < max(racks) < len(racks) - 1:
-        for a, b in combinations(range(len(racks)), 2):
+        for a, b in speeds:
             if (labels[a] == labels[b]) != (racks[a] == racks[b]):
                 found.setdefault(frozenset(((labels[a], racks[a]), (labels[b], racks[b]))), (a, b))
     return list(found.values())[:MOST_DISPUTES]
@@ -146,13 +148,15 @@ def racks_of(bytes_per_s: Sequence[Sequence[float]]) -> tuple[int, ...]:
     """The number of each rank's rack, from 0 on, in the order of their first ranks.
 
     ``bytes_per_s[a][b]`` is what the link from rank a to rank b carries. Of the two ways the faster counts, as whatever
-    disturbs a measurement makes it slower; for the same reason one fast link is enough to join a rack. The cut is the
+    disturbs a measurement makes it slower; for the same reason one fast link is enough to join a rack. 0 where nothing
+    was measured, which joins and parts nobody. The cut is the
     widest gap between links that leaves more than one rack, and one below ``CLEAR_RATIO`` is none.
     """
     size = len(bytes_per_s)
     links = {
-        (a, b): min(max(bytes_per_s[a][b], bytes_per_s[b][a]), FAST_BYTES_PER_S)
+        (a, b): min(speed, FAST_BYTES_PER_S)
         for a, b in combinations(range(size), 2)
+        if (speed := max(bytes_per_s[a][b], bytes_per_s[b][a])) > 0.0
     }
     speeds = sorted(set(links.values()))
     gaps = [(faster / slower, faster) for slower, faster in pairwise(speeds) if faster >= CLEAR_RATIO * slower]

@@ -1,4 +1,4 @@
-"""How fast the links between a world's ranks are: all pairs, measured when a group begins, in about a second."""
+"""How fast links between a group's machines are, measured when it begins: in a second, where they are far in a few."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from collections.abc import Sequence
 import torch
 
 from workers.racks import FAST_BYTES_PER_S, Topology, complete, topology_of, unmeasured
+from workers.training.link_pairs import Pair, first_rounds, next_rounds, table
 from workers.training.world import World
 
 SMALL_BYTES = 64 * 2**10
 LARGE_BYTES = 2**20
-MESSAGES_BYTES = (SMALL_BYTES, SMALL_BYTES, LARGE_BYTES, LARGE_BYTES)
-"""The second small one is for links found slow, which one disturbance does; the large for neither slow nor fast."""
+MESSAGES_BYTES = (SMALL_BYTES, SMALL_BYTES, SMALL_BYTES, LARGE_BYTES, LARGE_BYTES)
+"""The second small one is for links found slow, which one disturbance does; the large for neither slow nor fast. Far
+links get all the small, as TCP begins with less in flight, and none of the large, which would take it ever longer."""
 SLOW_BYTES_PER_S = 8e6
+FAR_S = 2e-3
+"""There and back; what is at one place is nearer."""
 BUDGET_S = 1.0
+LATE_S, MOST_BUDGETS = 0.025, 5.0
+"""A group with links so long has twice the time, as all takes longer there, and so on up to that."""
 MOST_TOLD = 28
 LEAST_COMPARED = 3
 
@@ -31,7 +37,7 @@ def survey(world: World, labels: Sequence[str]) -> Topology:
     known = complete(labels)
     if world.size < LEAST_COMPARED and known:
         return unmeasured(world.size, known)
-    speeds = measure(world)
+    speeds = measure(world, world.machines())
     latencies_s = world.latencies_s()  # after them, as the kernel tells what it has seen
     found = unmeasured(world.size, known) if speeds is None else topology_of(speeds, latencies_s, known)
     if world.rank == 0:
@@ -42,44 +48,85 @@ def survey(world: World, labels: Sequence[str]) -> Topology:
 def _told(found: Topology, speeds: Sequence[Sequence[float]] | None) -> str:
     if speeds is None:
         return f"links were not all measured within {BUDGET_S:g} s; racks by {found.found_by}: {found}"
-    rates = [f"{a}-{b} {speeds[a][b] * 8 / 1e6:.0f}" for a, row in enumerate(speeds) for b in range(a + 1, len(row))][
-        :MOST_TOLD
-    ]
+    rates = [
+        f"{a}-{b} {speeds[a][b] * 8 / 1e6:.0f}"
+        for a, row in enumerate(speeds)
+        for b in range(a + 1, len(row))
+        if row[b]
+    ][:MOST_TOLD]
     return f"{found}; Mbit a second between ranks: {', '.join(rates)}"
 
 
-def measure(world: World) -> list[list[float]] | None:
-    """Bytes a second of every link, by the ranks at its ends, the same numbers on all ranks, which all must call it.
+def measure(world: World, machines: Sequence[int] = ()) -> list[list[float]] | None:
+    """Bytes a second of links, by the ranks at their ends, the same numbers on all ranks, which all must call it.
 
-    None where that took too long: it ends after the message during which ``BUDGET_S`` ran out. Raises WorldError.
+    ``machines`` has the number of every rank's; none: each has one of its own. 0 where nothing was measured, as not
+    every two of many machines are, but every two racks. None where that took too long: it ends after the message during
+    which ``Trips.budget_s`` ran out. Raises WorldError.
     """
-    speeds = [[0.0] * world.size for _ in range(world.size)]
+    machines = machines or range(world.size)
+    speeds: dict[Pair, float] = {}
     world.gather([0])  # who took over state for longer is waited for, not measured
     began_s = time.perf_counter()
-    for number, num_bytes in enumerate(MESSAGES_BYTES):
-        for pairs in rounds_of_pairs(world.size):
-            is_open = [(a, b) for a, b in pairs if _is_open(number, speeds[a][b])]
-            if not is_open:
-                continue
-            took_s = _send(world, is_open, num_bytes)
-            told = world.gather([round(took_s * 1e9), round((time.perf_counter() - began_s) * 1e9)])
-            for a, b in is_open:
-                speed = num_bytes / max(told[b][0] / 1e9, 1e-9)
-                # Not the best of all: a small message may pass at once what holds a large one back.
-                is_again = number > 0 and num_bytes == MESSAGES_BYTES[number - 1]
-                speeds[a][b] = speeds[b][a] = max(speed, speeds[a][b]) if is_again else speed
-            if told[0][1] > BUDGET_S * 1e9:
+    trips = Trips(world.latencies_s())
+    rounds = first_rounds(machines)
+    while rounds:
+        for pairs in rounds:
+            if not _met(world, pairs, speeds, trips, began_s):
                 return None
-    return speeds
+        rounds = next_rounds(speeds, machines)
+    return table(speeds, machines)
 
 
-def _is_open(number: int, speed: float) -> bool:
+class Trips:
+    """How long it takes there and back, by what the kernel saw one way; nothing where it does not tell."""
+
+    def __init__(self, latencies_s: Sequence[Sequence[float]] | None) -> None:
+        self._latencies_s = latencies_s
+        longest_s = 2 * max(map(max, latencies_s)) if latencies_s else 0.0
+        self.budget_s = BUDGET_S * min(MOST_BUDGETS, 1.0 + longest_s / LATE_S)
+
+    def seconds(self, pair: Pair) -> float:
+        return 2 * self._latencies_s[pair[0]][pair[1]] if self._latencies_s else 0.0
+
+
+def _met(world: World, pairs: Sequence[Pair], speeds: dict[Pair, float], trips: Trips, began_s: float) -> bool:
+    """Measure the links of pairs of which nobody is in two; False where time has run out."""
+    for number, num_bytes in enumerate(MESSAGES_BYTES):
+        is_open = [pair for pair in pairs if _is_open(number, speeds.get(pair, 0.0), trips.seconds(pair))]
+        if not is_open:
+            continue
+        took_s = _send(world, is_open, num_bytes)
+        told = world.gather([round(took_s * 1e9), round((time.perf_counter() - began_s) * 1e9)])
+        for pair in is_open:
+            speed = speed_of(num_bytes, told[pair[1]][0] / 1e9, trips.seconds(pair))
+            # Not the best of all: a small message may pass at once what holds a large one back.
+            is_again = number > 0 and num_bytes == MESSAGES_BYTES[number - 1]
+            speeds[pair] = max(speed, speeds[pair]) if is_again else speed
+        if told[0][1] > trips.budget_s * 1e9:
+            return False
+    return True
+
+
+def speed_of(num_bytes: int, took_s: float, trip_s: float) -> float:
+    """Bytes a second of a link, without what it takes there and back.
+
+    The receiver's word that it is ready goes there first, and only then the message comes: no byte was sent while they
+    were on their way.
+    """
+    return num_bytes / max(took_s - trip_s, 1e-9)
+
+
+def _is_open(number: int, speed: float, trip_s: float) -> bool:
+    """Whether a link of which so many messages made so much gets the next, too."""
+    if trip_s > FAR_S:
+        return MESSAGES_BYTES[number] == SMALL_BYTES and speed < FAST_BYTES_PER_S
     if number < 2:
         return number == 0 or speed <= SLOW_BYTES_PER_S
-    return SLOW_BYTES_PER_S < speed < FAST_BYTES_PER_S
+    return MESSAGES_BYTES[number] == LARGE_BYTES and SLOW_BYTES_PER_S < speed < FAST_BYTES_PER_S
 
 
-def _send(world: World, pairs: Sequence[tuple[int, int]], num_bytes: int) -> float:
+def _send(world: World, pairs: Sequence[Pair], num_bytes: int) -> float:
     """Send from the first to the second of each pair; the seconds that this took here."""
     to = dict(pairs).get(world.rank)
     source = {b: a for a, b in pairs}.get(world.rank)
@@ -87,20 +134,7 @@ def _send(world: World, pairs: Sequence[tuple[int, int]], num_bytes: int) -> flo
     received = [num_bytes if rank == source else 0 for rank in range(world.size)]
     message = torch.zeros(sum(sent), dtype=torch.uint8, device=world.device)
     place = torch.empty(sum(received), dtype=torch.uint8, device=world.device)
-    world.gather([0])  # so that nobody waits for a rank that comes later
-    began_s = time.perf_counter()
+    began_s = time.perf_counter()  # after a gather, so that nobody waits for a rank that comes later
     world.all_to_all(place, message, received, sent).wait()
     place[-1:].tolist()  # an accelerator's stream has it by then
     return time.perf_counter() - began_s
-
-
-def rounds_of_pairs(size: int) -> list[list[tuple[int, int]]]:
-    """All pairs of ranks, the lower first, in rounds in which nobody is twice: a tournament by the circle method."""
-    seats = [*range(size), *([-1] if size % 2 else [])]
-    rounds = []
-    for _ in range(len(seats) - 1):
-        half = len(seats) // 2
-        met = zip(seats[:half], reversed(seats[half:]), strict=True)
-        rounds.append([(min(pair), max(pair)) for pair in met if -1 not in pair])
-        seats = [seats[0], seats[-1], *seats[1:-1]]
-    return rounds
