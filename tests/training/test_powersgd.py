@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from tests.training.test_schemes import NUM_TAIL, Rank, ranks
@@ -84,3 +88,25 @@ def test_matrices_of_zeros_leave_no_trace() -> None:
         assert not any(part.any() for part in zeros)
         for number in MATRICES:
             torch.testing.assert_close(sums[number], 2 * thin(0, RANK)[number], atol=2e-3, rtol=0.0)
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_on_unlike_processors_all_take_one_rank_s_directions(is_mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients that cancel: the sum has no directions of its own, and each rank would find others."""
+    given, number_of, qr = thin(0, RANK), dict[int, int](), torch.linalg.qr
+
+    def found_here(values: torch.Tensor) -> SimpleNamespace:
+        noise = draw(number_of[threading.get_ident()], *values.shape)
+        return SimpleNamespace(Q=qr(values + 1e-6 * noise).Q)
+
+    monkeypatch.setattr(torch.linalg, "qr", found_here)
+
+    def work(rank: Rank) -> list[torch.Tensor]:
+        number_of[threading.get_ident()] = rank.rank
+        rank.world.is_mixed = is_mixed
+        return Exchanging(rank).exchange([gradient if rank.rank else -gradient for gradient in given])
+
+    one, other = ranks(2, NUMEL, work)
+    are_alike = all(torch.equal(mine, its) for mine, its in zip(one, other, strict=True))
+    are_right = all(bool(mine.abs().max() < 1e-4) for mine in one)
+    assert (are_alike, are_right) == (is_mixed, is_mixed)

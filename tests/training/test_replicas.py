@@ -318,8 +318,11 @@ def test_processors_of_unlike_kinds_are_not_compared(monkeypatch: pytest.MonkeyP
     group, workers = Faulty(1, 3).job(2)
     with group:
         group.train(workers)
-        group.await_done(workers)
+        statuses = group.await_done(workers)
         assert len(group.losses()) == STEPS
+    cuts = [cut for status in statuses.values() for cut in status.cuts]
+    assert [cut.what for cut in cuts] == ["replicas"] * len(workers)
+    assert "is not checked, as their processors" in cuts[0].reason
 
 
 def test_one_rank_alone_has_nobody_to_compare_with(monkeypatch: pytest.MonkeyPatch) -> None:

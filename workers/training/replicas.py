@@ -27,6 +27,11 @@ EVERY_ROUNDS = 200  # one takes about as long as half a step of the smallest mod
 
 MAX_TOLD = 5
 
+UNLIKE_REASON = (
+    "whether all workers hold the same weights is not checked, as their processors (or numbers of threads) are of "
+    "unlike kinds, which round differently; workers on machines of one kind are checked"
+)
+
 _ADVICE = (
     "where it comes again, look for code that changes parameters on one worker otherwise than on another, and for a "
     "machine with faulty memory"
@@ -57,19 +62,22 @@ class Replicas:
         self._checked, started_s = self._state.round, time.perf_counter()
         self._mailbox.set_phase(Phase.EXCHANGE)
         rows = self._world.gather(look(self._state, self._world))
+        if len({kind for kind, _ in rows}) > 1:
+            self._mailbox.cut("replicas", UNLIKE_REASON)
         compare(self._state, self._world, self._plan, dict(enumerate(rows)))
         self.seconds = time.perf_counter() - started_s
 
 
-def look(state: TrainingState, world: World) -> list[int]:
-    """What ``compare`` takes of this rank: its kind of processor, and the hash of its state."""
-    return [_processor(world.device), int(hash_of([*_compared(state).values()], world.device))]
+def look(state: TrainingState, world: World, *, is_held: bool = True) -> list[int]:
+    """What ``compare`` takes of this rank: its kind of processor, and the hash of its state, 0 where it holds none."""
+    return [_processor(world.device), int(hash_of([*_compared(state).values()], world.device)) if is_held else 0]
 
 
 def compare(state: TrainingState, world: World, plan: Plan, rows: Mapping[int, Sequence[int]]) -> None:
     """Find out whether ranks are alike by what each saw of its own; all members of the world call it with the same.
 
-    Processors of unlike kinds round differently, so that their states part by and by: nothing is asked of those.
+    Processors of unlike kinds round differently, so that their states part by and by: nothing is asked of those, which
+    ``Replicas.check`` tells.
     Raises as ``Replicas.check``.
     """
     if len({kind for kind, _ in rows.values()}) > 1:

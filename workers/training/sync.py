@@ -36,9 +36,10 @@ def synchronise(setup: Setup, world: World, plan: Plan, untold: Callable[[], Unt
     """
     state = setup.state
     may_keep = world.size > 1 and state.lineage == plan.lineage
-    seen = replicas.look(state, world) if may_keep else _NOTHING_SEEN
+    seen = replicas.look(state, world, is_held=may_keep) if world.size > 1 else _NOTHING_SEEN
     told = [int(state.is_eval_due), fingerprint(setup), int(not state.residual.is_empty), state.num_asked]
     rows = world.gather([*_standing(state), *told, *seen])
+    world.is_mixed = len({row[-2] for row in rows}) > 1
     _check_tasks(rows)
     source = _source_rank(plan, rows)
     begins = not isinstance(plan.source, MemberSource) and any(row[0] != plan.lineage for row in rows)

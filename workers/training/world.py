@@ -96,7 +96,8 @@ class Transfer:
 class World:
     """A group of ``size`` ranks; of one rank it has no group and every collective is the identity.
 
-    gloo's tensors are the host's: those of an accelerator go there and back, through pinned memory.
+    gloo's tensors are the host's: those of an accelerator go there and back, through pinned memory. ``is_mixed`` is
+    whether ranks' processors are known to be of unlike kinds, which round differently; the same on all.
     """
 
     def __init__(self, seat: Seat, calls: StoreCalls) -> None:
@@ -110,7 +111,7 @@ class World:
         self._twins: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = {}
         self._link_device = torch.device("cpu") if self.is_gloo else seat.device
         self.occupancy = Occupancy() if self.is_gloo else None  # of others the host does not see when they end
-        self.is_aborted = False
+        self.is_aborted = self.is_mixed = False
         self._connected = threading.Event()
         self._error: BaseException | None = None
 

@@ -4,7 +4,9 @@ One step of subspace iteration a round, from where the last one ended (algorithm
 orthogonalised; Q = sum of M' P; all take P Q' for the sum of M. What a rank's own M has beyond P P' M is kept for the
 next round (error feedback, algorithm 2). Both sums are all-reduces, so a rank's bytes do not grow with the ranks.
 
-P is orthogonalised on each rank for itself: replicas stay alike where processors and numbers of threads are.
+P is orthogonalised on each rank for itself where processors and numbers of threads are alike, so that replicas stay so.
+Where they are not, rank 0's is everybody's: what a sum lacks in rank, its P has any directions for, others on another
+processor, and what ranks' gradients have in these cancels in the sum of Qs only where all have the same.
 """
 
 from __future__ import annotations
@@ -102,7 +104,11 @@ class _Iterated:
             return False
         self._await()
         with self._coding.encode:
-            self._ps = [*self._project()]
+            ps = self._orthogonal()
+        if self._world.is_mixed:
+            ps = self._of_first_rank(ps)
+        with self._coding.encode:
+            self._ps = [*self._project(ps)]
         self._transfer = self._world.all_reduce(self._parcel.second)
         return False
 
@@ -113,10 +119,21 @@ class _Iterated:
         with self._coding.decode:
             self._read(self._ps)
 
-    def _project(self) -> Iterator[torch.Tensor]:
-        """Write the Qs; each orthogonalised P of the sum."""
-        for (matrix, summed_p), q in zip(self._parcel.ps(), self._parcel.qs(), strict=True):
-            p = torch.linalg.qr(summed_p.float()).Q
+    def _orthogonal(self) -> list[torch.Tensor]:
+        """Each P of the sum, orthogonalised."""
+        return [torch.linalg.qr(summed_p.float()).Q for _, summed_p in self._parcel.ps()]
+
+    def _of_first_rank(self, ps: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """These Ps as rank 0 has them: a hop more, of fewer values than any other."""
+        places = [place for _, place in self._parcel.ps()]
+        for place, p in zip(places, ps, strict=True):
+            place.copy_(p)
+        self._world.broadcast(self._parcel.first[: sum(place.numel() for place in places)], 0)
+        return [place.float() for place in places]
+
+    def _project(self, ps: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """Write the Qs; each P again."""
+        for (matrix, _), p, q in zip(self._parcel.ps(), ps, self._parcel.qs(), strict=True):
             left = matrix.of(self._left)
             own_q = left.T @ p
             left.addmm_(p, own_q.T, alpha=-1.0)
