@@ -72,7 +72,8 @@ class BuildInfo:
     ``device_seconds`` maps number formats to measured seconds of one fixed layer, forward and backward, on this
     worker's device (the table that ``precision: auto`` decides by). ``schemes`` are what exchange schemes cost it,
     by name, and ``buckets`` what they may be cut into, as shares of all by mebibytes of a bucket, where
-    ``communication`` is to be chosen by that; ``num_trained`` are the numbers whose gradients travel.
+    ``communication`` is to be chosen by that; ``num_trained`` are the numbers whose gradients travel, of so many bytes
+    each where they go as they are.
     ``rack`` is what its node's label says, empty without one.
     """
 
@@ -87,6 +88,7 @@ class BuildInfo:
     schemes: Mapping[str, SchemeCost] = field(default_factory=dict)
     buckets: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     num_trained: int = 0
+    gradient_bytes: float = 4.0
     rack: str = ""
 
 

@@ -17,9 +17,9 @@ def racks(*numbers: int, inside: float = 125e6, across: float = 3.1e6) -> Topolo
     return Topology(racks=numbers, inside_bytes_per_s=inside, across_bytes_per_s=across)
 
 
-def carried(name: str, topology: Topology) -> float:
+def carried(name: str, topology: Topology, gradient_bytes: float | None = None) -> float:
     """Bytes of a value over the busiest rack's link."""
-    return costs_of([name], FORMATS, topology)[name].bytes_a_value
+    return costs_of([name], FORMATS, topology, gradient_bytes)[name].bytes_a_value
 
 
 @pytest.mark.parametrize(
@@ -66,3 +66,22 @@ def test_codecs_of_both_levels_cost_their_time() -> None:
     # Its part and half a sum are encoded, two halves and a sum decoded; across half a gradient is.
     assert costs["bf16 across int4"].seconds_a_million == pytest.approx(3.5 / 3 * bf16_s + int4_s / 2)
     assert costs["none"].seconds_a_million == FORMATS["none"].seconds_a_million
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "expected"),
+    [
+        ("none", (0, 0, 0, 0), 2.0),
+        ("int4", (0, 0, 0, 0), 0.52),
+        ("none", (0, 0, 1, 1), 2.0 * 1.5),
+        ("none across none", (0, 0, 1, 1), 4.0),  # racks add up in fp32
+        ("none across none", (0, 0, 0, 0), 2.0),  # and one alone has an all-reduce
+        ("none across none", (0, 1, 2, 3), 2.0),
+        ("bf16 across none", (0, 1, 2, 3), 2.0),
+    ],
+)
+def test_what_goes_as_it_is_has_the_bytes_of_the_parameters_format(
+    name: str, numbers: tuple[int, ...], expected: float
+) -> None:
+    far = racks(*numbers, inside=1e12, across=1.0)
+    assert carried(name, far, gradient_bytes=2.0) == pytest.approx(expected, rel=1e-6)

@@ -171,6 +171,28 @@ def test_buckets_with_which_a_group_broke_twice_are_left_for_good() -> None:
     assert len(found.run(60).plans) == 1
 
 
+@pytest.mark.parametrize(("gradient_bytes", "share"), [(4.0, 0.13), (2.0, 0.26)])
+def test_what_other_formats_save_is_counted_from_what_gradients_have_as_they_are(
+    gradient_bytes: float, share: float
+) -> None:
+    found = job(lambda name: (share ** (name == "int4"),) * 2)
+    found.gradient_bytes = gradient_bytes
+    found.run(60)
+    assert [plan.exchange.name for plan in found.plans] == ["none", "int4"]
+    [row] = found.told(TimelineKind.EXCHANGE)
+    assert row.after["expected_gain"] == round(1.1 / (0.1 + 0.02 + 0.98 * share), 3)
+
+
+def test_parameters_that_are_bf16_are_not_tried_in_bf16() -> None:
+    def link(name: str) -> tuple[float, float]:
+        return 1.0, 1.0
+
+    found = job(link, communication={"scheme": "auto"})
+    found.schemes = {name: cost for name, cost in TABLE.items() if name in ("none", "bf16", "fp16")}
+    found.gradient_bytes = 2.0
+    assert [plan.exchange.name for plan in found.run(60).plans] == ["none"]
+
+
 def test_over_racks_the_slow_links_carry_one_sum_a_rack() -> None:
     found = over_racks().run(80)
     plan = found.desk.plan

@@ -30,6 +30,7 @@ class UnevenJob:
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
     schemes: Mapping[str, SchemeCost] = SCHEMES
+    gradient_bytes: float = 4.0
     buckets: Mapping[int, tuple[float, ...]] = {}
     backward_s: float | None = None
     wire_s: float | None = None
@@ -113,6 +114,7 @@ class UnevenJob:
             total_samples=100_000 * BATCH,
             node_id=node_id,
             schemes=self.schemes,
+            gradient_bytes=self.gradient_bytes,
             buckets=self.buckets,
         )
 

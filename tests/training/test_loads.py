@@ -93,6 +93,18 @@ def test_a_worker_tells_what_the_schemes_cost_that_its_job_may_use(asked: object
     assert {*build.schemes} == told
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_worker_tells_the_bytes_that_a_gradient_has_as_it_is(dtype: torch.dtype) -> None:
+    def task() -> TrainingTask:
+        return TrainingTask(model=mlp(dtype), train_data=Regression(8, dtype), loss=mse)
+
+    with Group(Script(task=task), steps=1, batch={"global_size": 8}) as group:
+        (worker,) = group.start(1)
+        build = group.poll()[worker].build
+    assert build is not None
+    assert build.gradient_bytes == dtype.itemsize
+
+
 class SlowToRead(Regression):
     """Data that take as long to read as to compute, so that it pays to read ahead."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from workers.exchange_options import formats_of
+from workers.exchange_options import formats_of, used_over
 from workers.measures import SchemeCost
 from workers.racks import Topology
 
@@ -18,10 +18,19 @@ ONE_RACK = Topology(racks=(0,))
 
 
 def costs_of(
-    names: Iterable[str], formats: Mapping[str, SchemeCost], topology: Topology = ONE_RACK
+    names: Iterable[str],
+    formats: Mapping[str, SchemeCost],
+    topology: Topology = ONE_RACK,
+    gradient_bytes: float | None = None,
 ) -> dict[str, SchemeCost]:
-    """The costs of exchanges by name, where ``formats`` are what each format costs by itself."""
-    return {name: _cost(name, formats, topology) for name in names}
+    """The costs of exchanges by name, where ``formats`` are what each format costs by itself.
+
+    An all-reduce sends gradients in their own format, of ``gradient_bytes`` a value; racks send those that stay as they
+    are in fp32. None: of as many bytes.
+    """
+    dense = formats["none"]
+    flat = {**formats, "none": replace(dense, bytes_a_value=gradient_bytes or dense.bytes_a_value)}
+    return {name: _cost(name, formats, flat, topology) for name in names}
 
 
 def gathered(cost: SchemeCost, num_ranks: int) -> SchemeCost:
@@ -29,13 +38,14 @@ def gathered(cost: SchemeCost, num_ranks: int) -> SchemeCost:
     return replace(cost, bytes_a_value=cost.bytes_a_value * num_ranks / 2)
 
 
-def _cost(name: str, formats: Mapping[str, SchemeCost], topology: Topology) -> SchemeCost:
+def _cost(
+    name: str, formats: Mapping[str, SchemeCost], flat: Mapping[str, SchemeCost], topology: Topology
+) -> SchemeCost:
     inside, across = formats_of(name)
     if not topology.has_levels:
-        is_apart = across is not None and max(topology.racks) > 0  # a rack a rank: the format between them is used
-        return formats[across if is_apart and across is not None else inside]
+        return flat[formats_of(used_over(name, topology.racks))[0]]
     if across is None:
-        own = formats[inside]
+        own = flat[inside]
         num_times = _ring_times(topology.racks) if inside == "none" else _all_to_all_times(topology)
         return SchemeCost(bytes_a_value=num_times * own.bytes_a_value, seconds_a_million=own.seconds_a_million)
     num_racks, sizes = len(topology.members), [len(ranks) for ranks in topology.members]

@@ -166,7 +166,7 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
     return Situation(
         scheme=plan.exchange.name,
         allowed=may_use,
-        costs=levels.costs_of(names, formats, topology),
+        costs=levels.costs_of(names, formats, topology, max(build.gradient_bytes for build in builds if build)),
         num_ranks=plan.num_members,
         num_values=max(build.num_trained for build in builds if build is not None),
         step_s=step_s,

@@ -69,11 +69,13 @@ def _describe(setup: Setup) -> BuildInfo:
     chooses = exchange.scheme == "auto" and setup.spec.workers.max > 1
     may_lose = exchange.loss_class == "lossy" and not setup.spec.follows_noise and setup.device.type == "cpu"
     lossy = [real_shape(p) for p in trained] if may_lose else ()
+    num_trained = sum(real_shape(p).numel() for p in trained)
     return BuildInfo(
         num_train=setup.order.num_samples,
         num_eval=setup.num_eval,
         num_parameters=sum(p.numel() for p in setup.state.model.parameters()),
-        num_trained=sum(real_shape(p).numel() for p in trained),
+        num_trained=num_trained,
+        gradient_bytes=sum(p.nbytes for p in trained) / max(1, num_trained),
         total_samples=setup.total_samples,
         device=str(setup.device),
         device_seconds=dict(measure_formats(setup.device)),
