@@ -112,7 +112,7 @@ def test_workers_on_both_machines_train_together_and_leave_a_drained_one(
 
 
 @pytest.mark.parametrize("job", [gates(4, 12)], indirect=True)
-def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes_and_a_word_on_it_outlives_it(
+def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes(
     job: Gated, attached: Serving, machines: Machines
 ) -> None:
     before = job.wait_at(4, 3)
@@ -122,18 +122,12 @@ def test_a_notice_that_a_machine_is_taken_away_is_used_before_it_goes_and_a_word
     after = job.wait_at(12, 2)
     assert set(after) < set(before)
     wait_for("the end of the worker there", lambda: not machines.pids_there() & set(before))
-    say(attached, machines.there, "drain")
     machines.lose_there()
     try:
         job.open(12)
         job.wait_done()
     finally:
         renew(machines, attached)
-    wait_for("the word on it", lambda: nodes(attached)[machines.there]["duty"] == Duty.DRAINED)
-    assert (
-        attached.cluster()["events"][0]["text"]
-        == f"Node {machines.there} has come back, and is drained as it was: a test."
-    )
     job.assert_nothing_broken()
     (moved,) = [row for row in job.timeline() if row["actor"] == "cluster"]
     assert (moved["kind"], moved["before"]["workers"], moved["after"]["workers"]) == ("resize", 3, 2)
@@ -169,19 +163,25 @@ def test_a_worker_whose_network_is_cut_is_left_behind_and_ends_without_another_s
 
 
 @pytest.mark.parametrize("job", [gates(6, 12)], indirect=True)
-def test_a_machine_that_loses_its_power_costs_no_step(job: Gated, attached: Serving, machines: Machines) -> None:
+def test_a_machine_that_loses_its_power_costs_no_step_and_is_drained_still_when_it_is_back(
+    job: Gated, attached: Serving, machines: Machines
+) -> None:
     job.wait_at(6, 3)
     machines.lose_there()
     try:
         job.open(6)
         job.wait_at(12, 2)
         assert_told_as_lost(job)
+        say(attached, machines.there, "drain")
         machines.mend()  # its address answers again that nobody is there, which Ray believes sooner than silence
         wait_for("the loss of the node on the page", lambda: machines.there not in nodes(attached), 90)
         job.open(12)
         job.wait_done()
     finally:
         renew(machines, attached)
+    wait_for("the word on it", lambda: nodes(attached)[machines.there]["duty"] == Duty.DRAINED)
+    told = attached.cluster()["events"][0]["text"]
+    assert told == f"Node {machines.there} has come back, and is drained as it was: a test."
     job.assert_nothing_broken()
 
 
