@@ -10,9 +10,8 @@ from service.cost import Prices, amount
 from service.documents import Document
 from service.sweep_documents import best_document
 from service.sweep_records import SweepView, TrialRow, Wish
-from tuning.lengths import total_range
 from tuning.paths import applied
-from tuning.pruning import pruner_of
+from tuning.pruning import rungs_for
 from tuning.report import BestPoint, best_so_far, lr_batch_map, schedule_of
 from tuning.spec import SweepSpec
 from tuning.trial import TrialState
@@ -117,10 +116,8 @@ def _improvements(points: Sequence[BestPoint], amounts: Sequence[float | None]) 
 
 def _rungs(view: SweepView, spec: SweepSpec) -> list[Document]:
     """Where trials are compared: who came there, who waits or was ended there. Empty while that is not known."""
-    totals = total_range(spec, view.samples_per_epoch)
-    rungs = () if totals is None else pruner_of(spec.pruner, spec.mode, totals[0]).rungs
     told = []
-    for rung, following in pairwise((*rungs, math.inf)):
+    for rung, following in pairwise((*rungs_for(spec, view.samples_per_epoch), math.inf)):
         values = [next(r.value for r in t.reports if r.samples >= rung) for t in view.trials if t.samples >= rung]
         here = [trial for trial in view.trials if rung <= trial.samples < following]
         told.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from service.states import JobState, Verb
 from service.sweep_records import SweepState, TrialJob, TrialRow, Wish
@@ -15,22 +15,31 @@ MAX_REPORTS = 200
 """Of one trial: a metric that is reported at every step is thinned."""
 
 
-def observed(trial: TrialRow, job: TrialJob | None, reports: Sequence[Report], metric: str) -> TrialRow:
-    """The trial as its job shows it now; ``reports`` are new values of the metric, in order of samples."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """New values of the sweep's ``metric``, in order of samples, and the ``rungs`` at which its trials are compared."""
+
+    metric: str
+    reports: Sequence[Report] = ()
+    rungs: Sequence[int] = ()
+
+
+def observed(trial: TrialRow, job: TrialJob | None, news: News) -> TrialRow:
+    """The trial as its job shows it now."""
     if job is None:
         return _ended(trial, TrialState.FAILED, "its job was deleted")
     trial = replace(
         trial,
-        reports=_thinned(trial.reports, reports, job),
+        reports=_thinned(trial.reports, news, job),
         seconds=job.worker_s,
         started_at=trial.started_at or job.started_at,
     )
     match job.state:
         case JobState.SUCCEEDED if not trial.reports:
-            why = f"its job never reported {metric}"
+            why = f"its job never reported {news.metric}"
             return _ended(trial, TrialState.FAILED, why, job.finished_at)
         case JobState.SUCCEEDED if not math.isfinite(trial.reports[-1].value):
-            return _ended(trial, TrialState.PRUNED, f"its last {metric} is no number", job.finished_at)
+            return _ended(trial, TrialState.PRUNED, f"its last {news.metric} is no number", job.finished_at)
         case JobState.SUCCEEDED:
             complete = _ended(trial, TrialState.COMPLETE, None, job.finished_at)
             return replace(complete, value=trial.reports[-1].value)
@@ -82,17 +91,25 @@ def _diverged(known: tuple[Report, ...], samples: int) -> tuple[Report, ...]:
     return (*known, Report(samples=at, value=math.nan))
 
 
-def _thinned(known: tuple[Report, ...], new: Sequence[Report], job: TrialJob) -> tuple[Report, ...]:
-    """What a restored job reports again is passed over; the last report is always kept, as the state of now."""
+def _thinned(known: tuple[Report, ...], news: News, job: TrialJob) -> tuple[Report, ...]:
+    """What a restored job reports again is passed over; the last report is always kept, as the state of now.
+
+    So is the first one at a rung or past it: a trial is judged by it, once, and others are held against it for ever.
+    """
     gap = (job.total_samples or 0) / MAX_REPORTS
     kept = list(known)
-    for report in new:
+    for report in news.reports:
         if kept and report.samples <= kept[-1].samples:
             continue
-        if len(kept) > 1 and report.samples - kept[-2].samples < gap:
+        if len(kept) > 1 and report.samples - kept[-2].samples < gap and not _has_crossed(kept, news.rungs):
             kept.pop()
         kept.append(report)
     return tuple(kept)
+
+
+def _has_crossed(reports: Sequence[Report], rungs: Sequence[int]) -> bool:
+    """Whether the last report is the first at some rung."""
+    return any(reports[-2].samples < rung <= reports[-1].samples for rung in rungs)
 
 
 def _ended(trial: TrialRow, state: TrialState, reason: str | None, at: float | None = None) -> TrialRow:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from tuning.asha import Asha, rungs_of
 from tuning.hyperband import Hyperband
+from tuning.lengths import total_range
 from tuning.median import Median
+from tuning.spec import SweepSpec
 from tuning.spec_parts import AshaSpec, HyperbandSpec, MedianSpec, Mode, PrunerName, PrunerSpec
 from tuning.trial import Trial
 from tuning.verdicts import Continue, Decision, Promote, Pruner
@@ -40,6 +42,12 @@ def pruner_of(spec: PrunerName | PrunerSpec, mode: Mode, total_samples: int) -> 
             return Median(mode=mode, min_samples=first, min_trials=median.min_trials)
         case None:
             return NoPruner()
+
+
+def rungs_for(spec: SweepSpec, samples_per_epoch: int | None) -> tuple[int, ...]:
+    """Where the trials of a sweep are compared, in samples; nowhere while it is not known on how many they train."""
+    totals = total_range(spec, samples_per_epoch)
+    return () if totals is None else pruner_of(spec.pruner, spec.mode, totals[0]).rungs
 
 
 def spelled_out(spec: PrunerName | PrunerSpec) -> AshaSpec | HyperbandSpec | MedianSpec | None:

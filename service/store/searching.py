@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, or_, select, union, update
@@ -34,9 +35,10 @@ from service.store.sweep_rows import (
 )
 from service.store.trial_points import new_reports
 from service.sweep_records import ENDED_SWEEPS, SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
-from service.sweeping import observed, verb_for
+from service.sweeping import News, observed, verb_for
 from tuning.orders import Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
-from tuning.spec import trial_spec
+from tuning.pruning import rungs_for
+from tuning.spec import SweepSpec, trial_spec
 from tuning.trial import TrialState
 from workers.assignment import SWEEP_LABEL
 from workers.errors import Reason
@@ -223,12 +225,20 @@ def _given_up(trial: TrialRow) -> _Finding:
 def _finding(conn: Connection, sweep: SweepRow, trial: TrialRow, metric: str) -> _Finding:
     job = fetch_job(conn, trial.job_id)
     seen, reports = new_reports(conn, trial, metric)
-    after = without_undone(observed(seen, None if job is None else _trial_job(job), reports, metric))
+    rungs = _rungs(sweep.spec_json, samples_per_epoch(conn, sweep.id)) if reports else ()
+    news = News(metric=metric, reports=reports, rungs=rungs)
+    after = without_undone(observed(seen, None if job is None else _trial_job(job), news))
     verb = None if job is None or after.is_ended else verb_for(after, job.state, sweep.state)
     # Seconds alone are not worth a write: they come with the next report, and with the end.
     if replace(after, seconds=trial.seconds) == trial:
         after = trial
     return _Finding(before=trial, after=after, job=job, verb=verb)
+
+
+@lru_cache(maxsize=64)
+def _rungs(spec_json: str, samples_per_epoch: int | None) -> tuple[int, ...]:
+    """Kept, as every report asks for them, and a space may have hundreds of corners."""
+    return rungs_for(SweepSpec.model_validate_json(spec_json), samples_per_epoch)
 
 
 def _with_offer(conn: Connection, finding: _Finding, everyone: Mapping[int, TrialRow], now_s: float) -> _Finding:

@@ -112,6 +112,26 @@ async def test_what_loss_returns_besides_may_be_no_number_either(store: Store, c
     assert [(t.state, t.value, t.reason) for t in trials] == [bad, bad, (TrialState.COMPLETE, 0.3, None)]
 
 
+@pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])
+async def test_the_first_report_at_a_rung_stays_however_many_come_after_it(
+    store: Store, clock: Clock, pruner: str
+) -> None:
+    job = {"entrypoint": "workers.recipes.digits:build", "epochs": 20}
+    choices = {"job": job, "metric": "loss", "mode": "min", "pruner": {pruner: {"min_samples": 1000}}}
+    swept = await Swept.created(store, clock, await leader(store), **choices)
+    await swept.begin(point(0.01))
+    for n in range(1, 401):
+        told = snapshot(await swept.job(0), [record(n)], total_samples=32_000)
+        await store.reconciler.fold(told, swept.fence)
+        await swept.look()
+    reports = (await swept.trial(0)).reports
+    lines = [1000] if pruner == "median" else [1000, 3000, 9000]
+    firsts = [next(report for report in reports if report.samples >= line) for line in lines]
+    assert [report.samples for report in firsts] == [1024, 3008, 9024][: len(lines)]
+    assert [report.value for report in firsts] == [1.0 / (report.samples // 32) for report in firsts]
+    assert len(reports) < 110
+
+
 async def test_a_trial_that_diverges_is_bad_whatever_it_reported_before_and_no_failure(
     store: Store, clock: Clock
 ) -> None:
