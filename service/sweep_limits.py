@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 
 from service.cost import Prices, amount
-from service.sweep_records import SweepView, TrialRow
+from service.sweep_records import Spent, SweepView
 from service.sweep_report import in_order_of_end
 from tuning.limits import limit_reached
 from tuning.space import space_of
 from tuning.spec import SweepSpec, trial_spec
+from tuning.values import Params, PointKey, key_of
 from workers.errors import FieldProblem
+
+_PRICED = "resources."
 
 
 def limit_of_ended(view: SweepView, prices: Prices) -> str | None:
     """Which limit would end a sweep that has ended at once if it went on, in words; None where none would."""
     spec, ended = view.sweep.spec, in_order_of_end(view.trials)
-    cost = None if spec.limits.cost is None else cost_of(spec, view.trials, prices)
+    spent = [Spent(params=trial.params, seconds=trial.seconds) for trial in view.trials]
+    cost = None if spec.limits.cost is None else cost_of(spec, spent, prices)
     # Its clock stands still.
     return limit_reached(spec.limits, [trial.for_search() for trial in ended], spec.mode, view.sweep.ran_s, cost)
 
@@ -35,9 +40,13 @@ def cost_problem(spec: SweepSpec, prices: Prices) -> FieldProblem | None:
     return FieldProblem("/limits/cost", f"{told}; set price_gpu_hour, or use time_s")
 
 
-def cost_of(spec: SweepSpec, trials: Sequence[TrialRow], prices: Prices) -> float | None:
-    """What trials have cost so far, None without prices."""
-    amounts = [
-        amount(trial.seconds, trial_spec(spec, trial.number, trial.params).resources, prices) for trial in trials
-    ]
+def cost_of(spec: SweepSpec, spent: Iterable[Spent], prices: Prices) -> float | None:
+    """What trials have cost so far, None without prices. Asked every second: each price is looked up once."""
+    seconds: defaultdict[PointKey, float] = defaultdict(float)
+    shared: dict[PointKey, Params] = {}
+    for each in spent:
+        key = key_of({path: value for path, value in each.params.items() if path.startswith(_PRICED)})
+        seconds[key] += each.seconds
+        shared.setdefault(key, each.params)
+    amounts = [amount(seconds[key], trial_spec(spec, 0, shared[key]).resources, prices) for key in seconds]
     return None if None in amounts else sum(cost for cost in amounts if cost is not None)

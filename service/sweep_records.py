@@ -182,12 +182,25 @@ class TrialJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """The seconds of workers, summed, that one trial has had, with the parameters that say what they cost."""
+
+    params: Params
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepView:
-    """A sweep with all its trials, as one transaction saw them; ``samples_per_epoch`` once a trial has told it."""
+    """A sweep with trials of it, as one transaction saw them; ``samples_per_epoch`` once a trial has told it.
+
+    ``spent`` tells of all its trials as of now, whatever their rows say; only the reconciler's view has it, and only
+    where money is limited.
+    """
 
     sweep: SweepRow
     trials: tuple[TrialRow, ...]
     samples_per_epoch: int | None
+    spent: tuple[Spent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

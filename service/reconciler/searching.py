@@ -117,8 +117,10 @@ class _Follow:
         if sweep is None or sweep.state is not SweepState.RUNNING:
             await self.has_ended()
             return
-        has_limit = sweep.document["limits"]["time_s"] is not None and now_s - self._seen.asked_s >= LIMIT_S
-        if not self._backoff.is_due(now_s) or (sweep.changed == self._seen.changed and not has_limit):
+        limits = sweep.document["limits"]
+        is_limited = limits["time_s"] is not None or limits["cost"] is not None
+        must_look = is_limited and now_s - self._seen.asked_s >= LIMIT_S
+        if not self._backoff.is_due(now_s) or (sweep.changed == self._seen.changed and not must_look):
             return
         if sweep.term == 0:
             await store.new_sweep_term(sweep, self._office.fence)
@@ -195,7 +197,7 @@ class _Follow:
                 num_trials=view.sweep.num_trials,
                 samples_per_epoch=view.samples_per_epoch,
                 time_s=view.sweep.ran_s + self._stretch_s(view.sweep.runs_since),
-                cost=await self._cost(view.sweep),
+                cost=self._cost(view),
             ),
         )
 
@@ -203,9 +205,6 @@ class _Follow:
         """How long it has run without a pause."""
         return 0.0 if since is None else self._ages.age_s(since, since, self._office.clock())
 
-    async def _cost(self, sweep: SweepRow) -> float | None:
-        spec = sweep.spec
-        if spec.limits.cost is None:
-            return None
-        view = await self._office.store.sweep_view(sweep.id, -1)
-        return None if view is None else cost_of(spec, view.trials, self._office.prices)
+    def _cost(self, view: SweepView) -> float | None:
+        spec = view.sweep.spec
+        return None if spec.limits.cost is None else cost_of(spec, view.spent, self._office.prices)

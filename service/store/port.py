@@ -246,7 +246,7 @@ class ReconcilerStore(Protocol):
         ...
 
     async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
-        """One sweep with those of its trials that were written after that change, or None."""
+        """One sweep with those of its trials that were written after that change, and what all spent, or None."""
         ...
 
     async def beginning(self, sweep: SweepRow) -> Beginning:

@@ -24,6 +24,7 @@ from service.store.schema import jobs, sweeps, trials
 from service.store.statements import having
 from service.store.sweep_rows import (
     NO_COURSE,
+    fetch_spent,
     fetch_sweep,
     fetch_trials,
     moved,
@@ -136,14 +137,16 @@ class SearchStore:
         return sweep
 
     async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
-        """One sweep with those of its trials that were written after that change, or None."""
+        """See ``ReconcilerStore.sweep_view``."""
 
         def work(conn: Connection) -> SweepView | None:
             sweep = fetch_sweep(conn, sweep_id)
             if sweep is None:
                 return None
             found = tuple(fetch_trials(conn, sweep_id, after))
-            return SweepView(sweep=sweep, trials=found, samples_per_epoch=samples_per_epoch(conn, sweep_id))
+            per_epoch, is_priced = samples_per_epoch(conn, sweep_id), sweep.document["limits"]["cost"] is not None
+            spent = fetch_spent(conn, sweep_id) if is_priced else ()
+            return SweepView(sweep=sweep, trials=found, samples_per_epoch=per_epoch, spent=spent)
 
         return await self._database.read(work)
 

@@ -16,7 +16,7 @@ from service.store.port import StaleRowError
 from service.store.rows import dumps
 from service.store.schema import jobs, sweeps, trials
 from service.store.statements import having
-from service.sweep_records import Course, SweepRow, SweepState, Taking, TrialCounts, TrialRow, Wish
+from service.sweep_records import Course, Spent, SweepRow, SweepState, Taking, TrialCounts, TrialRow, Wish
 from tuning.trial import Change, Report, TrialState
 
 _SWEEP = select(sweeps).where(sweeps.c.id == bindparam("of"))
@@ -24,6 +24,11 @@ _TRIALS = (
     select(trials)
     .where(trials.c.sweep_id == bindparam("of"), trials.c.changed > bindparam("after"))
     .order_by(trials.c.number)
+)
+_SPENT = (
+    select(trials.c.params, func.coalesce(jobs.c.worker_s, trials.c.seconds).label("seconds"))
+    .outerjoin(jobs, jobs.c.id == trials.c.job_id)
+    .where(trials.c.sweep_id == bindparam("of"))
 )
 _UPDATE_SWEEP = update(sweeps).where(*having(sweeps, "id", "changed")).returning(sweeps)
 _LENGTHS = (
@@ -129,6 +134,12 @@ def fetch_sweep(conn: Connection, sweep_id: str) -> SweepRow | None:
 def fetch_trials(conn: Connection, sweep_id: str, after: int = -1) -> list[TrialRow]:
     """The trials of a sweep that were written after that change, by number."""
     return [trial_of(row) for row in conn.execute(_TRIALS, {"of": sweep_id, "after": after})]
+
+
+def fetch_spent(conn: Connection, sweep_id: str) -> tuple[Spent, ...]:
+    """What each trial has used by now, as its job tells it: rows of trials learn it with their next report."""
+    rows = conn.execute(_SPENT, {"of": sweep_id})
+    return tuple(Spent(params=json.loads(row.params), seconds=row.seconds) for row in rows)
 
 
 def samples_per_epoch(conn: Connection, sweep_id: str) -> int | None:

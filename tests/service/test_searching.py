@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from service.configuration_records import Origin
 from service.states import JobState, Verb
 from service.sweep_records import SweepRow, SweepState, SweepView, Wish
 from service.sweep_specs import read_sweep_spec, sample_job
-from tests.service.given import spec
+from tests.service.given import Clock, spec
 from tests.service.scene import Scene
 from tuning.parsing import parse_sweep_spec
 from tuning.space import space_of
 from tuning.spec import trial_spec
+from tuning.spec_problems import Known
 from tuning.trial import TrialState
 from workers.errors import Failure, Reason
 
@@ -41,7 +43,7 @@ def sweep_document(**changes: Any) -> dict[str, Any]:
 
 
 async def submit(scene: Scene, **changes: Any) -> SweepRow:
-    spec = parse_sweep_spec(sweep_document(**changes))
+    spec = parse_sweep_spec(sweep_document(**changes), Known(has_prices=True))
     first = next(space_of(spec.space).corners())
     return (await scene.store.sweeps.create(spec, trial_spec(spec, 0, first))).sweep
 
@@ -184,6 +186,23 @@ async def test_trials_that_diverge_are_bad_ones_and_the_sweep_goes_on(scene: Sce
     assert all(math.isnan(trial.reports[-1].value) for trial in view.trials)
     _, num_retried = await scene.store.sweeps.retry_failed(view.sweep)
     assert num_retried == 0
+
+
+async def test_a_limit_of_cost_ends_trials_that_report_nothing_for_hours(scene: Scene, clock: Clock) -> None:
+    scene.cluster.upto = 2
+    priced = replace(scene, settings=scene.settings.model_copy(update={"price_cpu_hour": 1.0}))
+    sweep = await submit(priced, metric="eval.accuracy", limits={"cost": 0.5})
+    written: set[int] = set()
+
+    def has_ended_a_minute_later(view: SweepView) -> bool:
+        clock.advance(60)
+        written.update(trial.changed for trial in view.trials if trial.state is TrialState.RUNNING)
+        return has_ended(view)
+
+    view = await until(priced, sweep, has_ended_a_minute_later)
+    assert str(view.sweep.reason).startswith("limits.cost=0.5 is reached with")
+    assert sum(trial.seconds for trial in view.trials) >= 1800
+    assert len(written) <= 2 * len(view.trials)
 
 
 async def test_an_extended_sweep_goes_on_with_more_trials(scene: Scene) -> None:
