@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from service.states import JobState, Verb
 from service.sweep_records import SweepState, TrialJob, TrialRow, Wish
+from tuning.missed_metric import never_reported, not_evaluated
 from tuning.trial import Report, TrialState
 from workers.errors import Reason
 
@@ -17,11 +18,16 @@ MAX_REPORTS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """New values of the sweep's ``metric``, in order of samples, and the ``rungs`` at which its trials are compared."""
+    """New values of the sweep's ``metric``, in order of samples, and the ``rungs`` at which its trials are compared.
+
+    ``others`` are the keys of an evaluation that told no value of the metric, though it is one of evaluations; of a
+    job that ended without any, all its keys.
+    """
 
     metric: str
     reports: Sequence[Report] = ()
     rungs: Sequence[int] = ()
+    others: Collection[str] = ()
 
 
 def observed(trial: TrialRow, job: TrialJob | None, news: News) -> TrialRow:
@@ -36,8 +42,7 @@ def observed(trial: TrialRow, job: TrialJob | None, news: News) -> TrialRow:
     )
     match job.state:
         case JobState.SUCCEEDED if not trial.reports:
-            why = f"its job never reported {news.metric}"
-            return _ended(trial, TrialState.FAILED, why, job.finished_at)
+            return _ended(trial, TrialState.FAILED, never_reported(news.metric, news.others), job.finished_at)
         case JobState.SUCCEEDED if not math.isfinite(trial.reports[-1].value):
             return _ended(trial, TrialState.PRUNED, f"its last {news.metric} is no number", job.finished_at)
         case JobState.SUCCEEDED:
@@ -52,6 +57,8 @@ def observed(trial: TrialRow, job: TrialJob | None, news: News) -> TrialRow:
             return _ended(trial, TrialState.PRUNED, trial.reason or "the sweep ended", job.finished_at)
         case JobState.CANCELLED:
             return _ended(trial, TrialState.FAILED, "its job was cancelled", job.finished_at)
+    if news.others and not trial.reports:
+        return _ended(trial, TrialState.FAILED, not_evaluated(news.metric, news.others))
     return replace(trial, state=_open_state(trial, job))
 
 
@@ -70,6 +77,8 @@ def verb_for(trial: TrialRow, job: JobState, sweep: SweepState) -> Verb | None:
 
 
 def _wished(trial: TrialRow, sweep: SweepState) -> Wish:
+    if trial.is_ended:
+        return Wish.PRUNE
     if sweep is SweepState.RUNNING:
         return trial.wish
     if sweep is SweepState.PAUSED:

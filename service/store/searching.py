@@ -34,9 +34,9 @@ from service.store.sweep_rows import (
     trial_of,
     update_sweep,
 )
-from service.store.trial_points import new_reports
+from service.store.trial_points import last_keys, new_reports
 from service.sweep_records import ENDED_SWEEPS, SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
-from service.sweeping import News, observed, verb_for
+from service.sweeping import observed, verb_for
 from tuning.orders import Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
 from tuning.pruning import rungs_for
 from tuning.spec import SweepSpec, trial_spec
@@ -227,11 +227,13 @@ def _given_up(trial: TrialRow) -> _Finding:
 
 def _finding(conn: Connection, sweep: SweepRow, trial: TrialRow, metric: str) -> _Finding:
     job = fetch_job(conn, trial.job_id)
-    seen, reports = new_reports(conn, trial, metric)
-    rungs = _rungs(sweep.spec_json, samples_per_epoch(conn, sweep.id)) if reports else ()
-    news = News(metric=metric, reports=reports, rungs=rungs)
+    seen, news = new_reports(conn, trial, metric)
+    if news.reports:
+        news = replace(news, rungs=_rungs(sweep.spec_json, samples_per_epoch(conn, sweep.id)))
+    elif job is not None and job.is_ended and not trial.reports:
+        news = replace(news, others=last_keys(conn, job.id))
     after = without_undone(observed(seen, None if job is None else _trial_job(job), news))
-    verb = None if job is None or after.is_ended else verb_for(after, job.state, sweep.state)
+    verb = None if job is None else verb_for(after, job.state, sweep.state)
     # Seconds alone are not worth a write: they come with the next report, and with the end.
     if replace(after, seconds=trial.seconds) == trial:
         after = trial

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, bindparam, select
 
+from service.store.progress import EVAL_PREFIX
 from service.store.schema import points
 from service.sweep_records import TrialRow
+from service.sweeping import News
 from tuning.trial import Report
 
 MAX_UNREAD = 200
@@ -20,16 +22,25 @@ _NEW_POINTS = (
     .where(points.c.job_id == bindparam("of"), points.c.changed > bindparam("after"))
     .order_by(points.c.attempt, points.c.lineage, points.c.round)
 )
+_LAST_POINTS = (
+    select(points.c["values"])
+    .where(points.c.job_id == bindparam("of"))
+    .order_by(points.c.attempt.desc(), points.c.lineage.desc(), points.c.round.desc())
+    .limit(MAX_UNREAD)
+)
 
 
-def new_reports(conn: Connection, trial: TrialRow, metric: str) -> tuple[TrialRow, list[Report]]:
+def new_reports(conn: Connection, trial: TrialRow, metric: str) -> tuple[TrialRow, News]:
     """The trial with what it was seen of, and what is new; see ``_gone_on`` for one that took another's state over."""
     found = conn.execute(_NEW_POINTS, {"of": trial.job_id, "after": trial.seen}).all()
     reports: list[Report] = []
+    others: list[str] = []
     before = trial
+    sought = f'"{EVAL_PREFIX}' if metric.startswith(EVAL_PREFIX) else json.dumps(metric)
     for row in found:
-        values = json.loads(row.values) if f'"{metric}"' in row.values else {}
+        values = json.loads(row.values) if sought in row.values else {}
         if metric not in values:
+            others = others or [key for key in values if key.startswith(EVAL_PREFIX)]
             continue
         if trial.course.changes:
             trial, reports = _gone_on(trial, reports, (row.attempt, row.lineage), row.cursor)
@@ -37,7 +48,12 @@ def new_reports(conn: Connection, trial: TrialRow, metric: str) -> tuple[TrialRo
         reports.append(Report(samples=row.cursor, value=value))
     is_worth_noting = reports or len(found) > MAX_UNREAD
     seen = max((row.changed for row in found), default=trial.seen) if is_worth_noting else trial.seen
-    return replace(trial if reports else before, seen=seen), reports
+    return replace(trial if reports else before, seen=seen), News(metric=metric, reports=reports, others=others)
+
+
+def last_keys(conn: Connection, job_id: str) -> frozenset[str]:
+    """Under what a job reported at last."""
+    return frozenset(key for row in conn.execute(_LAST_POINTS, {"of": job_id}) for key in json.loads(row.values))
 
 
 def _gone_on(

@@ -16,6 +16,7 @@ from service.sweep_records import SweepRow, SweepState, SweepView, Wish
 from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, spec
 from tests.service.scene import Scene
+from tuning.limits import MAX_FAILURES
 from tuning.parsing import parse_sweep_spec
 from tuning.space import space_of
 from tuning.spec import trial_spec
@@ -175,6 +176,18 @@ async def test_trials_that_fail_are_told_apart_and_can_be_tried_again(scene: Sce
     view = await until(scene, sweep, has_ended)
     assert {trial.state for trial in view.trials} == {TrialState.COMPLETE}
     assert view.sweep.state is SweepState.SUCCEEDED
+
+
+async def test_a_sweep_over_a_metric_that_evaluations_lack_ends_at_the_first_ones(scene: Scene) -> None:
+    scene.cluster.total = 2000
+    scene.cluster.measured = lambda plan, round: {"loss": 1.0 / round, **({"eval.accuracy": 0.5} if round == 5 else {})}
+    job = {"entrypoint": "workers.recipes.digits:build", "samples": 16_000, "batch": {"global_size": 8}}
+    view = await until(scene, await submit(scene, job=job, metric="eval.acuracy", trials=32), has_ended)
+    assert view.sweep.state is SweepState.FAILED
+    assert len(view.trials) <= MAX_FAILURES + view.sweep.spec.parallel
+    assert all("did you mean 'eval.accuracy'" in str(trial.reason) for trial in view.trials)
+    jobs = [await scene.store.reconciler.job(trial.job_id) for trial in view.trials]
+    assert all(job is not None and job.samples < 16_000 for job in jobs)
 
 
 async def test_trials_that_diverge_are_bad_ones_and_the_sweep_goes_on(scene: Scene) -> None:

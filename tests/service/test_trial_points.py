@@ -112,6 +112,48 @@ async def test_what_loss_returns_besides_may_be_no_number_either(store: Store, c
     assert [(t.state, t.value, t.reason) for t in trials] == [bad, bad, (TrialState.COMPLETE, 0.3, None)]
 
 
+async def test_an_evaluation_without_the_metric_ends_the_trial_and_names_what_it_has(
+    store: Store, clock: Clock
+) -> None:
+    swept = await Swept.created(store, clock, await leader(store), metric="eval.acuracy")
+    await swept.begin(point(0.01))
+    await swept.report(0)
+    assert (await swept.trial(0)).state is TrialState.RUNNING
+    await swept.report(0, r10=0.9)
+    trial, job = await swept.trial(0), await swept.job(0)
+    told = "its job does not report eval.acuracy (did you mean 'eval.accuracy'?); its evaluation told eval.accuracy"
+    assert (trial.state, trial.reason) == (TrialState.FAILED, f"{told}: start a sweep over one of these")
+    assert (job.state, job.reason) == (JobState.CANCELLING, Reason.CANCELLED_BY_SWEEP)
+    await store.reconciler.transition(job, JobState.CANCELLED, Transition(reason=job.reason), swept.fence)
+    await swept.look()
+    assert await swept.trial(0) == trial
+
+
+async def test_an_evaluation_without_the_metric_is_no_matter_where_it_has_come_before(
+    store: Store, clock: Clock
+) -> None:
+    swept = await Swept.created(store, clock, await leader(store))
+    await swept.begin(point(0.01))
+    await swept.report(0, r10=0.9)
+    await store.reconciler.fold(snapshot(await swept.job(0), [record(20, eval__loss=0.5)]), swept.fence)
+    await swept.look()
+    assert (await swept.trial(0)).state is TrialState.RUNNING
+
+
+async def test_a_trial_that_ends_without_the_metric_names_what_its_job_reported(store: Store, clock: Clock) -> None:
+    swept = await Swept.created(store, clock, await leader(store), metric="user.margn", pruner="none")
+    await swept.begin(point(0.01), point(0.02))
+    told = [record(n, user__margin=0.5, lr=0.1) for n in range(1, 300)]
+    await store.reconciler.fold(snapshot(await swept.job(0), told), swept.fence)
+    await swept.look()
+    await swept.end(0)
+    await swept.end(1)
+    told = "its job never reported user.margn (did you mean 'user.margin'?); it told loss, user.margin"
+    assert (await swept.trial(0)).reason == f"{told}: start a sweep over one of these"
+    nothing = "its job never reported user.margn, nor anything else that a sweep can be over"
+    assert (await swept.trial(1)).reason == nothing
+
+
 @pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])
 async def test_the_first_report_at_a_rung_stays_however_many_come_after_it(
     store: Store, clock: Clock, pruner: str
