@@ -9,7 +9,8 @@ from itertools import pairwise
 from service.cost import Prices, amount
 from service.documents import Document
 from service.sweep_documents import best_document
-from service.sweep_records import SweepView, TrialRow, Wish
+from service.sweep_records import SweepState, SweepView, TrialRow, Wish
+from service.unfinished_sweeps import best_of_unfinished
 from tuning.paths import applied
 from tuning.pruning import rungs_for
 from tuning.report import BestPoint, best_so_far, lr_batch_map, schedule_of
@@ -37,7 +38,7 @@ def report_document(view: SweepView, prices: Prices) -> Document:
         "state": sweep.state,
         "metric": spec.metric,
         "mode": spec.mode,
-        "best": _best(points, view.trials),
+        "best": _best(points, view),
         "caution": caution(ended),
         "schedule": _schedule(points, view.trials),
         "best_so_far": [
@@ -70,9 +71,12 @@ def in_order_of_end(trials: Iterable[TrialRow]) -> list[TrialRow]:
     return sorted(ended, key=lambda trial: (trial.finished_at or math.inf, trial.number))
 
 
-def _best(points: Sequence[BestPoint], trials: Sequence[TrialRow]) -> Document | None:
+def _best(points: Sequence[BestPoint], view: SweepView) -> Document | None:
     found_in = [point.number for point in points if point.is_improvement]
-    return next((best_document(trial) for trial in trials if found_in and trial.number == found_in[-1]), None)
+    best = next((trial for trial in view.trials if found_in and trial.number == found_in[-1]), None)
+    if best is None and view.sweep.state is SweepState.SUCCEEDED:
+        best = best_of_unfinished(view.sweep.spec, view.trials, view.samples_per_epoch)
+    return None if best is None else best_document(best)
 
 
 def _schedule(points: Sequence[BestPoint], trials: Sequence[TrialRow]) -> list[Document]:

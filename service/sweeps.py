@@ -260,7 +260,7 @@ class Sweeps:
             latest = None if standing.promotion is None else standing.promotion.promotion
             if is_asked_already(row, latest, name):
                 return row
-            if row.state in ENDED_SWEEPS and standing.best is None:
+            if row.state in ENDED_SWEEPS and not standing.counts.complete:
                 hint = await self._way_on(row)
                 raise ConflictError(f"no trial is complete, so there is nothing to promote; {hint}")
             check_news(row, standing, configuration)

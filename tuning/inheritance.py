@@ -10,7 +10,7 @@ from typing import Any
 from tuning.paths import found
 from tuning.space import Space
 from tuning.spec_parts import Mode
-from tuning.trial import Trial, TrialState
+from tuning.trial import Report, Trial, TrialState, last_value
 from tuning.values import Params, PointKey, Scalar, key_of
 
 MAX_INHERITED = 20
@@ -18,14 +18,20 @@ MAX_INHERITED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """A result of another sweep, ``source``, at a point that this sweep's space has too."""
+    """A result of another sweep, ``source``, at a point that this sweep's space has too.
+
+    ``reports`` are those of a trial that was not complete, and ``value`` the last of them.
+    """
 
     source: str
     params: Params
     value: float
+    reports: tuple[Report, ...] = ()
 
     def as_trial(self, number: int) -> Trial:
         """As if it had been one of this sweep's."""
+        if self.reports:
+            return Trial(number=number, params=self.params, state=TrialState.PRUNED, reports=self.reports)
         return Trial(number=number, params=self.params, state=TrialState.COMPLETE, value=self.value)
 
 
@@ -33,19 +39,33 @@ def inherited(earlier: Mapping[str, Iterable[Trial]], space: Space, mode: Mode) 
     """The best results of earlier sweeps (id -> trials) that this space contains, at most ``MAX_INHERITED``.
 
     A point outside the space, or with other parameters, says nothing that a sampler could use, and Optuna
-    would take it without complaint. The caller gives only sweeps over the same metric.
+    would take it without complaint. The caller gives only sweeps over the same metric. One in
+    which no trial is complete gives what its trials had reported, those that came furthest before others.
     """
     sign = -1.0 if mode == "max" else 1.0
+
+    def rank(found: Inherited) -> tuple[bool, int, float]:
+        return bool(found.reports), -found.reports[-1].samples if found.reports else 0, sign * found.value
+
     best: dict[PointKey, Inherited] = {}
-    for source, trials in earlier.items():
-        for trial in trials:
-            if trial.state is not TrialState.COMPLETE or trial.value is None or not math.isfinite(trial.value):
-                continue
-            key = key_of(trial.params)
-            known = best.get(key)
-            if space.contains(trial.params) and (known is None or sign * trial.value < sign * known.value):
-                best[key] = Inherited(source=source, params=trial.params, value=trial.value)
-    return tuple(sorted(best.values(), key=lambda i: sign * i.value)[:MAX_INHERITED])
+    for each in sorted((each for item in earlier.items() for each in _results(*item)), key=rank):
+        if space.contains(each.params):
+            best.setdefault(key_of(each.params), each)
+    return tuple(best.values())[:MAX_INHERITED]
+
+
+def _results(source: str, trials: Iterable[Trial]) -> list[Inherited]:
+    known = list(trials)
+    complete = [
+        Inherited(source=source, params=trial.params, value=trial.value)
+        for trial in known
+        if trial.state is TrialState.COMPLETE and trial.value is not None and math.isfinite(trial.value)
+    ]
+    return complete or [
+        Inherited(source=source, params=trial.params, value=value, reports=trial.reports)
+        for trial in known
+        if trial.state is not TrialState.FAILED and (value := last_value(trial.reports)) is not None
+    ]
 
 
 def point_of(job: Mapping[str, Any], space: Space) -> dict[str, Scalar] | None:

@@ -22,6 +22,7 @@ from tuning.spec import SweepSpec
 from tuning.spec_parts import AshaSpec, HyperbandSpec, MedianSpec
 from tuning.study import Study, StudySetting
 from tuning.trial import ENDED, Trial, TrialState
+from tuning.unfinished import furthest_best
 from tuning.values import Params
 from tuning.verdicts import Pause, Pruner, Stop
 from workers.spec import parse_job_spec
@@ -212,7 +213,18 @@ class Search:
             return Finish(has_succeeded=False, reason=f"all {len(self._trials)} trials failed; see the reason of each")
         ended = [self._trials[number] for number in self._ended]
         reached = limit_reached(self._spec.limits, ended, self._spec.mode, standing.time_s, standing.cost)
-        return Finish(has_succeeded=TrialState.COMPLETE in states, reason=reached) if reached else None
+        return self._cut_short(reached) if reached else None
+
+    def _cut_short(self, limit: str) -> Finish:
+        """A limit is no failure of what was searched: it found what its trials were worth so far."""
+        trials = self._trials.values()
+        if any(trial.state is TrialState.COMPLETE for trial in trials):
+            return Finish(has_succeeded=True, reason=limit)
+        best = furthest_best(trials, self._pruner.rungs if self._pruner else (), self._spec.mode)
+        if best is None:
+            return Finish(has_succeeded=False, reason=limit)
+        told = f"no trial is complete, the best was trial {best.number} after {best.samples:,} samples"
+        return Finish(has_succeeded=True, reason=f"{limit}; {told}")
 
     def _end(self) -> Finish:
         num_complete = sum(trial.state is TrialState.COMPLETE for trial in self._trials.values())

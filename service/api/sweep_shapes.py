@@ -12,7 +12,10 @@ from tuning.values import Scalar
 
 
 class Best(Shape):
-    """The best trial that is complete."""
+    """The best trial that is complete.
+
+    Of a sweep that a limit ended before any was, the best at the furthest rung, with its value there.
+    """
 
     trial: int
     value: float

@@ -94,7 +94,8 @@ def _promoting(sweep: Document) -> list[dict[str, str]]:
         return [_action("stop", "Stop comparing")]
     name = sweep["spec"]["promote"] or (promotion or {}).get("configuration") or (origin or {}).get("name")
     has_decided = promotion is not None and promotion["state"] in ("PROMOTED", "KEPT")
-    return [_action("promote", f"Promote to {name}")] if name and sweep["best"] and not has_decided else []
+    has_winner = sweep["trials"]["complete"] > 0
+    return [_action("promote", f"Promote to {name}")] if name and has_winner and not has_decided else []
 
 
 def _promotion(sweep: Document) -> dict[str, Any] | None:

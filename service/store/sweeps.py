@@ -31,6 +31,7 @@ from service.store.sweep_rows import (
     update_sweep,
 )
 from service.sweep_records import Experience, SweepRow, SweepState, SweepView, TrialCounts, TrialRow, Wish
+from service.unfinished_sweeps import best_of_unfinished
 from tuning.spec import SweepSpec
 from tuning.trial import TrialState
 from workers.spec import JobSpec
@@ -58,7 +59,7 @@ class Created:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What lists show beside a sweep: its counts, its best trial that is complete, its latest promotion."""
+    """What lists show beside a sweep: its counts, its best trial (see ``best_document``), its latest promotion."""
 
     counts: TrialCounts
     best: TrialRow | None
@@ -288,4 +289,8 @@ def _best(conn: Connection, sweep: SweepRow) -> TrialRow | None:
     order = trials.c.value.desc() if sweep.document["mode"] == "max" else trials.c.value
     is_complete = (trials.c.sweep_id == sweep.id, trials.c.state == TrialState.COMPLETE)
     row = conn.execute(select(trials).where(*is_complete).order_by(order, trials.c.number).limit(1)).one_or_none()
-    return None if row is None else trial_of(row)
+    if row is not None:
+        return trial_of(row)
+    if sweep.state is not SweepState.SUCCEEDED:
+        return None
+    return best_of_unfinished(sweep.spec, fetch_trials(conn, sweep.id), samples_per_epoch(conn, sweep.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field, replace
 
@@ -211,6 +212,39 @@ def test_a_sweep_of_nothing_but_failures_ends_early(trials: int) -> None:
     assert len(rows.trials) <= MAX_FAILURES + rows.spec.parallel
     assert not rows.end.has_succeeded
     assert "trials failed" in rows.end.reason
+
+
+def cut_short(pruner: object, *values: tuple[float, ...], state: TrialState = TrialState.RUNNING) -> Finish:
+    """How a sweep ends at its limit of time when its trials have reported these, 110 samples apart."""
+    spec = sweep_spec(pruner=pruner, parallel=4, trials=4, limits={"time_s": 60})
+    search = Search(spec)
+    starts = [order for order in search.answer((), standing(4)).orders if isinstance(order, Start)]
+    rows = [
+        Trial(
+            number=start.number,
+            params=start.params,
+            state=state,
+            reports=tuple(Report(samples=110 * n, value=value) for n, value in enumerate(told, start=1)),
+        )
+        for start, told in zip(starts, values, strict=False)
+    ]
+    answer = search.answer(rows, replace(standing(4), time_s=60.0))
+    (end,) = [order for order in answer.orders if isinstance(order, Finish)]
+    return end
+
+
+def test_a_limit_that_comes_before_any_trial_is_complete_leaves_the_best_at_the_furthest_rung() -> None:
+    rungs = {"asha": {"min_samples": 100, "reduction": 2}}
+    end = cut_short(rungs, (0.5, 0.6, 0.1), (0.4, 0.7), (0.9,), (0.1, 0.99, math.nan))
+    told = "limits.time_s=60 is reached after 60 s; no trial is complete, the best was trial 1 after 220 samples"
+    assert end == Finish(has_succeeded=True, reason=told)
+    assert cut_short("none", (0.5, 0.6), (0.8,)).reason.endswith("the best was trial 1 after 110 samples")
+
+
+def test_a_limit_that_comes_before_any_report_leaves_nothing() -> None:
+    told = "limits.time_s=60 is reached after 60 s"
+    assert cut_short("none") == Finish(has_succeeded=False, reason=told)
+    assert cut_short("none", (0.5,), (0.8,), state=TrialState.FAILED) == Finish(has_succeeded=False, reason=told)
 
 
 def test_what_mattered_is_found_out_again_for_every_tenth_that_is_new_and_at_the_end() -> None:

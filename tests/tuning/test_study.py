@@ -244,6 +244,24 @@ def test_what_is_inherited_is_the_best_that_the_new_space_contains() -> None:
     assert inherited({"one": inside}, space(NUMBERS), "min")[0].value == 0.0
 
 
+def test_of_a_sweep_without_a_complete_trial_what_its_trials_had_reported_is_inherited() -> None:
+    def cut(number: int, *values: float, state: TrialState = TrialState.PRUNED) -> Trial:
+        reports = tuple(Report(samples=100 * n, value=value) for n, value in enumerate(values, start=1))
+        return Trial(number=number, params=params_of(number), state=state, reports=reports)
+
+    def params_of(number: int) -> dict[str, float | int]:
+        return {"optimizer.lr": 10.0 ** -(1 + number / 2), "config.width": 5}
+
+    bad = [cut(2, 0.7, math.nan), cut(4, 0.8, state=TrialState.FAILED), cut(5)]
+    known = [cut(0, 0.9), cut(1, 0.5, 0.6), *bad, cut(3, 0.1, 0.7)]
+    found = inherited({"one": known}, space(NUMBERS), "max")
+    assert [each.params for each in found] == [params_of(number) for number in (3, 1, 0)]
+    as_trial = found[0].as_trial(7)
+    assert (as_trial.state, as_trial.reports) == (TrialState.PRUNED, known[-1].reports)
+    complete = Trial(number=6, params=params_of(1), state=TrialState.COMPLETE, value=0.2)
+    assert [each.value for each in inherited({"one": [*known, complete]}, space(NUMBERS), "max")] == [0.2]
+
+
 def test_what_is_inherited_guides_the_first_asks_and_may_be_tried_again() -> None:
     known = tuple(
         Inherited(source="one", params={"optimizer.lr": lr, "config.width": 5}, value=-abs(math.log10(lr) + 2))
