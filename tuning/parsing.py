@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tuning.directions import is_less_better
 from tuning.fixed_conditions import settled
 from tuning.objectives import objective_fault
 from tuning.space_problems import space_problems
@@ -35,9 +36,6 @@ _TOLD: dict[Place, str] = {
 _STAND_INS = {"name": "x", "job": {}, "space": {}, "metric": "loss"}
 _JUDGE_NOTHING = frozenset({"name", "metric", "mode", "seed", "promote"})
 """Fields that no rule reads besides another one."""
-
-_LESS_IS_BETTER = ("loss", "error", "perplexity", "seconds", "_s")
-_MORE_IS_BETTER = "_per_s"
 
 
 def wanted_configuration(document: object) -> str | None:
@@ -111,14 +109,10 @@ def _filled(document: Mapping[Any, Any], known: Known) -> tuple[dict[Any, Any], 
         problems = [FieldProblem("/job/name", told)]
     if filled.get("population") is not None:
         filled.setdefault("pruner", "none")
-    if "mode" not in filled and isinstance(metric, str) and _is_less_better(metric):
+    if "mode" not in filled and isinstance(metric, str) and is_less_better(metric):
         told = f"{metric!r:.80} sounds as if less were better, and the default is max; say mode: min (or max)"
         problems.append(FieldProblem("/mode", told))
     return filled, problems
-
-
-def _is_less_better(metric: str) -> bool:
-    return metric.endswith(_LESS_IS_BETTER) and not metric.endswith(_MORE_IS_BETTER)
 
 
 def _from_problems(job: Mapping[Any, Any], known: Known) -> list[FieldProblem]:

@@ -253,7 +253,24 @@ def test_every_telemetry_key_is_a_metric_or_refused_as_one() -> None:
         assert list(refused(metric=key, mode="min", job=with_gpu)) == ["/metric"]
 
 
-@pytest.mark.parametrize("metric", ["samples_per_s", "eval.accuracy", "user.reward"])
+LESS = """loss memory_bytes user.latency_s user.step_ms eval.mse eval.val_rmse eval.MAE eval.nll eval.wer eval.cer
+eval.ppl eval.perplexity eval.error eval.error_rate eval.top5_error eval.valLoss eval.logloss eval.cross_entropy
+eval.loss_b eval.negative_log_likelihood eval.false_positive_rate eval.bits_per_byte user.seconds_per_step
+user.errors_per_hour eval.loss.total user.peak-memory eval.l2Error2"""
+
+
+@pytest.mark.parametrize("metric", LESS.split())
+def test_a_metric_that_sounds_as_if_less_were_better_says_which_way(metric: str) -> None:
+    assert list(refused(metric=metric)) == ["/mode"]
+    assert accepted(metric=metric, mode="max").mode == "max"
+
+
+MORE = """samples_per_s eval.accuracy user.reward eval.f1 eval.r2 eval.log_likelihood eval.neg_mean_squared_error
+user.tokens_per_second user.bytes_per_s eval.bleu eval.rouge_l eval.true_negative_rate eval.errata_found
+eval.glossary"""
+
+
+@pytest.mark.parametrize("metric", MORE.split())
 def test_more_is_better_where_nothing_says_otherwise(metric: str) -> None:
     assert accepted(metric=metric).mode == "max"
 
