@@ -145,13 +145,16 @@ class Sweeps:
         self,
         state: str | None = None,
         search: str | None = None,
+        schedule: str | None = None,
         page_size: int = DEFAULT_PAGE_SIZE,
         page_token: str | None = None,
     ) -> SweepPage:
         """A page of sweeps, newest first. Raises BadRequestError for a bad filter or token."""
         if state is not None and state not in SweepState.__members__:
             raise BadRequestError(f"state {state[:40]!r} is unknown; known: {', '.join(SweepState)}")
-        wanted = SweepFilter(state=SweepState(state) if state else None, search=search or None)
+        wanted = SweepFilter(
+            state=SweepState(state) if state else None, search=search or None, schedule=schedule or None
+        )
         described = f"sweeps {wanted!r}"
         fetch = partial(self._store.page, wanted)
         return SweepPage(*await self._tokens.page(described, page_size, page_token, fetch, lambda row: row.id))

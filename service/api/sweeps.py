@@ -81,7 +81,7 @@ async def page(
     page_token: PageToken = None,
 ) -> Answer:
     """Sweeps, newest first."""
-    found = await use.sweeps.page(state, checked_text(search), page_size, page_token)
+    found = await use.sweeps.page(state, checked_text(search), page_size=page_size, page_token=page_token)
     documents = await use.sweeps.documents(found.sweeps)
     return Answer({"sweeps": documents, "next_page_token": found.next_page_token})
 

@@ -90,9 +90,9 @@ def _head(schedule: Document) -> dict[str, Any]:
 
 
 def _children(schedule: Document) -> str:
-    """The list of what it started; sweeps have no labels, but the name that the schedule's spec gives them."""
-    if (sweep := schedule["spec"]["target"].get("sweep")) is not None:
-        return f"/sweeps?{urlencode({'q': sweep['name']})}"
+    """The list of what it started: jobs by their label; sweeps, which have none, by its runs."""
+    if "sweep" in schedule["spec"]["target"]:
+        return f"/sweeps?{urlencode({'schedule': schedule['id']})}"
     return f"/jobs?{urlencode({'label': 'schedule=' + schedule['name']})}"
 
 

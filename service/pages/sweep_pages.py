@@ -15,7 +15,7 @@ from service.pages.cluster import banner
 from service.pages.refusals import status_of, told
 from service.pages.render import html
 from service.pages.source import PageSource
-from service.pages.sweeps import Shown, actions_view, list_view, sweep_view
+from service.pages.sweeps import Listed, Shown, actions_view, list_view, sweep_view
 from service.sweep_documents import trial_document
 from service.sweep_report import report_document
 
@@ -30,13 +30,14 @@ class SweepPages:
         self._source = source
 
     async def listed(self, request: Request) -> HTMLResponse:
-        """All sweeps, newest first, or those that a search finds."""
+        """All sweeps, newest first, or those that a search finds or a schedule started."""
         sweeps = self._source.sweeps
         token = request.query_params.get("page_token") or None
-        search = request.query_params.get("q", "").replace("\0", "").strip()
-        found = await sweeps.page(search=search, page_token=token)
+        search, schedule = (request.query_params.get(key, "").replace("\0", "").strip() for key in ("q", "schedule"))
+        found = await sweeps.page(search=search, schedule=schedule, page_token=token)
         documents = await sweeps.documents(found.sweeps)
-        return await self._html("sweeps.html", list_view(documents, token, found.next_page_token, search))
+        listed = Listed(search=search, schedule=schedule, token=token)
+        return await self._html("sweeps.html", list_view(documents, listed, found.next_page_token))
 
     async def page(self, sweep_id: str, request: Request) -> HTMLResponse:
         """One sweep: how far it is, and all that it found so far."""

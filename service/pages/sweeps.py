@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -35,13 +35,29 @@ class Shown:
         return f"/sweeps/{sweep_id}" + (f"?{query}" if query else "")
 
 
-def list_view(sweeps: Sequence[Document], token: str | None, next_token: str | None, search: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """Which sweeps a list shows: those that a search finds, or that the schedule of an id started; a page of them."""
+
+    search: str = ""
+    schedule: str = ""
+    token: str | None = None
+
+    def address(self) -> str:
+        """Of this page."""
+        asked = {"q": self.search, "schedule": self.schedule, "page_token": self.token}
+        chosen = {key: value for key, value in asked.items() if value}
+        return f"/sweeps?{urlencode(chosen)}" if chosen else "/sweeps"
+
+
+def list_view(sweeps: Sequence[Document], listed: Listed, next_token: str | None) -> dict[str, Any]:
     """The context of the list; ``token`` is this page's."""
     return {
-        "place": _place(token, search),
+        "place": listed.address(),
         "sweeps": [{**_head(each), "searched": ", ".join(each["spec"]["space"])} for each in sweeps],
-        "older": _place(next_token, search) if next_token else None,
-        "search": search,
+        "older": replace(listed, token=next_token).address() if next_token else None,
+        "search": listed.search,
+        "schedule": listed.schedule,
     }
 
 
@@ -122,11 +138,6 @@ def _contender(contender: Document, metric: str) -> dict[str, Any]:
         "p_value": words.number(contender["p_value"]) if is_measured else "–",
         "worker_s": contender["worker_s"],
     }
-
-
-def _place(token: str | None, search: str) -> str:
-    asked = {key: value for key, value in (("q", search), ("page_token", token)) if value}
-    return f"/sweeps?{urlencode(asked)}" if asked else "/sweeps"
 
 
 def _action(verb: str, word: str, style: str = "") -> dict[str, str]:

@@ -19,7 +19,7 @@ from service.store.moves import fetch_job
 from service.store.port import StoreError
 from service.store.promotion_rows import insert_promotion, standings_of, stop_promotions
 from service.store.references import check_references
-from service.store.schema import sweeps, trials
+from service.store.schema import schedule_runs, sweeps, trials
 from service.store.sweep_rows import (
     counts_of,
     fetch_sweep,
@@ -68,10 +68,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFilter:
-    """Which sweeps a list shows; None means all. ``search`` is the beginning of an id or a part of a name."""
+    """Which sweeps a list shows; None means all. ``search`` is the beginning of an id or a part of a name.
+
+    ``schedule`` is the id of the one that started them.
+    """
 
     state: SweepState | None = None
     search: str | None = None
+    schedule: str | None = None
 
 
 class SweepStore:
@@ -133,6 +137,9 @@ class SweepStore:
         if wanted.search:
             is_named = sweeps.c.name.contains(wanted.search, autoescape=True)
             chosen = chosen.where(is_named | sweeps.c.id.startswith(wanted.search, autoescape=True))
+        if wanted.schedule is not None:
+            started = select(schedule_runs.c.child_id).where(schedule_runs.c.schedule_id == wanted.schedule)
+            chosen = chosen.where(sweeps.c.id.in_(started))
         return await self._database.read(lambda conn: [sweep_of(row) for row in conn.execute(chosen)])
 
     async def trials(
