@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -253,8 +254,17 @@ async def test_a_sweep_opens_with_the_configuration_in_use(scene: Scene, changes
 
 
 async def test_a_new_sweep_learns_from_an_earlier_one(scene: Scene) -> None:
-    earlier = await submit(scene)
+    def distance(lr: Any) -> float:
+        return abs(math.log10(lr) + 2.0)
+
+    async def mean_distance(**changes: Any) -> float:
+        sweep = await submit(scene, sampler="tpe", parallel=1, seed=1, **changes)
+        view = await until(scene, sweep, has_ended)
+        assert view.sweep.state is SweepState.SUCCEEDED
+        return fmean(distance(trial.params["optimizer.lr"]) for trial in view.trials)
+
+    scene.cluster.measured = lambda plan, round: {"loss": 0.01 + distance(plan.lr.lr) / round}
+    earlier = await submit(scene, trials=20)
     await until(scene, earlier, has_ended)
-    sweep = await submit(scene, warm_start=[earlier.id], sampler="tpe")
-    view = await until(scene, sweep, has_ended)
-    assert view.sweep.state is SweepState.SUCCEEDED
+    cold, warm = await mean_distance(), await mean_distance(warm_start=[earlier.id])
+    assert warm < 0.7 * cold
