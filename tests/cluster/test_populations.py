@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 LIMIT_S = 240.0
+LAST_CHANGE = 99_000
+"""Samples: a state that is taken over later may have no step left to show what was ordered with it."""
+METRICS = {"keys": "lr,global_batch", "max_points": 10_000}
 SPEC: dict[str, Any] = {
     "name": "population",
     "job": {
@@ -23,6 +27,8 @@ SPEC: dict[str, Any] = {
         "workers": {"min": 1, "max": 1},
         "resources": {"cpus": 0.5},
         "checkpoint": {"every_steps": 500},
+        "batch": {"lr_rule": "none"},
+        "lr_schedule": {"warmup_fraction": 0.0, "decay": "constant"},  # so that what steps tell is what was ordered
     },
     "space": {"optimizer.lr": {"log_uniform": [1e-6, 1.0]}, "batch.global_size": {"choice": [32, 64, 128]}},
     "metric": "eval.accuracy",
@@ -31,6 +37,11 @@ SPEC: dict[str, Any] = {
     "trials": 4,
     "parallel": 4,
 }
+
+
+def settings_of(points: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """The rates and batches of a job's steps, but for the last one, which draws what is left."""
+    return [(point["values"]["lr"], point["values"]["global_batch"]) for point in points[:-1]]
 
 
 def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served: Serving) -> None:
@@ -48,7 +59,8 @@ def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served
         sweep = client.get(f"/sweeps/{sweep_id}")
         trials = client.get(f"/sweeps/{sweep_id}/trials")["trials"]
         told = {trial["job_id"]: client.get(f"/jobs/{trial['job_id']}/timeline")["timeline"] for trial in trials}
-        points = {job: client.get(f"/jobs/{job}/metrics", keys="lr,global_batch")["points"] for job in told}
+        begun = {job: client.get(f"/jobs/{job}")["spec"] for job in told}
+        settings = {job: settings_of(client.get(f"/jobs/{job}/metrics", **METRICS)["points"]) for job in told}
     assert (sweep["state"], sweep["trials"]["complete"]) == ("SUCCEEDED", 4)
     assert sweep["best"]["value"] > 0.9
     changed = {job: [row for row in rows if "donor" in row["after"]] for job, rows in told.items()}
@@ -58,6 +70,13 @@ def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served
         assert len(pids[job] - {0}) == 1
         assert not [row for row in rows if row["kind"] in ("worker_lost", "failure")]
         assert all(row["steps_lost"] in (0, None) for row in rows)
-    for job in changed:
-        assert len({point["values"]["lr"] for point in points[job]}) > 1
+    for job, spec in begun.items():
+        assert settings[job][0] == pytest.approx((spec["optimizer"]["lr"], spec["batch"]["global_size"]))
+    for trial in trials:
+        wanted, found, rows = trial["params"], settings[trial["job_id"]], changed.get(trial["job_id"], [])
+        if rows and rows[-1]["after"]["samples"] > LAST_CHANGE:
+            continue
+        assert found[-1] == pytest.approx((wanted["optimizer.lr"], wanted["batch.global_size"]))
+        assert (len({lr for lr, _ in found}) > 1) == bool(rows)
+    assert any(len({batch for _, batch in settings[job]}) > 1 for job in changed)
     assert_service_at_rest(served)
