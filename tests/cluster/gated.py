@@ -227,7 +227,7 @@ class Gated:
 
     def _assert_alive(self) -> None:
         job = self.job()
-        assert job["state"] not in ("FAILED", "CANCELLED"), (job["reason"], self.logs()[-3000:])
+        assert job["state"] not in ("FAILED", "CANCELLED"), f"{job['reason']}, {self.served.account(self.id)}"
 
 
 Submit: TypeAlias = Callable[..., Gated]
