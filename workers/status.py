@@ -77,6 +77,7 @@ class RoundRecord:
     ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated. ``is_trial``: on some
     rank a micro-batch or a way to read was on trial, so that its seconds tell little of the rounds to come.
     ``num_steps`` are its optimizer steps, ``num_passes`` forward passes of the rank that tells, 0 where it does not.
+    ``noise_bounds`` are what the ``noise_scale`` told with it is at least and at most, None while that is not known.
     """
 
     lineage: int
@@ -91,6 +92,7 @@ class RoundRecord:
     is_trial: bool = False
     num_passes: int = 0
     num_steps: int = 1
+    noise_bounds: tuple[float, float] | None = None
 
     @property
     def key(self) -> tuple[int, int]:

@@ -27,7 +27,7 @@ def situation(machine: Machine = OVERHEAD, batch: int = 32, noise: float = 1000.
         initial=32,
         most=512,
         largest_measured=batch,
-        noise_scale=noise,
+        noise_bounds=(noise, noise),
         model=fit([machine.seen(layout(2, each)) for each in seen]),
         num_left=10**6,
     )
@@ -46,9 +46,9 @@ def test_where_a_longer_leap_is_surely_better_it_is_taken_but_not_beyond_a_batch
     assert isinstance(advice, Change)
     assert advice.global_batch == 128
     assert advice.expected_gain * math.exp(-2 * advice.error) > 2 * efficiency(64, 32, 1000.0)
-    doubted = advise(situation(noise=200.0))
+    doubted = advise(situation(noise_bounds=(50.0, 1000.0)))
     assert isinstance(doubted, Change)
-    assert doubted.global_batch == 64  # the likeliest are 128, but not where the noise scale is half
+    assert doubted.global_batch == 64
     assert isinstance(advise(situation(refused={46: 1000.0, 64: 1000.0})), Keep)
 
 
@@ -58,7 +58,16 @@ def test_the_reason_tells_throughput_and_worth() -> None:
     assert advice.global_batch == 64
     assert advice.expected_gain == pytest.approx(2 * efficiency(64, 32, 1000.0), rel=0.1)
     assert "64 samples a step are expected to make progress 1.8" in advice.reason
-    assert "noise scale 1000 samples" in advice.reason
+    assert "noise scale at least 1000 samples" in advice.reason
+
+
+def test_a_batch_grows_by_the_least_noise_scale_and_shrinks_by_the_most() -> None:
+    grown, small = situation(BUSY, batch=512, noise_bounds=(20.0, 1e6)), situation(noise_bounds=(1.0, 1e6))
+    assert isinstance(advise(grown), Keep)
+    assert isinstance(advise(small), Keep)
+    shrunk = advise(situation(BUSY, batch=512, noise_bounds=(0.0, 20.0)))
+    assert isinstance(shrunk, Change)
+    assert "noise scale at most 20 samples" in shrunk.reason
 
 
 def test_where_gradients_agree_already_it_stays() -> None:
@@ -108,8 +117,8 @@ def test_advice_never_leaves_the_bounds(
     workers: int, batch: int, noise: float, most: int, fixed: float, sample: float
 ) -> None:
     here, model = layout(workers, batch), fit([Machine(fixed, sample, 1e-3).seen(layout(workers, batch))])
-    changed = {"layout": here, "largest_measured": batch, "model": model, "most": max(most, 32), "noise_scale": noise}
-    advice = advise(situation(**changed))
+    changed = {"layout": here, "largest_measured": batch, "model": model, "most": max(most, 32)}
+    advice = advise(situation(noise=noise, **changed))
     if isinstance(advice, Change):
         assert 32 <= advice.global_batch <= max(most, 32)
         assert advice.global_batch >= workers

@@ -11,7 +11,7 @@ import pytest
 
 from tests.control.desk import Desk, build_info
 from workers.advisors.throughput import Layout, Observation
-from workers.control.adapt import NO_NOISE
+from workers.control.adapt import NO_NOISE, ROUGH_NOISE
 from workers.control.adapting import (
     JUDGE_STEPS,
     MAX_JUDGE_STEPS,
@@ -30,7 +30,10 @@ STEPS = 20_000
 
 
 class NoisyJob:
-    """Two workers whose steps take ``step_s`` of the batch; the noise scale is ``noise_scale`` of the progress."""
+    """Two workers whose steps take ``step_s`` of the batch; the noise scale is ``noise_scale`` of the progress.
+
+    ``bounds`` are told with it, as shares of it.
+    """
 
     def __init__(
         self,
@@ -38,12 +41,14 @@ class NoisyJob:
         noise_scale: Callable[[float], float | None],
         jitter: float = 0.02,
         epoch: int = EPOCH,
+        bounds: tuple[float, float] | None = (1.0, 1.0),
         **batch: object,
     ) -> None:
         spec = {"global_size": 32, "adapt": "goodput", "max_global_size": 512, **batch}
         self.desk = Desk(high=2, batch=spec, steps=STEPS, lr_schedule={"decay": "constant", "warmup_fraction": 0.05})
         self.ids = self.desk.started(2)
         self.step_s, self.noise_scale, self.jitter, self.epoch = step_s, noise_scale, jitter, epoch
+        self.bounds = bounds
         self.round, self.cursor = 5, 160
         self.rows: list[TimelineRow] = []
         self.plans = [self.desk.plan]
@@ -84,9 +89,11 @@ class NoisyJob:
             self.plans.append(desk.plan)
 
     def _record(self, plan: Plan, values: dict[str, float]) -> RoundRecord:
+        noise = values.get("noise_scale")
+        bounds = None if noise is None or self.bounds is None else (noise * self.bounds[0], noise * self.bounds[1])
         return RoundRecord(
             lineage=1, round=self.round, generation=plan.generation, plan_id=plan.id, cursor=self.cursor,
-            samples=plan.global_batch, time=1e9 + self.desk.now, values=values,
+            samples=plan.global_batch, time=1e9 + self.desk.now, values=values, noise_bounds=bounds,
         )  # fmt: skip
 
     def _say(self, worker_id: str, plan: Plan, records: tuple[RoundRecord, ...]) -> None:
@@ -232,6 +239,10 @@ def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> N
     told = "1.05 is the least that is worth a change."
     assert quiet.desk.state.adapting.why.endswith((told, "no other batch lies within its bounds."))
     assert NoisyJob(flat, lambda _: None).run(300).desk.state.adapting.why == NO_NOISE
+    rough = NoisyJob(flat, lambda _: 32_000.0, bounds=None).run(300)
+    assert (rough.batches, rough.desk.state.adapting.why) == ([32], ROUGH_NOISE)
+    doubted = NoisyJob(flat, lambda _: 32_000.0, bounds=(1e-5, 1.0)).run(300)
+    assert doubted.batches == [32]
     fixed = NoisyJob(flat, lambda _: 2000.0, adapt="fixed", max_global_size=None).run(300)
     assert fixed.batches == [32]
 

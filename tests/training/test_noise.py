@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -324,10 +325,66 @@ def test_a_newcomer_holds_the_same_average(monkeypatch: pytest.MonkeyPatch) -> N
         gate.open()
         statuses = group.await_done([first, second])
     mine, its = (
-        {r.round: r.values["noise_scale"] for r in statuses[i].records if r.round > 1} for i in (first, second)
+        {r.round: (r.values["noise_scale"], r.noise_bounds) for r in statuses[i].records if r.round > 1}
+        for i in (first, second)
     )
     assert mine[20] == its[20]
+    assert [bounds is None for _, bounds in mine.values()] == [True] * 3 + [False] * 16
     assert len(mine) == 19
+
+
+def told_of(rounds: Iterable[Estimate], interval: int = 1) -> NoiseScale:
+    """What measurements come to that are so many rounds apart."""
+    scale = NoiseScale()
+    for number, found in enumerate(rounds, start=1):
+        scale.stage(number * interval, found, is_preconditioned=False, cost=None)
+        scale.commit()
+    return scale
+
+
+def drawn(noise_scale: float, batch: int, dimension: int, count: int, seed: int) -> list[Estimate]:
+    """Estimates of rounds in which two workers halve a batch, their gradients of so many independent values."""
+    draw = np.random.default_rng(seed)
+    mean_D = np.full(dimension, dimension**-0.5)
+    deviation = math.sqrt(noise_scale / dimension / (batch / 2))
+    parts_N2D = mean_D + draw.normal(0, deviation, (count, 2, dimension))
+    squares_N, wholes_N = (parts_N2D**2).sum(2).sum(1) * batch / 2, (parts_N2D.mean(1) ** 2).sum(1)
+    return [estimate(float(s), float(w), batch, 2) for s, w in zip(squares_N, wholes_N, strict=True)]
+
+
+@pytest.mark.parametrize(("count", "interval"), [(4, 1), (6, 4), (20, 4), (20, 128)])
+@pytest.mark.parametrize("noise_scale", [20.0, 2000.0])
+def test_the_bounds_hold_the_noise_scale_however_little_was_measured(
+    noise_scale: float, count: int, interval: int
+) -> None:
+    found = [told_of(drawn(noise_scale, 32, 40, count, seed), interval).bounds(32) for seed in range(300)]
+    bounds = [each for each in found if each is not None]
+    assert len(bounds) == 300
+    assert sum(least <= noise_scale for least, _ in bounds) > 0.9 * 300
+    assert sum(noise_scale <= most for _, most in bounds) > 0.9 * 300
+    assert all(0.0 < least <= most <= 32 * noise.MAX_BATCHES for least, most in bounds)
+
+
+def test_bounds_draw_together_with_what_is_measured_and_there_is_a_least_where_the_signal_is_below_zero() -> None:
+    def width(count: int) -> float:
+        found = [told_of(drawn(60.0, 32, 40, count, seed), 4).bounds(32) for seed in range(20)]
+        return median(1.0 / each[0] - 1.0 / each[1] for each in found if each is not None)
+
+    assert width(60) == pytest.approx(width(6) / 10**0.5, rel=0.3)
+    without = told_of([Estimate(variance=20.0, signal=0.1 * (-1) ** n - 0.02) for n in range(12)])
+    assert without.value(32) == 32 * noise.MAX_BATCHES
+    assert without.bounds(32) == (pytest.approx(20.0 / (0.2 / 11**0.5), rel=0.1), 32 * noise.MAX_BATCHES)
+
+
+def test_a_few_measurements_have_no_bounds_and_those_of_an_older_checkpoint_are_not_gone_on_with() -> None:
+    rounds = drawn(60.0, 32, 40, 4, 0)
+    assert [told_of(rounds[:count]).bounds(32) is None for count in range(5)] == [True] * 4 + [False]
+    older = told_of(rounds).state()
+    del older["signal_squares"]
+    scale = NoiseScale()
+    scale.load(older)
+    assert scale.value(32) is None
+    assert told_of([Estimate(variance=0.0, signal=1.0)] * 4).bounds(32) == (0.0, 0.0)
 
 
 def test_what_cannot_be_measured_is_told_as_a_bound_or_not_at_all() -> None:

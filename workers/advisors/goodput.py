@@ -24,24 +24,22 @@ LEAP = 4
 """So many times the largest that was measured where that is better even at the worst: a rate that rises by more at once
 may throw off what was learned (Goyal et al. 2017, arXiv 1706.02677, section 2.2)."""
 
-NOISE_DOUBT = 2.0
-"""A noise scale of some tens of measurements is right to about this factor."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A job that trains under ``layout``; batches, ``noise_scale`` and ``num_left`` are in samples.
+    """A job that trains under ``layout``; batches, ``noise_bounds`` and ``num_left`` are in samples.
 
     ``initial`` is the batch that was asked for and the least, ``most`` the largest allowed, ``largest_measured`` the
-    largest that was. ``most_a_pass`` is what a forward pass may have, None where a whole part fits. ``refused`` maps
-    batches that did not pay to the noise scale at which they did not. ``num_left`` is None while unknown.
+    largest that was. ``noise_bounds`` are what the noise scale is at least and at most. ``most_a_pass`` is what a
+    forward pass may have, None where a whole part fits. ``refused`` maps batches that did not pay to the noise scale
+    at which they did not. ``num_left`` is None while unknown.
     """
 
     layout: Layout
     initial: int
     most: int
     largest_measured: int
-    noise_scale: float
+    noise_bounds: tuple[float, float]
     model: Model
     most_a_pass: int | None = None
     refused: Mapping[int, float] | None = None
@@ -73,6 +71,11 @@ def efficiency(global_batch: float, initial: float, noise_scale: float) -> float
     return (noise_scale + initial) / (noise_scale + global_batch)
 
 
+def doubted(noise_bounds: tuple[float, float], before: int, after: int) -> float:
+    """The noise scale by which a change of the batch is worth least."""
+    return noise_bounds[0] if after > before else noise_bounds[1]
+
+
 def advise(situation: Situation) -> Advice:
     """The batch to go to."""
     s = situation
@@ -87,7 +90,8 @@ def advise(situation: Situation) -> Advice:
     told = (
         f"{best} samples a step are expected to make progress {gain.value:.2f} times as fast as {now}: "
         f"{_throughput_gain(s, best):.2f} times the samples a second, each worth "
-        f"{_worth(s, best):.2f} times as much (noise scale {s.noise_scale:.0f} samples)"
+        f"{_worth(s, best):.2f} times as much (noise scale at {'least' if best > now else 'most'} "
+        f"{_noise(s, best):.0f} samples)"
     )
     if gain.value < LEAST_GAIN:
         return Keep(reason=f"{told}; {LEAST_GAIN} is the least that is worth a change.")
@@ -125,14 +129,14 @@ def _is_refused(s: Situation, batch: int) -> bool:
     noise = (s.refused or {}).get(batch)
     if noise is None:
         return False
-    return s.noise_scale <= 1.5 * noise if batch > s.layout.global_batch else s.noise_scale >= noise / 1.5
+    now = _noise(s, batch)
+    return now <= 1.5 * noise if batch > s.layout.global_batch else now >= noise / 1.5
 
 
 def _least_gain(s: Situation, batch: int) -> float:
-    """What is left of a gain at the worst: a step two deviations longer, a noise scale that was told too large."""
-    longer = math.exp(2 * _gain(s, batch).error)
-    doubted = efficiency(batch, s.layout.global_batch, s.noise_scale / NOISE_DOUBT)
-    return _throughput_gain(s, batch) / longer * doubted
+    """What is left of a gain at the worst: a step two deviations longer."""
+    gain = _gain(s, batch)
+    return gain.value / math.exp(2 * gain.error)
 
 
 def _gain(s: Situation, batch: int) -> Estimate:
@@ -145,7 +149,11 @@ def _throughput_gain(s: Situation, batch: int) -> float:
 
 
 def _worth(s: Situation, batch: int) -> float:
-    return efficiency(batch, s.layout.global_batch, s.noise_scale)
+    return efficiency(batch, s.layout.global_batch, _noise(s, batch))
+
+
+def _noise(s: Situation, batch: int) -> float:
+    return doubted(s.noise_bounds, s.layout.global_batch, batch)
 
 
 def _layout(s: Situation, batch: int) -> Layout:

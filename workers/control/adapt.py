@@ -19,6 +19,7 @@ NO_NOISE = (
     "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "
     "computed in two forward passes at least."
 )
+ROUGH_NOISE = "The batch stays: too few steps have measured the noise_scale yet to tell how far it may be off."
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
@@ -57,8 +58,9 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
     rate = adapting.rate(known, adapting.NUM_BEFORE)
     if rate is None or rate.num_steps < adapting.MIN_STEPS:
         return None
-    if known.noise_scale is None:
-        return None if known.why == NO_NOISE else (replace(state, adapting=replace(known, why=NO_NOISE)), ())
+    if known.noise_bounds is None:
+        why = NO_NOISE if known.noise_scale is None else ROUGH_NOISE
+        return None if known.why == why else (replace(state, adapting=replace(known, why=why)), ())
     if not _has_rested(state):
         return None
     if known.num_seen - known.reviewed < adapting.MIN_STEPS and known.reviewed <= known.num_seen:
@@ -74,7 +76,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         "global_batch": advice.global_batch,
         "expected_gain": round(advice.expected_gain, 3),
         "error": round(advice.error, 3),
-        "noise_scale": round(situation.noise_scale, 1),
+        "noise_scale": round(goodput.doubted(situation.noise_bounds, plan.global_batch, advice.global_batch), 1),
     }
     state = replace(state, adapting=known)
     draft = _draft(state, plan, advice.global_batch, advice.reason)
@@ -95,9 +97,9 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     if (plan.generation, plan.global_batch) != (trial.generation, trial.after):
         return replace(state, adapting=replace(known, trial=None)), ()
     verdict, now = adapting.judge(known, trial), adapting.rate(known)
-    if verdict is None or now is None:
+    if verdict is None or now is None or known.noise_bounds is None:
         return None
-    noise = known.noise_scale or 0.0
+    noise = goodput.doubted(known.noise_bounds, trial.before, trial.after)
     known = replace(known, trial=None, num_judged=known.num_judged + 1)
     row = trials.row_of(state, inputs, _judged(trial, now, verdict, noise), known.num_judged)
     if verdict.is_kept:
@@ -111,7 +113,8 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
 
 
 def _judged(trial: Trial, now: Rate, verdict: Verdict, noise: float) -> Judged:
-    expected = f"expected: {trial.expected_gain:.2f}; noise scale {noise:.0f} samples"
+    bound = "least" if trial.after > trial.before else "most"
+    expected = f"expected: {trial.expected_gain:.2f}; noise scale at {bound} {noise:.0f} samples"
     told = f"{trial.after} samples a step make progress {verdict.gain:.2f} times as fast as {trial.before} ({expected})"
     return Judged(
         actor=ACTOR,
@@ -134,7 +137,7 @@ def _draft(state: ControllerState, plan: Plan, global_batch: int, reason: str) -
 def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation | None:
     """None while the steps under this plan tell no layout."""
     batch, layout = state.spec.batch, known.layout
-    if layout is None or layout not in known.memory or known.noise_scale is None:
+    if layout is None or layout not in known.memory or known.noise_bounds is None:
         return None
     micro = [s.micro_size for s in membership.statuses(state) if s.micro_size]
     asked = batch.micro_size if isinstance(batch.micro_size, int) else None
@@ -144,7 +147,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
         initial=batch.global_size,
         most=batch.max_global_size or _most(state),
         largest_measured=max(each.global_batch for each in known.memory),
-        noise_scale=known.noise_scale,
+        noise_bounds=known.noise_bounds,
         model=adapting.model(known),
         most_a_pass=asked or found,
         refused=known.refused,

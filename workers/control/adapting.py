@@ -60,7 +60,8 @@ class Adapting:
 
     ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` are the
     cursors of the last changes, ``refused`` maps batches that did not pay to the noise scale at which they did not.
-    ``why`` tells why the batch stays, empty while it does not.
+    ``noise_bounds`` are what the noise scale is at least and at most, ``why`` tells why the batch stays, empty while it
+    does not.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class Adapting:
     samples_per_s: tuple[float, ...] = ()
     num_seen: int = 0
     noise_scale: float | None = None
+    noise_bounds: tuple[float, float] | None = None
     trial: Trial | None = None
     num_judged: int = 0
     reviewed: int = 0
@@ -95,7 +97,7 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     values = record.values
     noise = values.get("noise_scale")
     if noise is not None and noise > 0:
-        known = replace(known, noise_scale=noise)
+        known = replace(known, noise_scale=noise, noise_bounds=record.noise_bounds)
     layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0) / record.num_steps
     place = (record.generation, int(values.get("global_batch", 0)) // record.num_steps)
     if place != known.place:
@@ -176,7 +178,9 @@ def _contradict(small: Observation, large: Observation) -> bool:
 
 def judge(known: Adapting, trial: Trial) -> Verdict | None:
     """What the batch on trial came to, None while it is open."""
-    noise = known.noise_scale or 0.0
+    if known.noise_bounds is None:
+        return None
+    noise = goodput.doubted(known.noise_bounds, trial.before, trial.after)
     worth = goodput.efficiency(trial.after, trial.before, noise)
     now = rate(known)
     bounds = {"least_steps": JUDGE_STEPS, "most_steps": MAX_JUDGE_STEPS}

@@ -23,6 +23,10 @@ MIN_MEMORY = 32.0
 MAX_BATCHES = 1000.0
 """A noise scale above this many global batches cannot be told from one without a signal, and is told as this."""
 
+NUM_DEVIATIONS = 2.0
+NUM_TOO_FEW = 3.0
+"""The spread of so few measurements does not tell how far their mean may be off."""
+
 COST_SHARE = 0.008
 """Of the time; the rest of a hundredth is for what the clock does not see, such as caches that are cold after."""
 
@@ -63,12 +67,16 @@ def estimate(weighted_squares: float, square: float, weight: float, num_pieces: 
 class _Average:
     """Sums of what was measured, each of a weight that falls with its age; their ratio needs no other correction.
 
-    ``num_measured`` is the sum of those weights; ``cost`` is what a measurement takes of its round, as a part of a
-    round without one; ``next_round`` is the first round to be measured.
+    ``variance_squares``, ``products`` and ``signal_squares`` are those of variance times variance, variance times
+    signal and signal times signal. ``num_measured`` is the sum of the weights; ``cost`` is what a measurement takes of
+    its round, as a part of a round without one; ``next_round`` is the first round to be measured.
     """
 
     variance: float = 0.0
     signal: float = 0.0
+    variance_squares: float = 0.0
+    products: float = 0.0
+    signal_squares: float = 0.0
     is_preconditioned: float = 0.0
     num_measured: float = 0.0
     measured_round: float = 0.0
@@ -107,6 +115,24 @@ class NoiseScale:
             return 0.0 if signal > 0.0 else None
         return variance / max(signal, variance / (MAX_BATCHES * batch_samples))
 
+    def bounds(self, batch_samples: float) -> tuple[float, float] | None:
+        """What the noise scale is at least and at most, as ``value`` tells it; None while too little was measured.
+
+        It is signal / variance that errs evenly, so that there is a least noise scale, too, where the signal comes out
+        below zero.
+        """
+        held, count = self._held, self._held.num_measured
+        if count <= NUM_TOO_FEW or (held.variance <= 0.0 and held.signal <= 0.0):
+            return None
+        if held.variance <= 0.0:
+            return 0.0, 0.0
+        ratio = held.signal / held.variance
+        # Of signal - ratio * variance, which is 0 in the mean.
+        squares = held.signal_squares - 2 * ratio * held.products + ratio * ratio * held.variance_squares
+        doubt = NUM_DEVIATIONS * (max(0.0, squares) / (1.0 - 1.0 / count)) ** 0.5 / held.variance
+        least_ratio = 1.0 / (MAX_BATCHES * batch_samples)
+        return 1.0 / max(max(0.0, ratio) + doubt, least_ratio), 1.0 / max(ratio - doubt, least_ratio)
+
     def stage(self, round: int, found: Estimate | None, *, is_preconditioned: bool, cost: float | None) -> None:
         """Take a measured round's estimate, its variance that of a sample.
 
@@ -133,9 +159,10 @@ class NoiseScale:
         return asdict(self._held)
 
     def load(self, state: Mapping[str, float] | None) -> None:
-        """Go on from ``state``; afresh where there is none, as in a checkpoint of an older version."""
+        """Go on from ``state``; afresh where it lacks what is kept now, as in a checkpoint of an older version."""
         known = {field.name for field in fields(_Average)}
-        self._held = _Average(**{name: value for name, value in (state or {}).items() if name in known})
+        told = {name: value for name, value in (state or {}).items() if name in known}
+        self._held = _Average(**told) if len(told) == len(known) else _Average()
         self._staged = None
 
 
@@ -156,13 +183,17 @@ def splits(round: int) -> bool:
 
 def _with(held: _Average, found: Estimate, round: int, is_preconditioned: float) -> _Average:
     if is_preconditioned != held.is_preconditioned:  # of another measure, so not to be averaged with it
-        held = replace(held, variance=0.0, signal=0.0, num_measured=0.0)
+        held = _Average(cost=held.cost, measured_round=held.measured_round)
     age = round - held.measured_round
     kept = math.exp(-min(age / MEMORY_ROUNDS, 1.0 / MIN_MEMORY))
+    variance, signal = found.variance / found.mean_square, found.signal / found.mean_square
     return replace(
         held,
-        variance=kept * held.variance + found.variance / found.mean_square,
-        signal=kept * held.signal + found.signal / found.mean_square,
+        variance=kept * held.variance + variance,
+        signal=kept * held.signal + signal,
+        variance_squares=kept * held.variance_squares + variance * variance,
+        products=kept * held.products + variance * signal,
+        signal_squares=kept * held.signal_squares + signal * signal,
         num_measured=kept * held.num_measured + 1.0,
         measured_round=float(round),
         is_preconditioned=is_preconditioned,

@@ -299,6 +299,7 @@ class Rounds:
             is_trial=sums.is_trial,
             num_passes=part.num_passes,
             num_steps=part.num_steps,
+            noise_bounds=self._state.noise.bounds(sums.samples) if sums.noise_pieces > 1 else None,
         )
 
     def _values(
