@@ -247,6 +247,13 @@ def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> N
     assert fixed.batches == [32]
 
 
+def test_gradients_that_come_to_agree_leave_no_noise_of_before_to_grow_by() -> None:
+    job = NoisyJob(flat, lambda share: 2000.0 if share < 5e-4 else 0.0)
+    job.run(300)
+    assert job.batches == [32]
+    assert job.desk.state.adapting.noise_scale == 0.0
+
+
 @pytest.mark.parametrize("jitter", [0.1, 0.3])
 def test_it_does_not_flap_on_noise(jitter: float) -> None:
     job = NoisyJob(lambda batch: 0.004 + 1e-4 * batch, lambda _: 300.0, jitter=jitter).run(2000)

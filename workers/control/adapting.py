@@ -96,7 +96,7 @@ def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> 
 def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     values = record.values
     noise = values.get("noise_scale")
-    if noise is not None and noise > 0:
+    if noise is not None:
         known = replace(known, noise_scale=noise, noise_bounds=record.noise_bounds)
     layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0) / record.num_steps
     place = (record.generation, int(values.get("global_batch", 0)) // record.num_steps)
