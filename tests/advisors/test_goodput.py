@@ -100,6 +100,18 @@ def test_a_refused_batch_is_weighed_again_only_when_noise_has_grown() -> None:
     assert isinstance(advise(situation(noise=1600.0, refused=refused)), Change)
 
 
+def test_what_lies_beyond_a_refused_batch_is_refused_with_it_in_either_direction() -> None:
+    assert isinstance(advise(situation(refused={46: 1000.0})), Keep)
+    short_of_it = advise(situation(refused={64: 1000.0}))
+    assert isinstance(short_of_it, Change)
+    assert short_of_it.global_batch == 46
+    busy = situation(BUSY, batch=512, noise=20.0, refused={256: 20.0})
+    less = advise(busy)
+    assert isinstance(less, Change)
+    assert 256 < less.global_batch < 512
+    assert isinstance(advise(replace(busy, noise_bounds=(5.0, 5.0))), Change)
+
+
 def test_the_end_of_a_job_is_left_alone() -> None:
     assert isinstance(advise(situation(num_left=32 * 50)), Keep)
 

@@ -18,6 +18,7 @@ from workers.control.adapting import (
     MIN_STEPS,
     MOST_AN_EPOCH,
     NUM_SETTLING,
+    REST_ROUNDS,
     current,
     model,
 )
@@ -150,14 +151,41 @@ def test_the_rate_follows_its_rule_and_rises_to_it_within_a_few_steps() -> None:
 
 
 def test_an_epoch_has_few_changes_however_long_it_is() -> None:
+    def changes(epoch: int) -> int:
+        rising = NoisyJob(lambda b: 0.004 + 1e-4 * b, lambda share: 60.0 * 2 ** (60 * share), epoch=epoch)
+        return len(rising.run(800).batches) - 1
+
+    assert changes(32 * STEPS) == MOST_AN_EPOCH
+    assert changes(EPOCH) > MOST_AN_EPOCH
+
+
+def test_noise_that_comes_and_goes_moves_a_batch_ever_more_rarely() -> None:
     def restless(share: float) -> float:
         return 2000.0 if int(share * 200) % 2 == 0 else 2.0
 
-    def changes(epoch: int) -> int:
-        return len(NoisyJob(lambda b: 0.004 + 1e-4 * b, restless, epoch=epoch).run(1500).batches) - 1
+    job = NoisyJob(lambda b: 0.004 + 1e-4 * b, restless)
+    turns, grew = [], True
+    for _ in range(1500):
+        before = job.plans[-1].global_batch
+        job.run(1)
+        if (now := job.plans[-1].global_batch) != before and (now > before) != grew:
+            turns.append(job.round)
+            grew = now > before
+    rests = [b - a for a, b in pairwise(turns)]
+    assert len(rests) >= 2
+    assert all(rest >= REST_ROUNDS * 2**n for n, rest in enumerate(rests, start=1))
 
-    assert MOST_AN_EPOCH <= changes(32 * STEPS) <= MOST_AN_EPOCH + 1  # what does not pay goes back at any time
-    assert changes(EPOCH) > 2 * MOST_AN_EPOCH
+
+def test_a_batch_that_came_in_a_burst_of_other_work_is_tried_again_later() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while job.batches == [32]:
+        job.run(1)
+    job.step_s = lambda batch: 4 * flat(batch)
+    while len(job.batches) == 2:
+        job.run(1)
+    job.step_s = flat
+    assert job.run(500).batches == [32, 64, 32]
+    assert max(job.run(600).batches) >= 256
 
 
 def test_a_batch_that_turns_out_slower_is_taken_back_and_not_tried_again() -> None:

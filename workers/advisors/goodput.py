@@ -125,12 +125,11 @@ def _allowed(s: Situation, most: int) -> list[int]:
 
 
 def _is_refused(s: Situation, batch: int) -> bool:
-    """Whether a batch did not pay at about this noise; the more there is, the more a larger one is worth."""
-    noise = (s.refused or {}).get(batch)
-    if noise is None:
-        return False
-    now = _noise(s, batch)
-    return now <= 1.5 * noise if batch > s.layout.global_batch else now >= noise / 1.5
+    """Whether it, or one on the way to it, did not pay at about this noise; more of it favours larger ones."""
+    now, noise = s.layout.global_batch, _noise(s, batch)
+    if batch > now:
+        return any(now < other <= batch and noise <= 1.5 * then for other, then in (s.refused or {}).items())
+    return any(batch <= other < now and noise >= then / 1.5 for other, then in (s.refused or {}).items())
 
 
 def _least_gain(s: Situation, batch: int) -> float:

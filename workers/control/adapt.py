@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from workers.advisors import goodput
-from workers.advisors.goodput import Change, Situation
+from workers.advisors.goodput import Advice, Change, Keep, Situation
 from workers.advisors.judging import Judged, Rate, Verdict
 from workers.control import adapting, membership, planning, trials
 from workers.control.adapting import ACTOR, Adapting, Trial
@@ -68,7 +68,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
     situation = _situation(state, plan, known)
     if situation is None:
         return None
-    advice = goodput.advise(situation)
+    advice = _rested(known, plan.global_batch, goodput.advise(situation))
     known = replace(known, reviewed=known.num_seen, why="" if isinstance(advice, Change) else advice.reason)
     if not isinstance(advice, Change):
         return replace(state, adapting=known), ()
@@ -88,7 +88,17 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         rate=rate,
         expected_gain=advice.expected_gain,
     )
-    return replace(state, adapting=adapting.change(replace(known, trial=trial), _cursor(state))), (note,)
+    is_growth = trial.after > trial.before
+    known = adapting.change(replace(known, trial=trial), _cursor(state), is_growth=is_growth)
+    return replace(state, adapting=known), (note,)
+
+
+def _rested(known: Adapting, now: int, advice: Advice) -> Advice:
+    """The advice, but for one that comes too soon after a change in the other direction."""
+    if not isinstance(advice, Change) or adapting.may_turn(known, is_growth=advice.global_batch > now):
+        return advice
+    told = f"{now} samples a step stay for now: the batch has changed in the other direction not long ago"
+    return Keep(reason=f"{told}. {advice.reason}.")
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned | None:
@@ -104,7 +114,8 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     row = trials.row_of(state, inputs, _judged(trial, now, verdict, noise), known.num_judged)
     if verdict.is_kept:
         return replace(state, adapting=known), (Note(row),)
-    known = adapting.change(replace(known, refused={**known.refused, trial.after: noise}), _cursor(state))
+    known = adapting.change(known, _cursor(state), is_growth=trial.before > trial.after)
+    known = adapting.refuse(known, trial.after, noise)
     state = replace(state, adapting=known)
     told = {"global_batch": trial.before, "noise_scale": round(noise, 1)}
     draft = _draft(state, plan, trial.before, row.reason)
@@ -150,7 +161,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
         noise_bounds=known.noise_bounds,
         model=adapting.model(known),
         most_a_pass=asked or found,
-        refused=known.refused,
+        refused={batch: refusal.noise_scale for batch, refusal in known.refused.items()},
         num_left=membership.num_left(state),
     )
 

@@ -35,6 +35,14 @@ DRIFT = 0.1
 MOST_AN_EPOCH = 4
 """Changes; a share of an epoch between them instead would hold up a job over much data at what it began with."""
 
+REST_ROUNDS = 100
+"""From a change to the first one in the other direction; after each such turn twice as long."""
+
+REFUSED_ROUNDS = 500
+"""For so long what did not pay is not tried again, after each turn twice as long."""
+
+_MOST_TURNS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
@@ -55,11 +63,32 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Of a batch that did not pay: the noise scale at which it did not, and the round until which that holds."""
+
+    noise_scale: float
+    until: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Whether the last change, in round ``round``, was to a larger batch; how often it was the other way than before.
+
+    ``has_grown`` is None before the first change.
+    """
+
+    has_grown: bool | None = None
+    round: int = 0
+    num_turns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adapting:
     """Steps by layout, the latest last; those at ``place`` in samples a second; noise scale; the change on trial.
 
-    ``place`` is a group's generation and its global batch, ``num_seen`` counts steps there. ``changed_at`` are the
-    cursors of the last changes, ``refused`` maps batches that did not pay to the noise scale at which they did not.
+    ``place`` is a group's generation and its global batch, ``num_seen`` counts rounds there, ``num_rounds`` all that
+    were told. ``changed_at`` are the cursors of the last changes; ``turns`` and ``refused`` (batches that did not pay)
+    are those since the number of workers changed last.
     ``noise_bounds`` are what the noise scale is at least and at most, ``why`` tells why the batch stays, empty while it
     does not.
     """
@@ -70,13 +99,15 @@ class Adapting:
     layout: Layout | None = None
     samples_per_s: tuple[float, ...] = ()
     num_seen: int = 0
+    num_rounds: int = 0
     noise_scale: float | None = None
     noise_bounds: tuple[float, float] | None = None
     trial: Trial | None = None
     num_judged: int = 0
     reviewed: int = 0
     changed_at: tuple[int, ...] = ()
-    refused: Mapping[int, float] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
+    refused: Mapping[int, Refusal] = field(default_factory=dict)
     why: str = ""
 
 
@@ -102,17 +133,28 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     place = (record.generation, int(values.get("global_batch", 0)) // record.num_steps)
     if place != known.place:
         known = replace(known, place=place, samples_per_s=(), num_seen=0, reviewed=0)
-    known = replace(known, num_seen=known.num_seen + 1)
+    known = _lapsed(replace(known, num_seen=known.num_seen + 1, num_rounds=known.num_rounds + 1))
     if record.is_skipped or record.is_trial or layout is None or step_s <= 0.0 or known.num_seen <= NUM_SETTLING:
         return known
     if known.layout is not None and known.layout.num_workers != layout.num_workers:
-        known = replace(known, refused={})
+        known = replace(known, refused={}, turns=Turns())
     known = replace(known, layout=layout)
     pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes / record.num_steps
     times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]
     speeds = (*known.samples_per_s, record.samples / record.num_steps / step_s)[-MAX_STEPS:]
     others = {other: steps for other, steps in known.memory.items() if other != layout}
     return replace(known, memory={**others, layout: Steps(times_s=times_s)}, samples_per_s=speeds)
+
+
+def _lapsed(known: Adapting) -> Adapting:
+    """Without refusals that hold no longer, nor what steps took then: others may have had the machine."""
+    over = {batch for batch, refusal in known.refused.items() if refusal.until <= known.num_rounds}
+    if not over:
+        return known
+    old = over - {known.place[1]}
+    memory = {layout: steps for layout, steps in known.memory.items() if layout.global_batch not in old}
+    refused = {batch: refusal for batch, refusal in known.refused.items() if batch not in over}
+    return replace(known, memory=memory, refused=refused)
 
 
 def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
@@ -126,9 +168,25 @@ def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
     return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
 
 
-def change(known: Adapting, cursor: int) -> Adapting:
+def change(known: Adapting, cursor: int, *, is_growth: bool) -> Adapting:
     """A change of the batch at this cursor."""
-    return replace(known, changed_at=(*known.changed_at, cursor)[-MOST_AN_EPOCH:])
+    last = known.turns
+    num_turns = last.num_turns + (last.has_grown is (not is_growth))
+    turns = Turns(has_grown=is_growth, round=known.num_rounds, num_turns=min(num_turns, _MOST_TURNS))
+    return replace(known, changed_at=(*known.changed_at, cursor)[-MOST_AN_EPOCH:], turns=turns)
+
+
+def refuse(known: Adapting, batch: int, noise_scale: float) -> Adapting:
+    """Note that a batch did not pay at this noise scale."""
+    until = known.num_rounds + REFUSED_ROUNDS * 2**known.turns.num_turns
+    return replace(known, refused={**known.refused, batch: Refusal(noise_scale=noise_scale, until=until)})
+
+
+def may_turn(known: Adapting, *, is_growth: bool) -> bool:
+    """Whether a change of this direction does not follow too soon on one of the other."""
+    turns = known.turns
+    is_turn = turns.has_grown is (not is_growth)
+    return not is_turn or known.num_rounds - turns.round >= REST_ROUNDS * 2**turns.num_turns
 
 
 def has_rested(known: Adapting, cursor: int, epoch: int) -> bool:
