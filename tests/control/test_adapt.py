@@ -24,7 +24,7 @@ from workers.control.adapting import (
 )
 from workers.lr import Decay
 from workers.plan import Plan, Switch, TimelineKind
-from workers.status import Phase, RoundRecord, TimelineRow
+from workers.status import Phase, RoundRecord, StopCause, TimelineRow
 
 EPOCH = 2000
 STEPS = 20_000
@@ -64,6 +64,20 @@ class NoisyJob:
             self._step()
         return self
 
+    def regroup(self, num_workers: int) -> NoisyJob:
+        """Go on in another group of the first so many."""
+        desk, lost, self.ids = self.desk, self.ids[num_workers:], self.ids[:num_workers]
+        desk.direction = replace(desk.direction, num_workers=num_workers)
+        if lost:
+            desk.turn(lost=dict.fromkeys(lost, "killed"))
+        for worker_id in self.ids:
+            desk.stop(worker_id, StopCause.PEER)
+        desk.turn()
+        desk.train(*self.ids, round=self.round)
+        assert desk.plan.generation > self.plans[-1].generation
+        self.plans.append(desk.plan)
+        return self
+
     def told(self, kind: TimelineKind) -> list[TimelineRow]:
         return [row for row in self.rows if row.kind is kind]
 
@@ -76,9 +90,9 @@ class NoisyJob:
             "step_s": step_s,
             "compute_s": 0.8 * step_s,
             "data_s": 0.0,
-            "workers": 2.0,
+            "workers": float(len(self.ids)),
             "global_batch": float(batch),
-            "micro_batch": batch / 2,
+            "micro_batch": batch / len(self.ids),
         }
         if (noise_scale := self.noise_scale(self.cursor / (32 * STEPS))) is not None:
             values["noise_scale"] = noise_scale
@@ -229,6 +243,31 @@ def test_another_plan_of_the_same_batch_and_group_leaves_its_trial_alone() -> No
     job.run(60)
     assert job.plans[2].until == 32 * STEPS // 2
     assert job.told(TimelineKind.PROBATION)[0].after["is_kept"]
+
+
+def test_a_batch_on_trial_is_taken_back_where_other_workers_cannot_tell_whether_it_pays() -> None:
+    job = NoisyJob(lambda b: 0.004 + 1e-4 * b, lambda _: 80.0)
+    while job.batches == [32]:
+        job.run(1)
+    job.run(5).regroup(1).run(NUM_SETTLING + 2)
+    assert job.batches == [32, 64, 64, 32]
+    assert job.told(TimelineKind.PROBATION) == []
+    back = job.told(TimelineKind.BATCH)[-1]
+    assert (back.actor, back.before, back.after) == ("goodput", {"global_batch": 64}, {"global_batch": 32})
+    assert "64 were on trial with 2 workers, and there is 1 now" in back.reason
+    assert job.desk.state.adapting.refused == {}
+    assert len(job.run(200).told(TimelineKind.BATCH)) > 2
+
+
+def test_a_batch_on_trial_is_judged_by_another_group_of_as_many_workers() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while job.batches == [32]:
+        job.run(1)
+    job.run(5).regroup(2).run(NUM_SETTLING + JUDGE_STEPS - 1)
+    assert job.told(TimelineKind.PROBATION) == []
+    verdict = job.run(100).told(TimelineKind.PROBATION)[0]
+    assert (verdict.before["global_batch"], verdict.after["global_batch"]) == (32, 64)
+    assert verdict.after["is_kept"]
 
 
 def test_what_was_measured_while_others_had_the_machine_does_not_make_larger_batches_look_cheap() -> None:

@@ -82,7 +82,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
     draft = _draft(state, plan, advice.global_batch, advice.reason)
     state, note = trials.issue(state, inputs, draft, {"global_batch": plan.global_batch}, told)
     trial = Trial(
-        generation=plan.generation,
+        num_workers=plan.num_members,
         before=plan.global_batch,
         after=advice.global_batch,
         rate=rate,
@@ -102,10 +102,12 @@ def _rested(known: Adapting, now: int, advice: Advice) -> Advice:
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned | None:
-    """What the batch on trial came to; another batch or another group ends it without a word."""
+    """What the batch on trial came to; another batch ends it without a word."""
     known = state.adapting
-    if (plan.generation, plan.global_batch) != (trial.generation, trial.after):
+    if plan.global_batch != trial.after:
         return replace(state, adapting=replace(known, trial=None)), ()
+    if plan.num_members != trial.num_workers:
+        return _taken_back(state, inputs, plan, trial)
     verdict, now = adapting.judge(known, trial), adapting.rate(known)
     if verdict is None or now is None or known.noise_bounds is None:
         return None
@@ -121,6 +123,26 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     draft = _draft(state, plan, trial.before, row.reason)
     state, note = trials.issue(state, inputs, draft, {"global_batch": plan.global_batch}, told)
     return state, (Note(row), note)
+
+
+def _taken_back(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned:
+    """The batch before the one on trial, which workers of another number cannot be compared by."""
+    known = replace(state.adapting, trial=None)
+    if trial.before < plan.num_members:
+        return replace(state, adapting=known), ()
+    then, now = trial.num_workers, plan.num_members
+    were, are = f"{then} worker{'s' if then > 1 else ''}", f"there {'are' if now > 1 else 'is'} {now} now"
+    reason = f"{trial.before} samples a step again: {trial.after} were on trial with {were}, and {are}"
+    known = adapting.change(known, _cursor(state), is_growth=trial.before > trial.after)
+    draft = _draft(state, plan, trial.before, reason)
+    state, note = trials.issue(
+        replace(state, adapting=known),
+        inputs,
+        draft,
+        {"global_batch": plan.global_batch},
+        {"global_batch": trial.before},
+    )
+    return state, (note,)
 
 
 def _judged(trial: Trial, now: Rate, verdict: Verdict, noise: float) -> Judged:

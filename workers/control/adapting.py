@@ -53,9 +53,9 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A batch that is being measured in a group's ``generation``; ``rate`` is the throughput at ``before``."""
+    """A batch that is being measured with so many workers; ``rate`` is their throughput at ``before``."""
 
-    generation: int
+    num_workers: int
     before: int
     after: int
     rate: Rate
