@@ -19,7 +19,10 @@ from workers.control.adapting import (
     MOST_AN_EPOCH,
     NUM_SETTLING,
     REST_ROUNDS,
+    Adapting,
+    change,
     current,
+    may_change,
     model,
 )
 from workers.lr import Decay
@@ -188,6 +191,18 @@ def test_noise_that_comes_and_goes_moves_a_batch_ever_more_rarely() -> None:
     rests = [b - a for a, b in pairwise(turns)]
     assert len(rests) >= 2
     assert all(rest >= REST_ROUNDS * 2**n for n, rest in enumerate(rests, start=1))
+
+
+def test_after_a_batch_was_taken_back_none_is_tried_in_either_direction_for_a_while() -> None:
+    def may(known: Adapting) -> tuple[bool, bool]:
+        return may_change(known, is_growth=True), may_change(known, is_growth=False)
+
+    grown = change(Adapting(), 0, is_growth=True)
+    back = change(grown, 0, is_growth=None)
+    assert (may(Adapting()), may(grown), may(back)) == ((True, True), (True, False), (False, False))
+    assert may(replace(grown, num_rounds=REST_ROUNDS)) == (True, True)
+    assert may(replace(back, num_rounds=2 * REST_ROUNDS - 1)) == (False, False)
+    assert may(replace(back, num_rounds=2 * REST_ROUNDS)) == (True, True)
 
 
 def test_a_batch_that_came_in_a_burst_of_other_work_is_tried_again_later() -> None:

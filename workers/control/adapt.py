@@ -94,10 +94,10 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
 
 
 def _rested(known: Adapting, now: int, advice: Advice) -> Advice:
-    """The advice, but for one that comes too soon after a change in the other direction."""
-    if not isinstance(advice, Change) or adapting.may_turn(known, is_growth=advice.global_batch > now):
+    """The advice, but for one that comes too soon after a change in the other direction, or one that was taken back."""
+    if not isinstance(advice, Change) or adapting.may_change(known, is_growth=advice.global_batch > now):
         return advice
-    told = f"{now} samples a step stay for now: the batch has changed in the other direction not long ago"
+    told = f"{now} samples a step stay for now: the last change was taken back, or in the other direction, not long ago"
     return Keep(reason=f"{told}. {advice.reason}.")
 
 
@@ -116,7 +116,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     row = trials.row_of(state, inputs, _judged(trial, now, verdict, noise), known.num_judged)
     if verdict.is_kept:
         return replace(state, adapting=known), (Note(row),)
-    known = adapting.change(known, _cursor(state), is_growth=trial.before > trial.after)
+    known = adapting.change(known, _cursor(state), is_growth=None)
     known = adapting.refuse(known, trial.after, noise)
     state = replace(state, adapting=known)
     told = {"global_batch": trial.before, "noise_scale": round(noise, 1)}
@@ -133,7 +133,7 @@ def _taken_back(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial
     then, now = trial.num_workers, plan.num_members
     were, are = f"{then} worker{'s' if then > 1 else ''}", f"there {'are' if now > 1 else 'is'} {now} now"
     reason = f"{trial.before} samples a step again: {trial.after} were on trial with {were}, and {are}"
-    known = adapting.change(known, _cursor(state), is_growth=trial.before > trial.after)
+    known = adapting.change(known, _cursor(state), is_growth=None)
     draft = _draft(state, plan, trial.before, reason)
     state, note = trials.issue(
         replace(state, adapting=known),

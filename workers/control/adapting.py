@@ -36,7 +36,7 @@ MOST_AN_EPOCH = 4
 """Changes; a share of an epoch between them instead would hold up a job over much data at what it began with."""
 
 REST_ROUNDS = 100
-"""From a change to the first one in the other direction; after each such turn twice as long."""
+"""From a change to one in the other direction, or from one that was taken back to any; after each twice as long."""
 
 REFUSED_ROUNDS = 500
 """For so long what did not pay is not tried again, after each turn twice as long."""
@@ -72,9 +72,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Whether the last change, in round ``round``, was to a larger batch; how often it was the other way than before.
+    """Whether the last change, in round ``round``, was to a larger batch; how often one was no more of the same.
 
-    ``has_grown`` is None before the first change.
+    ``has_grown`` is None before the first change, and where the last one took a batch back.
     """
 
     has_grown: bool | None = None
@@ -168,10 +168,9 @@ def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
     return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
 
 
-def change(known: Adapting, cursor: int, *, is_growth: bool) -> Adapting:
-    """A change of the batch at this cursor."""
-    last = known.turns
-    num_turns = last.num_turns + (last.has_grown is (not is_growth))
+def change(known: Adapting, cursor: int, *, is_growth: bool | None) -> Adapting:
+    """A change of the batch at this cursor; None where it is taken back."""
+    num_turns = known.turns.num_turns + (is_growth is None or _is_turn(known.turns, is_growth=is_growth))
     turns = Turns(has_grown=is_growth, round=known.num_rounds, num_turns=min(num_turns, _MOST_TURNS))
     return replace(known, changed_at=(*known.changed_at, cursor)[-MOST_AN_EPOCH:], turns=turns)
 
@@ -182,11 +181,15 @@ def refuse(known: Adapting, batch: int, noise_scale: float) -> Adapting:
     return replace(known, refused={**known.refused, batch: Refusal(noise_scale=noise_scale, until=until)})
 
 
-def may_turn(known: Adapting, *, is_growth: bool) -> bool:
-    """Whether a change of this direction does not follow too soon on one of the other."""
+def may_change(known: Adapting, *, is_growth: bool) -> bool:
+    """Whether it does not follow too soon on a change in the other direction, or on one that was taken back."""
     turns = known.turns
-    is_turn = turns.has_grown is (not is_growth)
-    return not is_turn or known.num_rounds - turns.round >= REST_ROUNDS * 2**turns.num_turns
+    has_rested = known.num_rounds - turns.round >= REST_ROUNDS * 2**turns.num_turns
+    return has_rested or not _is_turn(turns, is_growth=is_growth)
+
+
+def _is_turn(last: Turns, *, is_growth: bool) -> bool:
+    return last.num_turns > 0 if last.has_grown is None else last.has_grown is not is_growth
 
 
 def has_rested(known: Adapting, cursor: int, epoch: int) -> bool:
