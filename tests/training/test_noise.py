@@ -352,6 +352,16 @@ def drawn(noise_scale: float, batch: int, dimension: int, count: int, seed: int)
     return [estimate(float(s), float(w), batch, 2) for s, w in zip(squares_N, wholes_N, strict=True)]
 
 
+@pytest.mark.parametrize(("noise_scale", "batch", "dimension"), [(64.0, 128, 5), (32.0, 32, 10), (8.0, 32, 5)])
+def test_the_average_of_many_rounds_has_no_bias_however_few_directions_gradients_have(
+    noise_scale: float, batch: int, dimension: int
+) -> None:
+    found = [told_of(drawn(noise_scale, batch, dimension, 500, seed)).average for seed in range(100)]
+    sums = [(each.variance, each.signal) for each in found if each is not None]
+    variance, signal = (sum(column) for column in zip(*sums, strict=True))
+    assert variance / signal == pytest.approx(noise_scale, rel=0.02)
+
+
 @pytest.mark.parametrize(("count", "interval"), [(4, 1), (6, 4), (20, 4), (20, 128)])
 @pytest.mark.parametrize("noise_scale", [20.0, 2000.0])
 def test_the_bounds_hold_the_noise_scale_however_little_was_measured(

@@ -20,6 +20,10 @@ MEMORY_ROUNDS = 500.0
 MIN_MEMORY = 32.0
 """The average forgets over ``MEMORY_ROUNDS`` rounds, but never over fewer than ``MIN_MEMORY`` measurements."""
 
+UNIT_RATE = 0.125
+SAME_UNIT = 8.0
+"""A round whose mean square is more than so many times that of late, or less than its share, is of another size."""
+
 MAX_BATCHES = 1000.0
 """A noise scale above this many global batches cannot be told from one without a signal, and is told as this."""
 
@@ -41,7 +45,7 @@ _FIRST_SPLIT, SPLIT_INTERVAL = 16, 128
 class Estimate:
     """``variance`` is tr(Sigma) of one unit of weight, ``signal`` |G|^2. Either may come out negative.
 
-    ``mean_square`` is Lw, in whose units both count where rounds are averaged.
+    ``mean_square`` is Lw, by whose size both count where rounds are averaged.
     """
 
     variance: float
@@ -67,11 +71,13 @@ def estimate(weighted_squares: float, square: float, weight: float, num_pieces: 
 class _Average:
     """Sums of what was measured, each of a weight that falls with its age; their ratio needs no other correction.
 
+    They are in units of ``mean_square``, the one that rounds had of late when each was measured (0 before the first).
     ``variance_squares``, ``products`` and ``signal_squares`` are those of variance times variance, variance times
     signal and signal times signal. ``num_measured`` is the sum of the weights; ``cost`` is what a measurement takes of
     its round, as a part of a round without one; ``next_round`` is the first round to be measured.
     """
 
+    mean_square: float = 0.0
     variance: float = 0.0
     signal: float = 0.0
     variance_squares: float = 0.0
@@ -87,9 +93,11 @@ class _Average:
 class NoiseScale:
     """A ``StepState``: the average over measured rounds, and which round is measured next; alike on all ranks.
 
-    Variance and signal are averaged apart, since the mean of ratios is not the ratio of means; each in units of its
-    round's mean square. Gradients shrink by orders of magnitude as a job learns, and one that a parameter gets for the
-    first time is out of all proportion to its second moment: a plain mean would tell of such rounds alone.
+    Variance and signal are averaged apart, since the mean of ratios is not the ratio of means; each in units of the
+    mean square that the rounds before had. Gradients shrink by orders of magnitude as a job learns, so that a plain
+    mean would tell of the first rounds alone; a round's own mean square errs with what it divides, and makes the ratio
+    too large, by a tenth where gradients have few independent directions. It is taken only where a round is of another
+    size, as where a parameter gets a gradient for the first time, out of all proportion to its second moment.
     """
 
     def __init__(self) -> None:
@@ -186,9 +194,13 @@ def _with(held: _Average, found: Estimate, round: int, is_preconditioned: float)
         held = _Average(cost=held.cost, measured_round=held.measured_round)
     age = round - held.measured_round
     kept = math.exp(-min(age / MEMORY_ROUNDS, 1.0 / MIN_MEMORY))
-    variance, signal = found.variance / found.mean_square, found.signal / found.mean_square
+    of_late, own = held.mean_square, found.mean_square
+    is_same = of_late / SAME_UNIT <= own <= of_late * SAME_UNIT
+    unit = of_late if is_same else own
+    variance, signal = found.variance / unit, found.signal / unit
     return replace(
         held,
+        mean_square=unit + UNIT_RATE * (own - unit),
         variance=kept * held.variance + variance,
         signal=kept * held.signal + signal,
         variance_squares=kept * held.variance_squares + variance * variance,
