@@ -14,13 +14,13 @@ class PowerCut(BaseException):
 
 
 class CutCalls(FileCalls):
-    """Counts operations and cuts the power at the ``at``-th (None: never); a write then is done by half.
+    """Counts operations and cuts the power at the ``at``-th (None: never); of a write its first ``share`` is done then.
 
-    What was not synced by then is lost: names come back as they were, and files lose their second half.
+    What was not synced by then is lost: names come back as they were, and files keep their first ``share``.
     """
 
-    def __init__(self, at: int | None = None) -> None:
-        self.at, self.num_done = at, 0
+    def __init__(self, at: int | None = None, share: float = 0.5) -> None:
+        self.at, self.share, self.num_done = at, share, 0
         self._paths: dict[int, Path] = {}
         self._unsynced: set[Path] = set()
         self._renames: list[tuple[Path, Path, bytes | None]] = []
@@ -34,7 +34,7 @@ class CutCalls(FileCalls):
 
     def write(self, descriptor: int, data: memoryview) -> int:
         if self._is_next():
-            os.write(descriptor, data[: len(data) // 2])
+            os.write(descriptor, data[: int(len(data) * self.share)])
         self._count()
         return super().write(descriptor, data)
 
@@ -78,7 +78,7 @@ class CutCalls(FileCalls):
                 target.write_bytes(before)
         for path in self._unsynced:
             if path.exists():
-                os.truncate(path, path.stat().st_size // 2)
+                os.truncate(path, int(path.stat().st_size * self.share))
 
 
 class FullDisk(FileCalls):

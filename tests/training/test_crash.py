@@ -76,16 +76,20 @@ def three_saved(root: Path) -> None:
         save(root, round)
 
 
-def test_a_power_cut_at_any_operation_leaves_the_newest_complete_one_and_no_garbage(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_power_cut_at_any_operation_leaves_the_newest_complete_one_and_no_garbage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    monkeypatch.setattr("workers.local_storage._CHUNK_BYTES", 400)
     three_saved(tmp_path / "before")
     whole = CutCalls()
     save(shutil.copytree(tmp_path / "before", tmp_path / "whole"), 4, whole)
-    assert whole.num_done > 15
+    assert whole.num_done > 25
     seen = set()
     for at in range(1, whole.num_done + 1):
         root = shutil.copytree(tmp_path / "before", tmp_path / f"cut{at}")
         with pytest.raises(PowerCut):
-            save(root, 4, CutCalls(at))
+            save(root, 4, CutCalls(at, share))
         loaded = restored(root)
         seen.add(loaded.round)
         assert_is(loaded, loaded.round)
