@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.packing import pack
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.training.wheels import write_wheel
 from tests.waiting import wait_for
@@ -78,6 +79,7 @@ def test_a_bundle_with_names_of_ours_and_a_local_wheel_trains(served: Serving, t
         target = tmp_path / "note.txt"
         client.download(f"/jobs/{job_id}/files/note.txt", target)
         assert target.read_text() == "not concertina vanilla"
+    assert_service_at_rest(served)
 
 
 def is_swept(scratch: Path) -> bool:
@@ -97,3 +99,4 @@ def test_code_that_fails_at_start_up_is_told_and_not_tried_again(served: Serving
         explained = client.get(f"/jobs/{job_id}/explain")
         assert "no such corpus" in explained["summary"] + " ".join(explained["details"])
         assert "no such corpus" in client.logs(job_id).text
+    assert_service_at_rest(served)

@@ -16,6 +16,7 @@ from service.settings import Settings
 from service.store.opening import open_store
 from service.supervise.home import Home
 from service.times import rfc3339
+from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import end_everything, serving
 from tests.service.scheduled import schedule_document
 from tests.waiting import wait_for
@@ -56,4 +57,5 @@ def test_a_time_while_the_service_was_down_is_caught_up_and_its_job_trains_to_it
         assert [run["outcome"] for run in runs()][-1] == "STARTED"
         assert len(list(client.jobs())) == 1
         assert client.find_schedule("nightly")["state"] == "ENDED"
+        assert_service_at_rest(served)
         assert served.stop() == 0
