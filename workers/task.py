@@ -35,6 +35,7 @@ class TrainingTask:
     ``collate(samples)`` makes a batch; None means torch's default. ``length(sample)`` is its
     number of tokens, an int above 0: samples of about one length then go together, padded by ``collate`` to the
     longest of the micro-batch, so that little of what is computed is padding. Which samples a step has stays the same.
+    No ``noise_scale`` is measured then, so that the batch stays with ``adapt: goodput``, and ``adascale`` is refused.
     """
 
     model: nn.Module

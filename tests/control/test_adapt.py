@@ -11,7 +11,7 @@ import pytest
 
 from tests.control.desk import Desk, build_info
 from workers.advisors.throughput import Layout, Observation
-from workers.control.adapt import NO_NOISE, ROUGH_NOISE
+from workers.control.adapt import BY_LENGTH, NO_NOISE, ROUGH_NOISE
 from workers.control.adapting import (
     JUDGE_STEPS,
     MAX_JUDGE_STEPS,
@@ -55,6 +55,7 @@ class NoisyJob:
         self.bounds = bounds
         self.round, self.cursor = 5, 160
         self.rows: list[TimelineRow] = []
+        self.values: dict[str, float] = {}
         self.plans = [self.desk.plan]
         self._rng = random.Random(1)
 
@@ -96,6 +97,7 @@ class NoisyJob:
             "workers": float(len(self.ids)),
             "global_batch": float(batch),
             "micro_batch": batch / len(self.ids),
+            **self.values,
         }
         if (noise_scale := self.noise_scale(self.cursor / (32 * STEPS))) is not None:
             values["noise_scale"] = noise_scale
@@ -327,6 +329,16 @@ def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> N
     assert doubted.batches == [32]
     fixed = NoisyJob(flat, lambda _: 2000.0, adapt="fixed", max_global_size=None).run(300)
     assert fixed.batches == [32]
+
+
+def test_a_batch_by_length_stays_and_the_timeline_tells_once_why() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    job.values = {"useful_tokens": 0.9}
+    job.run(100)
+    assert job.batches == [32]
+    assert job.desk.state.adapting.why == BY_LENGTH
+    [row] = job.told(TimelineKind.LIMIT)
+    assert (row.actor, row.reason) == ("goodput", BY_LENGTH)
 
 
 def test_gradients_that_come_to_agree_leave_no_noise_of_before_to_grow_by() -> None:

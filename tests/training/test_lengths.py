@@ -333,3 +333,17 @@ def test_a_bad_length_ends_the_round_of_all_ranks_with_its_message() -> None:
     failures = [status.stop.failure for status in statuses.values() if status.stop and status.stop.failure]
     assert failures
     assert all("length(train_data[" in failure.message and ".0; return" in failure.message for failure in failures)
+
+
+def test_a_task_with_lengths_tells_no_noise_scale_and_is_refused_a_rate_that_follows_it() -> None:
+    with Group(Script(task=sequence_task), **spec()) as group:
+        workers = group.start(2)
+        group.train(workers)
+        group.await_done(workers)
+        assert group.records
+        assert not any("noise_scale" in record.values for record in group.records.values())
+    with Group(Script(task=sequence_task), **spec(lr_rule="adascale")) as group:
+        [refused] = group.start(1)
+        failure = group.poll()[refused].failure
+    assert failure is not None
+    assert "adascale, which follows the gradient noise scale" in failure.message

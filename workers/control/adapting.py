@@ -89,8 +89,8 @@ class Adapting:
     ``place`` is a group's generation and its global batch, ``num_seen`` counts rounds there, ``num_rounds`` all that
     were told. ``changed_at`` are the cursors of the last changes; ``turns`` and ``refused`` (batches that did not pay)
     are those since the number of workers changed last.
-    ``noise_bounds`` are what the noise scale is at least and at most, ``why`` tells why the batch stays, empty while it
-    does not.
+    ``noise_bounds`` are what the noise scale is at least and at most, ``is_by_length`` tells whether samples are put
+    together by their lengths. ``why`` tells why the batch stays, empty while it does not.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -102,6 +102,7 @@ class Adapting:
     num_rounds: int = 0
     noise_scale: float | None = None
     noise_bounds: tuple[float, float] | None = None
+    is_by_length: bool = False
     trial: Trial | None = None
     num_judged: int = 0
     reviewed: int = 0
@@ -129,6 +130,8 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     noise = values.get("noise_scale")
     if noise is not None:
         known = replace(known, noise_scale=noise, noise_bounds=record.noise_bounds)
+    if "useful_tokens" in values and not known.is_by_length:
+        known = replace(known, is_by_length=True)
     layout, step_s = _layout(record, num_nodes), values.get("step_s", 0.0) / record.num_steps
     place = (record.generation, int(values.get("global_batch", 0)) // record.num_steps)
     if place != known.place:

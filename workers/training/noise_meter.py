@@ -40,8 +40,9 @@ class NoiseMeter:
     given up, and those that follow take less.
     """
 
-    def __init__(self, state: TrainingState) -> None:
+    def __init__(self, state: TrainingState, *, is_by_length: bool) -> None:
         self._state = state
+        self._is_by_length = is_by_length
         self._measure: Measure | None = None
         self._kept: dict[int, torch.Tensor] = {}
         self._effort = Effort.FULL
@@ -99,10 +100,11 @@ class NoiseMeter:
         Where one rank computes the whole batch in one pass there is nothing to compare, so now and then it computes
         in two, which is the same step but for rounding, and other draws of dropout. Not where a sample's output
         depends on the others of its pass, nor where the spec fixes the passes: such a job tells no noise scale. Nor
-        does one whose gradients come back so roughly that the norm of their sum is another.
+        does one whose gradients come back so roughly that the norm of their sum is another, nor one by length: samples
+        of one length are no random part of a batch, and what tells them apart from others would count as noise.
         """
         state, self._measure, self._seconds = self._state, None, 0.0
-        if exchange.blurs_norm:
+        if exchange.blurs_norm or self._is_by_length:
             return
         if part.is_one_pass:
             may_split = self._can_split and self._effort > Effort.NONE and not part.is_fixed and part.size > 1

@@ -65,7 +65,7 @@ class Rounds:
         self._state = setup.state
         self._mailbox = mailbox
         self._gauges = GaugeReader(setup.device)
-        self._noise = NoiseMeter(setup.state)
+        self._noise = NoiseMeter(setup.state, is_by_length=setup.train_dealer is not None)
         self._world: World | None = None
         self._scheme: Scheme | None = None
         self._asked: tuple[str, Options] = ("", ())
