@@ -88,11 +88,15 @@ class MemberSource:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:
-    """State of a checkpoint; ``path`` is its name in the job's checkpoint storage, ``cursor`` its samples."""
+    """State of a checkpoint; ``path`` is its name in the job's checkpoint storage, ``cursor`` its samples.
+
+    ``global_batch`` is the batch that the job had adapted to there, 0 where it goes on with what was asked for.
+    """
 
     path: str
     step: int
     cursor: int
+    global_batch: int = 0
 
 
 Source: TypeAlias = FreshSource | MemberSource | CheckpointSource | Donor

@@ -115,8 +115,8 @@ class CheckpointInfo:
     """A complete checkpoint in storage; ``path`` is its name among the job's checkpoints.
 
     ``size_bytes`` is what a restore reads; ``written_bytes`` of them this save wrote, the others earlier ones.
-    ``held_s`` is how long training waited for it, ``reason`` why it was saved; ``settings`` and ``saves`` are those of
-    the plan in force.
+    ``held_s`` is how long training waited for it, ``reason`` why it was saved; ``settings``, ``saves`` and
+    ``global_batch`` (0: not known) are those of the plan in force.
     """
 
     path: str
@@ -135,6 +135,7 @@ class CheckpointInfo:
     reason: str = ""
     settings: int = 0
     saves: int = 0
+    global_batch: int = 0
 
     @property
     def order(self) -> tuple[int, int, int, int]:

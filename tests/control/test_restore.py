@@ -24,6 +24,7 @@ from workers.control.restore import CheckpointSearch, Found
 from workers.errors import Failure, Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, FreshSource, Plan, Source
+from workers.run_settings import RunSettings
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, Outcome, Phase, RunGoal, StopCause
 
 OUT_OF_MEMORY = Failure(reason=Reason.OUT_OF_MEMORY, type="MemoryError", message="in mid-commit", is_in_commit=True)
@@ -143,6 +144,33 @@ def test_what_was_damaged_since_it_was_found_whole_is_looked_at_again_when_a_wor
         assert any("from the checkpoint of step 5, as the state to begin" in row.reason for row in rows)
 
     play(act)
+
+
+@pytest.mark.parametrize(
+    ("adapt", "order", "expected", "told"),
+    [
+        ("goodput", None, 64, ", with the 64 samples a step that it had come to"),
+        ("goodput", 1, 64, ", with the 64 samples a step that it had come to"),
+        ("goodput", 2, 16, ""),
+        ("fixed", None, BATCH, ""),
+    ],
+)
+def test_a_job_goes_on_with_the_batch_that_it_had_adapted_to_unless_another_was_asked_for_since(
+    adapt: str, order: int | None, expected: int, told: str
+) -> None:
+    desk = Desk(batch={"global_size": BATCH, "adapt": adapt})
+    desk.latest = replace(checkpoint(5), settings=1, global_batch=64)
+    if order is not None:
+        wish = RunSettings(n=order, lr=0.1, global_batch=16, actor="user", reason="")
+        desk.direction = replace(desk.direction, settings=wish)
+    desk.turn()
+    desk.turn()
+    desk.say("1.1", Phase.READY)
+    desk.say("1.2", Phase.READY)
+    desk.turn()
+    assert desk.plan.global_batch == expected
+    assert sum(member.weight for member in desk.plan.members) > 0
+    assert desk.plan.cause.reason == f"training from the checkpoint of step 5{told}"
 
 
 def test_a_whole_checkpoint_that_no_worker_can_read_is_tried_again_with_pauses_and_then_given_up() -> None:

@@ -27,7 +27,7 @@ from workers.plan import (
     none_at_zero,
 )
 from workers.run_settings import Donor, RunSettings
-from workers.status import Phase, TimelineRow
+from workers.status import CheckpointInfo, Phase, TimelineRow
 
 REWARM_STEPS = 10
 """Steps within which a rate rises to what a larger batch asks for."""
@@ -66,7 +66,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         base = _rebatched(state, base, draft.global_batch)
     if base is not None and draft.exchange is not None:
         base = replace(base, exchange=draft.exchange)
-    sections = _tuned(state, base, wish) if base else _ordered(_first_sections(state, draft.members), wish)
+    sections = _tuned(state, base, wish) if base else _begun(state, draft, wish)
     saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(
         sections,
@@ -156,6 +156,14 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     )
 
 
+def _begun(state: ControllerState, draft: Draft, wish: RunSettings | None) -> Plan:
+    """The sections of a start without survivors."""
+    plan, source = _ordered(_first_sections(state, draft.members), wish), draft.source
+    if isinstance(source, CheckpointSource) and source.global_batch:
+        return replace(plan, global_batch=source.global_batch)
+    return plan
+
+
 def _tuned(state: ControllerState, plan: Plan, wish: RunSettings | None) -> Plan:
     """With what an order changes while the group trains on: a rate that rises is warmed up again.
 
@@ -204,7 +212,18 @@ def start_source(state: ControllerState, inputs: Inputs) -> Source:
     donor = wanted_donor(state, inputs, latest.settings if latest else 0)
     if donor is not None:
         return donor
-    return FreshSource() if latest is None else CheckpointSource(latest.path, latest.step, latest.cursor)
+    if latest is None:
+        return FreshSource()
+    return CheckpointSource(latest.path, latest.step, latest.cursor, _adapted_batch(state, inputs, latest))
+
+
+def _adapted_batch(state: ControllerState, inputs: Inputs, latest: CheckpointInfo) -> int:
+    """The batch to which the service had changed by then, 0 where it had not, or where somebody asked for one since."""
+    wish = inputs.direction.settings
+    is_past = wish is not None and latest.settings < wish.n
+    asked = wish.global_batch if wish is not None else state.spec.batch.global_size
+    may_adapt = state.spec.batch.adapt == "goodput" and not is_past
+    return latest.global_batch if may_adapt and latest.global_batch != asked else 0
 
 
 def wanted_donor(state: ControllerState, inputs: Inputs, num_met: int) -> Donor | None:

@@ -240,8 +240,9 @@ def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cau
     unread = _unread(state)
     kind = TimelineKind.RESTORE if is_again or unread or state.has_trained else TimelineKind.START
     match source:
-        case CheckpointSource(step=step):
+        case CheckpointSource(step=step, global_batch=batch):
             origin = f"from the checkpoint of step {step}"
+            origin += f", with the {batch} samples a step that it had come to" if batch else ""
         case Donor(job_id=job_id, cursor=cursor):
             origin = f"from the state of job {job_id} at {cursor:,} samples"
         case _:

@@ -137,6 +137,7 @@ def _manifest(layout: Layout, header: CheckpointHeader) -> Manifest:
         reason=header.reason,
         settings=header.settings,
         saves=header.saves,
+        global_batch=_global_batch(header),
     )
     return Manifest(
         info=info,
@@ -158,11 +159,16 @@ def _amended(storage: Storage, present: Manifest, header: CheckpointHeader) -> C
         metric=present.info.metric if _finite(header.metric) is None else header.metric,
         settings=header.settings,
         saves=header.saves,
+        global_batch=_global_batch(header),
     )
     if info != present.info:
         changed = replace(present, info=info, plan=header.plan_sections)
         storage.write(manifest_key(info.path), [manifest_text(changed).encode()])
     return info
+
+
+def _global_batch(header: CheckpointHeader) -> int:
+    return int(header.plan_sections.get("global_batch", 0))
 
 
 def _manifest_or_none(storage: Storage, name: str) -> Manifest | None:
