@@ -331,7 +331,7 @@ def test_links_are_measured_once_a_group_where_auto_may_come_to_use_racks(
 
 
 def test_one_rack_is_exchanged_within_as_if_none_had_been_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "measure", lambda world: [[1e9] * world.size] * world.size)
+    monkeypatch.setattr(links, "measure", lambda world, machines: [[1e9] * world.size] * world.size)
     job = Job()
     with job.group as group:
         workers = group.start(3)

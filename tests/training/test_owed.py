@@ -108,9 +108,9 @@ def test_the_wait_for_what_others_left_out_and_the_comparing_of_states_count_as_
 ) -> None:
     real, clock, passed_s = getattr(place, what), time.perf_counter, [0.0]
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
         passed_s[0] += 1000.0
-        return real(*given)
+        return real(*given, **more)
 
     monkeypatch.setattr(place, what, slow)
     monkeypatch.setattr(time, "perf_counter", lambda: clock() + passed_s[0])
