@@ -65,6 +65,12 @@ class Topology:
         return 0 < max(self.racks) < len(self.racks) - 1
 
     @property
+    def ring_latency_s(self) -> float:
+        """What a ring's all-reduce takes whatever its bytes: 2 (p - 1) latencies (Thakur et al. 2005, section 4.4)."""
+        known = [latency_s for latency_s in (self.inside_latency_s, self.across_latency_s) if latency_s is not None]
+        return 2 * (len(self.racks) - 1) * max(known, default=0.0)
+
+    @property
     def members(self) -> tuple[tuple[int, ...], ...]:
         """The ranks of each rack."""
         return tuple(

@@ -14,6 +14,7 @@ from workers.control.compressing import REST_S, REVIEW_S, Compressing
 from workers.exchange_options import bucketed
 from workers.measures import RankLoad, SchemeCost
 from workers.plan import Exchange, Plan, Switch, TimelineKind
+from workers.racks import Topology
 from workers.status import Phase, StopCause, WorkerStatus
 
 BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
@@ -113,6 +114,13 @@ def test_a_link_that_changes_moves_it_without_delay() -> None:
     found.run(40)
     assert found.desk.now < REVIEW_S
     assert found.plans[-1].exchange.scheme == "int4"
+
+
+@pytest.mark.parametrize(("latency_s", "scheme"), [(0.05, "none"), (1e-4, "int4")])
+def test_what_far_links_take_whatever_is_sent_speaks_for_no_scheme(latency_s: float, scheme: str) -> None:
+    found = job(slow(0.2), even, even, even)
+    found.topology = Topology(racks=(0, 0, 0), inside_bytes_per_s=1e9, inside_latency_s=latency_s)
+    assert found.run(80).plans[-1].exchange.name == scheme
 
 
 def test_what_did_not_pay_is_tried_again_on_a_faster_link_also_where_all_is_over_in_a_moment() -> None:

@@ -34,7 +34,7 @@ SLOWER = 1.5
 """A scheme that did not pay is tried again where the link has become this many times as slow, or as fast."""
 
 LATENCY_S = 0.02
-"""An exchange may take so long on a busy machine whatever its bytes: no bytes less make it shorter."""
+"""An exchange may take so long on a busy machine whatever its bytes, be its links ever so short."""
 
 LEAST_REST = 0.01
 """The least share of a step that is no exchange; what was measured of the two is not exact."""
@@ -82,7 +82,8 @@ class Situation:
     measured of each. ``num_values`` are a gradient's, ``step_s`` the seconds of a step. ``buckets`` are those that
     gradients may travel in, as shares of all, by mebibytes, the usual ones first. ``refused`` maps exchanges that did
     not pay to ``pace_s`` at that time; ``barred`` are not to be tried. ``spent`` is how fast steps still are where what
-    loses less was kept: several one after the other may cost no more than one.
+    loses less was kept: several one after the other may cost no more than one. ``latency_s``: no bytes less make an
+    exchange shorter.
     """
 
     scheme: str
@@ -96,6 +97,7 @@ class Situation:
     refused: Mapping[str, float] = field(default_factory=dict)
     barred: frozenset[str] = frozenset()
     spent: float = 1.0
+    latency_s: float = LATENCY_S
 
     @property
     def formats(self) -> str:
@@ -283,7 +285,7 @@ def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> boo
 
 def _carried_s(situation: Situation) -> float:
     """What the link takes with the scheme in force, for its bytes alone."""
-    return max(0.0, _own_s(situation) - LATENCY_S)
+    return max(0.0, _own_s(situation) - situation.latency_s)
 
 
 def _own_s(situation: Situation) -> float:
@@ -318,7 +320,7 @@ def _leaving(situation: Situation, scheme: str) -> buckets.Leaving:
 
 def _on_link_s(situation: Situation, scheme: str) -> float:
     """What the link takes of an exchange, be it for bytes or not."""
-    return min(_own_s(situation), LATENCY_S) + link_s(situation) * _share(situation, scheme)
+    return min(_own_s(situation), situation.latency_s) + link_s(situation) * _share(situation, scheme)
 
 
 def _last_share(situation: Situation) -> float:

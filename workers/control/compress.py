@@ -175,6 +175,7 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         refused=state.compressing.refused,
         barred=state.compressing.barred,
         spent=state.compressing.spent,
+        latency_s=max(exchange.LATENCY_S, topology.ring_latency_s),
     )
 
 
