@@ -16,6 +16,7 @@ from sqlalchemy import make_url
 from service.avoidance import MAX_LOSSES
 from service.folders import BUNDLES
 from service.ports import ClusterLostError, ClusterPort
+from service.records import Duty, NodeMark
 from service.replica import Claim
 from service.schedule_spec import parse_schedule_spec
 from service.services import Services, build_services
@@ -234,6 +235,13 @@ async def lose_on_one_of_two_nodes(scene: Scene) -> None:
     await lose_on_the_only_node(scene)
 
 
+async def leave_a_word(scene: Scene) -> None:
+    """On a node that is gone."""
+    word = NodeMark(node_id=secrets.token_hex(8), duty=Duty.DRAINED, actor="admin", reason="", since=time.time())
+    await scene.services.store.nodes.mark_node(word, f"Node {word.node_id} is drained.")
+    await scene.submit()
+
+
 async def use_a_bundle(scene: Scene) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield zip_bytes({"train.py": ""})
@@ -322,6 +330,7 @@ STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "new_term": lose_a_controller,
     "quarantine": lose_on_one_of_two_nodes,
     "note_on_cluster": lose_on_the_only_node,
+    "settle_marks": leave_a_word,
     "kill": leave_an_orphan,
     "set_explanations": wait_for_room,
     "set_desired": scale,

@@ -37,7 +37,6 @@ class Scene:
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.listing = Listing(self.store.reconciler, self.settings.storage_url, self.fence)
         self.reconciler = self._reconciler()
 
     @property
@@ -50,6 +49,7 @@ class Scene:
         self.reconciler = self._reconciler()
 
     def _reconciler(self) -> Reconciler:
+        self.listing = Listing(self.store.reconciler, self.settings.storage_url, self.fence)
         office = Office(
             store=self.store.reconciler,
             cluster=self.cluster,
