@@ -151,12 +151,13 @@ def test_init_from_takes_the_weights_or_everything(job: Job) -> None:
         workers = group.start(1)
         group.train(workers)
         group.await_done(workers)
-        place = f"{group.root}/checkpoints/{list_checkpoints(LocalStorage(group.root / 'checkpoints'))[0].path}"
+        first = list_checkpoints(LocalStorage(group.root / "checkpoints"))[0]  # a slow disk skips the first of all
+        place = f"{group.root}/checkpoints/{first.path}"
         weights = load_checkpoint(place).model
         everything = _started_from(place, "all")
         only_weights = _started_from(place, "weights")
-    expected = plain()
-    assert everything == pytest.approx(expected.losses[4:], abs=1e-10)
+    assert first.step in (4, 8)
+    assert everything == pytest.approx(plain().losses[first.step :], abs=1e-10)
     assert len(only_weights) == STEPS
     model = mlp(DTYPE)
     model.load_state_dict(weights)
