@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import fsspec
 import s3fs
@@ -17,7 +17,26 @@ _numbers = itertools.count()
 _CHANGING = frozenset({"put_object", "upload_part", "complete_multipart_upload", "delete_object", "delete_objects"})
 
 
-class CutRequests:
+class _Requests:
+    """While it is open, requests of this process go through ``_ask``, which may pass them on to ``_send``."""
+
+    def __init__(self) -> None:
+        self._send: Any = s3fs.core._error_wrapper
+
+    def __enter__(self) -> Self:
+        s3fs.core._error_wrapper = self._ask
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        s3fs.core._error_wrapper = self._send
+
+    async def _ask(self, method: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+
+class CutRequests(_Requests):
     """Counts requests of this process that change objects, and fails the ``at``-th (None: none).
 
     ``is_done``: the store has carried it out, and only its answer is lost. ``is_last``: so do all later ones fail, as
@@ -27,16 +46,7 @@ class CutRequests:
     def __init__(self, at: int | None = None, *, is_done: bool = False, is_last: bool = True) -> None:
         self.at, self.is_done, self.is_last = at, is_done, is_last
         self.num_asked = 0
-        self._send: Any = s3fs.core._error_wrapper
-
-    def __enter__(self) -> CutRequests:
-        s3fs.core._error_wrapper = self._ask
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        s3fs.core._error_wrapper = self._send
+        super().__init__()
 
     async def _ask(self, method: Any, **more: Any) -> Any:
         if method.__name__ not in _CHANGING:
@@ -50,21 +60,12 @@ class CutRequests:
         return await self._send(method, **more)
 
 
-class LostObjects:
+class LostObjects(_Requests):
     """While it is open, what objects with a key that ends so hold gets no answer, as if their server were gone."""
 
     def __init__(self, *ends: str) -> None:
         self._ends = ends
-        self._send: Any = s3fs.core._error_wrapper
-
-    def __enter__(self) -> LostObjects:
-        s3fs.core._error_wrapper = self._ask
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        s3fs.core._error_wrapper = self._send
+        super().__init__()
 
     async def _ask(self, method: Any, **more: Any) -> Any:
         if method.__name__ == "get_object" and more["kwargs"]["Key"].endswith(self._ends):
