@@ -176,7 +176,7 @@ class Search:
         return orders
 
     def _next(self, standing: Standing) -> Order | None:
-        can_start = len(self._trials) < standing.num_trials
+        can_start = len(self._trials) < standing.num_trials and not self._is_doubtful()
         if promotion := self._promotion(can_start=can_start):
             return promotion
         if not (can_start and self._knows_rungs()):
@@ -187,6 +187,12 @@ class Search:
         first = self._line_beyond(0) or self._given_rung()
         line = first if self._spec.population is None else None
         return Start(number=self._study.number, params=point, first_rung=first, until=line)
+
+    def _is_doubtful(self) -> bool:
+        """Whether so many failed that those which still run are to show first that another would not."""
+        others = [trial for trial in self._trials.values() if trial.state is not TrialState.FAILED]
+        is_shown = any(trial.reports or trial.state in ENDED for trial in others)
+        return len(self._trials) - len(others) >= MAX_FAILURES and not is_shown
 
     def _promotion(self, *, can_start: bool) -> Resume | None:
         found = self._pruner.promote(self._trials.values(), can_start=can_start) if self._pruner else None

@@ -247,6 +247,21 @@ def test_a_limit_that_comes_before_any_report_leaves_nothing() -> None:
     assert cut_short("none", (0.5,), (0.8,), state=TrialState.FAILED) == Finish(has_succeeded=False, reason=told)
 
 
+def test_several_at_a_time_that_all_fail_end_a_sweep_once_those_that_run_have_failed_too() -> None:
+    spec = sweep_spec(trials=40, parallel=3)
+    search, failed = Search(spec), dict[int, Trial]()
+    starts = [order for order in search.answer([], standing(40)).orders if isinstance(order, Start)]
+    told: list[Order] = []
+    while starts:
+        order = starts.pop(0)
+        trial = Trial(number=order.number, params=order.params, state=TrialState.FAILED)
+        failed[order.number] = trial
+        told = [*search.answer([trial], standing(40)).orders]
+        starts += [order for order in told if isinstance(order, Start)]
+    assert len(failed) == MAX_FAILURES + spec.parallel - 1
+    assert told == [Finish(has_succeeded=False, reason=f"all {len(failed)} trials failed; see the reason of each")]
+
+
 def test_what_mattered_is_found_out_again_for_every_tenth_that_is_new_and_at_the_end() -> None:
     spec = sweep_spec(space={"optimizer.lr": {"log_uniform": [1e-5, 1.0]}, "config.a": {"uniform": [0, 1]}}, trials=87)
     search, trials, seen = Search(spec), {}, []
