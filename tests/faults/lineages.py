@@ -83,8 +83,11 @@ def _may_be_anew(job: Job, old: Span, new: Span) -> bool:
     """Whether a retry from the start lies between them; of all of those only the last is known."""
     if old.life[0] <= job.restart_after < new.life[0]:
         return True
-    end = job.end_of(old.life[0])
-    return new.life[0] <= job.restart_after and end is not None and end.target in (JobState.CANCELLED, JobState.FAILED)
+    # One that was paused may have been cancelled later, while it stood.
+    could_be_retried = any(
+        event.attempt == old.life[0] and event.target in (JobState.CANCELLED, JobState.FAILED) for event in job.events
+    )
+    return new.life[0] <= job.restart_after and could_be_retried
 
 
 def _newest(job: Job, new: Span, saves: Sequence[Saved]) -> int:

@@ -10,6 +10,7 @@ import pytest
 from tests.faults.diary import Note
 from tests.faults.evidence import Job
 from tests.faults.findings import Kind
+from tests.faults.lineages import judge_lineages
 from tests.faults.oracle import judge
 from tests.faults.recorded import JOB, NOTES, STEPS, case, chain, kinds, note, point, saved
 from workers.checkpoints import checkpoint_name
@@ -91,6 +92,21 @@ def test_a_cluster_that_is_lost_by_itself_is_found_and_one_that_was_killed_costs
         assert judge(case(job, notes, saves=[saved(first - 1)], lost={JOB.id: 1})) == []
         if first < 5:
             assert kinds(case(job, notes, saves=[saved(first)], lost={JOB.id: 1})) == {Kind.STEP}
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_job_that_was_cancelled_while_it_was_paused_may_begin_anew_and_so_again(is_cancelled: bool) -> None:
+    """The second time hides the first from the row."""
+    begun = ("STARTING", "RUNNING", "PAUSING", "PAUSED")
+    retried = ("CANCELLED", "QUEUED") if is_cancelled else ("QUEUED",)
+    again = ("STARTING", "RUNNING", "CANCELLING", "CANCELLED", "QUEUED", "STARTING", "RUNNING", "SUCCEEDED")
+    numbers = (0, *(1 for _ in (*begun, *retried)), 2, 2, 2, 2, 2, 3, 3, 3)
+    job = replace(JOB, restart_after=2, attempt=3, events=chain("QUEUED", *begun, *retried, *again, attempts=numbers))
+    job = replace(job, points=(), checkpoints=frozenset(), stored=frozenset())
+    notes = [*NOTES[:4], *(note(s, "2.0", attempt=2, time=10.0 + s) for s in (1, 2))]
+    notes += [note(s, "3.0", attempt=3, time=20.0 + s) for s in range(1, STEPS + 1)]
+    found = judge_lineages(job, notes, [saved(4)], 0).findings
+    assert {finding.kind for finding in found} == (set() if is_cancelled else {Kind.STEP})
 
 
 def test_of_a_job_whose_batch_was_changed_every_sample_is_followed() -> None:
