@@ -27,6 +27,7 @@ def test_a_sweep_tells_what_is_best_and_brushing_narrows_its_trials(shared: Fill
     expect(page.get_by_role("region", name="Trials at each rung").locator("tbody tr")).to_have_count(3)
     rows = page.get_by_role("region", name="All trials").locator("tbody tr")
     expect(rows).to_have_count(13)
+    page.wait_for_load_state()  # a link waits for no script
     grip = page.locator("[data-grip='3']")
     middle = float(grip.get_attribute("height") or 0) / 2
     # The upper half of the metric's axis: the better trials.
