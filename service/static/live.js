@@ -80,13 +80,26 @@ function watchPresses() {
   return () => since !== null && Date.now() - since < PRESS_MS;
 }
 
+// Whether an action is on its way, or its answer leads to another page.
+function watchActions() {
+  let number = 0;
+  const isAction = (event) => event.detail.requestConfig.verb !== "get";
+  document.addEventListener("htmx:beforeRequest", (event) => isAction(event) && (number += 1));
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (isAction(event) && !event.detail.xhr.getResponseHeader("HX-Redirect")) number -= 1;
+  });
+  return () => number > 0;
+}
+
 // A part whose text did not change is left alone, so that focus, selection and open details stay; so is one that
 // arrives while something is held down, to be fetched again a moment later.
 function skipSwaps(isPressed, tell) {
   const last = new Map();
+  const isActing = watchActions();
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { elt, xhr, requestConfig, target } = event.detail;
     const isPart = elt.matches("[hx-trigger*='live:']") && requestConfig.verb === "get";
+    if (xhr.status === 404 && isPart && isActing()) return; // the action's answer leads away from what it removed
     if (xhr.status === 401 || (xhr.status === 404 && isPart)) return location.reload();
     if (!isPart) return last.delete(target.id);
     if (isPressed()) {

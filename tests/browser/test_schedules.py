@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Filled, Open
 from tests.browser.sample import Sample
@@ -37,8 +37,16 @@ def test_a_schedule_tells_its_next_times_in_two_zones_its_past_and_the_change_of
     expect(page).to_have_url(re.compile(r"/jobs/job_"))
 
 
+HEADING_AFTER_NEWS = """() => new Promise((done) => {
+    document.addEventListener("htmx:responseError", () => fetch("/schedules").then(
+        () => done(document.querySelector("h1").textContent)), { once: true });
+    document.body.dispatchEvent(new CustomEvent("live:schedule"));
+})"""
+
+
 def test_it_is_paused_resumed_run_now_and_deleted_on_its_page(own: Filled, view: Open) -> None:
-    page = view(own.site).go(f"/schedules/{own.schedule.id}")
+    viewer = view(own.site)
+    page = viewer.go(f"/schedules/{own.schedule.id}")
     state = page.get_by_label("State", exact=True)
     page.get_by_role("button", name="Pause").click()
     expect(state).to_contain_text("paused by hand")
@@ -50,8 +58,18 @@ def test_it_is_paused_resumed_run_now_and_deleted_on_its_page(own: Filled, view:
     page.get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("What it started stays")
+    found: list[str] = []
+
+    def answer_late(route: Route) -> None:
+        answer = route.fetch(max_redirects=0)
+        found.append(page.evaluate(HEADING_AFTER_NEWS))
+        route.fulfill(response=answer)
+
+    viewer.allow("404")
+    page.route("**/actions/delete", answer_late)
     dialog.get_by_role("button", name="Delete it").click()
     expect(page.locator("#schedules")).to_contain_text("No schedule yet")
+    assert found == ["nightly-digits"], "the page stays until the action's answer leads away"
 
 
 def test_what_the_leader_fires_appears_by_itself(own: Filled, view: Open) -> None:
