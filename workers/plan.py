@@ -176,13 +176,14 @@ class FailureCount:
 class Plan:
     """One version of everything adjustable.
 
-    ``generation`` counts memberships of the process group: a plan with another generation than the
-    one in force needs a rendezvous first, and its ``source`` tells whose state everyone takes.
-    ``lineage`` counts starts and restores within the attempt; it changes only where state is taken
-    from a checkpoint or a donor, or made afresh. ``global_batch`` is in samples. ``settings`` is the number of
-    the last order (``RunSettings.n``) that is carried out by it, 0 where all is as the spec has it. ``saves``
-    counts the checkpoints that were asked for: at the boundary where it grows, one is saved. ``until`` is a line in
-    samples: the group evaluates and stands still after the step that crosses it, until a plan with another line.
+    ``generation`` counts memberships of the process group: a plan with another generation than the one in force needs
+    a rendezvous first, and its ``source`` tells whose state everyone takes. ``lineage`` counts starts and restores
+    within the attempt; it changes only where state is taken from a checkpoint or a donor, or made afresh.
+    ``global_batch`` is in samples; while it is on trial, ``judged_batch`` is the one before it, to which everyone
+    goes back who does not know how the trial ends. ``settings`` is the number of the last order (``RunSettings.n``)
+    that is carried out by it, 0 where all is as the spec has it. ``saves`` counts the checkpoints that were asked
+    for: at the boundary where it grows, one is saved. ``until`` is a line in samples: the group evaluates and stands
+    still after the step that crosses it, until a plan with another line.
     """
 
     id: PlanId
@@ -193,6 +194,7 @@ class Plan:
     source: Source
     members: tuple[Member, ...]
     global_batch: int
+    judged_batch: int | None = None
     lr: LrPlan
     settings: int = 0
     saves: int = 0

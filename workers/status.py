@@ -116,7 +116,7 @@ class CheckpointInfo:
 
     ``size_bytes`` is what a restore reads; ``written_bytes`` of them this save wrote, the others earlier ones.
     ``held_s`` is how long training waited for it, ``reason`` why it was saved; ``settings``, ``saves`` and
-    ``global_batch`` (0: not known) are those of the plan in force.
+    ``global_batch`` (0: not known) are those of the plan in force; of a batch on trial it is the one before.
     """
 
     path: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
@@ -27,6 +27,7 @@ from workers.control.adapting import (
 )
 from workers.lr import Decay
 from workers.plan import Plan, Switch, TimelineKind
+from workers.run_settings import RunSettings
 from workers.status import Phase, RoundRecord, StopCause, TimelineRow
 
 EPOCH = 2000
@@ -61,7 +62,7 @@ class NoisyJob:
 
     @property
     def batches(self) -> list[int]:
-        return [plan.global_batch for plan in self.plans]
+        return [batch for batch, _ in groupby(plan.global_batch for plan in self.plans)]
 
     def run(self, num_rounds: int) -> NoisyJob:
         for _ in range(num_rounds):
@@ -267,13 +268,45 @@ def test_a_batch_on_trial_is_taken_back_where_other_workers_cannot_tell_whether_
     while job.batches == [32]:
         job.run(1)
     job.run(5).regroup(1).run(NUM_SETTLING + 2)
-    assert job.batches == [32, 64, 64, 32]
+    assert job.batches == [32, 64, 32]
     assert job.told(TimelineKind.PROBATION) == []
     back = job.told(TimelineKind.BATCH)[-1]
     assert (back.actor, back.before, back.after) == ("goodput", {"global_batch": 64}, {"global_batch": 32})
     assert "64 were on trial with 2 workers, and there is 1 now" in back.reason
     assert job.desk.state.adapting.refused == {}
     assert len(job.run(200).told(TimelineKind.BATCH)) > 2
+
+
+def test_a_plan_names_the_batch_before_one_on_trial_until_that_is_judged() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while not job.told(TimelineKind.PROBATION):
+        job.run(1)
+    first, *on_trial, judged = job.plans
+    assert {(plan.global_batch, plan.judged_batch) for plan in on_trial} == {(64, 32)}
+    assert (first.judged_batch, judged.global_batch, judged.judged_batch) == (None, 64, None)
+    assert judged.lr == on_trial[-1].lr
+
+
+def test_a_batch_on_trial_is_taken_back_where_its_measurement_went_with_its_controller() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while job.batches == [32]:
+        job.run(1)
+    job.run(5)
+    job.desk.state = replace(job.desk.state, adapting=Adapting())
+    job.run(NUM_SETTLING + 2)
+    assert job.batches == [32, 64, 32]
+    assert job.plans[-1].judged_batch is None
+    assert "64 were on trial, and what was measured went with the controller" in job.told(TimelineKind.BATCH)[-1].reason
+
+
+def test_a_batch_on_trial_that_somebody_asks_for_is_on_trial_no_more() -> None:
+    job = NoisyJob(flat, lambda _: 2000.0)
+    while job.batches == [32]:
+        job.run(1)
+    wish = RunSettings(n=1, lr=0.1, global_batch=64, actor="user", reason="as it is")
+    job.desk.direction = replace(job.desk.direction, settings=wish)
+    job.run(2)
+    assert (job.plans[-1].global_batch, job.plans[-1].judged_batch) == (64, None)
 
 
 def test_a_batch_on_trial_is_judged_by_another_group_of_as_many_workers() -> None:

@@ -22,6 +22,8 @@ BATCH, NEW_BATCH, BEFORE, AFTER = 12, 36, 6, 4
 SIZES = [BATCH] * BEFORE + [NEW_BATCH] * AFTER
 TOTAL = sum(SIZES)
 
+ASKED = Cause(kind=TimelineKind.CHECKPOINT, actor="test", reason="asked for")
+
 
 def averages(optimizer: torch.optim.Optimizer, signal: torch.Tensor, spread: torch.Tensor, batch: int) -> torch.Tensor:
     """What it remembers of many gradients, each a mean over so many samples."""
@@ -122,14 +124,26 @@ def test_a_checkpoint_knows_of_which_batch_its_moments_are() -> None:
     job = Job()
     with job.group as group:
         workers = job.begin()
-        job.agree(workers, saves=1, cause=Cause(kind=TimelineKind.CHECKPOINT, actor="test", reason="asked for"))
+        job.agree(workers, saves=1, cause=ASKED)
         job.gate.close_at(BEFORE * BATCH)
         storage = open_storage(group.checkpoints)
         group.await_all(lambda s: bool(list_checkpoints(storage)), workers)
         [saved] = list_checkpoints(storage)
+        assert saved.global_batch == BATCH
         group.halt(workers, job.gate)
         [last] = group.start(1)
         source = CheckpointSource(saved.path, BEFORE, saved.cursor)
         group.train([last], source=source, global_batch=NEW_BATCH)
         group.await_done([last])
     job.assert_plain()
+
+
+def test_a_checkpoint_of_a_batch_on_trial_is_gone_on_from_with_the_one_before() -> None:
+    job = Job()
+    with job.group as group:
+        workers = job.begin()
+        job.agree(workers, saves=1, cause=ASKED, global_batch=NEW_BATCH, judged_batch=BATCH)
+        job.gate.open()
+        group.await_done(workers)
+        saved = list_checkpoints(open_storage(group.checkpoints))
+    assert {info.global_batch for info in saved} == {BATCH}

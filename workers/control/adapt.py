@@ -57,6 +57,9 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
         return None
     if known.trial is not None:
         return _tried(state, inputs, plan, known.trial)
+    if plan.judged_batch is not None:
+        why = f"{plan.global_batch} were on trial, and what was measured went with the controller before"
+        return _taken_back(state, inputs, plan, plan.judged_batch, why)
     return _reviewed(state, inputs, plan)
 
 
@@ -101,7 +104,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | No
         "noise_scale": round(goodput.doubted(situation.noise_bounds, plan.global_batch, advice.global_batch), 1),
     }
     state = replace(state, adapting=known)
-    draft = _draft(state, plan, advice.global_batch, advice.reason)
+    draft = replace(_draft(state, plan, advice.global_batch, advice.reason), judged_batch=plan.global_batch)
     state, note = trials.issue(state, inputs, draft, {"global_batch": plan.global_batch}, told)
     trial = Trial(
         num_workers=plan.num_members,
@@ -129,7 +132,10 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     if plan.global_batch != trial.after:
         return replace(state, adapting=replace(known, trial=None)), ()
     if plan.num_members != trial.num_workers:
-        return _taken_back(state, inputs, plan, trial)
+        then, since = trial.num_workers, plan.num_members
+        were, are = f"{then} worker{'s' if then > 1 else ''}", f"there {'are' if since > 1 else 'is'} {since} now"
+        why = f"{trial.after} were on trial with {were}, and {are}"
+        return _taken_back(state, inputs, plan, trial.before, why)
     verdict, now = adapting.judge(known, trial), adapting.rate(known)
     if verdict is None or now is None or known.noise_bounds is None:
         return None
@@ -137,7 +143,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     known = replace(known, trial=None, num_judged=known.num_judged + 1)
     row = trials.row_of(state, inputs, _judged(trial, now, verdict, noise), known.num_judged)
     if verdict.is_kept:
-        return replace(state, adapting=known), (Note(row),)
+        return _as_it_is(replace(state, adapting=known), inputs, plan, row.reason), (Note(row),)
     known = adapting.change(known, _cursor(state), is_growth=None)
     known = adapting.refuse(known, trial.after, noise)
     state = replace(state, adapting=known)
@@ -147,24 +153,22 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     return state, (Note(row), note)
 
 
-def _taken_back(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> Turned:
-    """The batch before the one on trial, which workers of another number cannot be compared by."""
-    known = replace(state.adapting, trial=None)
-    if trial.before < plan.num_members:
-        return replace(state, adapting=known), ()
-    then, now = trial.num_workers, plan.num_members
-    were, are = f"{then} worker{'s' if then > 1 else ''}", f"there {'are' if now > 1 else 'is'} {now} now"
-    reason = f"{trial.before} samples a step again: {trial.after} were on trial with {were}, and {are}"
-    known = adapting.change(known, _cursor(state), is_growth=None)
-    draft = _draft(state, plan, trial.before, reason)
-    state, note = trials.issue(
-        replace(state, adapting=known),
-        inputs,
-        draft,
-        {"global_batch": plan.global_batch},
-        {"global_batch": trial.before},
-    )
+def _taken_back(state: ControllerState, inputs: Inputs, plan: Plan, before: int, why: str) -> Turned:
+    """The batch before one on trial that cannot be judged any more."""
+    state = replace(state, adapting=replace(state.adapting, trial=None))
+    if before < plan.num_members:
+        return _as_it_is(state, inputs, plan, why), ()
+    known = adapting.change(state.adapting, _cursor(state), is_growth=None)
+    draft = _draft(state, plan, before, f"{before} samples a step again: {why}")
+    told = {"global_batch": plan.global_batch}, {"global_batch": before}
+    state, note = trials.issue(replace(state, adapting=known), inputs, draft, *told)
     return state, (note,)
+
+
+def _as_it_is(state: ControllerState, inputs: Inputs, plan: Plan, reason: str) -> ControllerState:
+    """The batch is on trial no more, which the plan tells whoever goes on from it; no row of its own does."""
+    state, _ = planning.issue(state, inputs, _draft(state, plan, plan.global_batch, reason), plan)
+    return state
 
 
 def _judged(trial: Trial, now: Rate, verdict: Verdict, noise: float) -> Judged:

@@ -37,7 +37,8 @@ REWARM_STEPS = 10
 class Draft:
     """What differs from the plan in force; everything else stays.
 
-    ``parts`` are samples by worker id, ``global_batch`` those of all.
+    ``parts`` are samples by worker id, ``global_batch`` those of all; where it is given and on trial,
+    ``judged_batch`` is the one before it.
     """
 
     switch: Switch
@@ -51,6 +52,7 @@ class Draft:
     saves: int = 0
     parts: Mapping[str, int] | None = None
     global_batch: int | None = None
+    judged_batch: int | None = None
     exchange: Exchange | None = None
 
 
@@ -63,7 +65,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         lineage = max(state.furthest[0], state.plan.lineage if state.plan else 0) + 1
     wish = inputs.direction.settings if base is None else draft.settings
     if base is not None and draft.global_batch is not None:
-        base = _rebatched(state, base, draft.global_batch)
+        base = replace(_rebatched(state, base, draft.global_batch), judged_batch=draft.judged_batch)
     if base is not None and draft.exchange is not None:
         base = replace(base, exchange=draft.exchange)
     sections = _tuned(state, base, wish) if base else _begun(state, draft, wish)
@@ -180,6 +182,8 @@ def _tuned(state: ControllerState, plan: Plan, wish: RunSettings | None) -> Plan
 
 def _rebatched(state: ControllerState, plan: Plan, global_batch: int) -> Plan:
     """With another batch, and a rate that is warmed up again for a few steps where its rule raises it."""
+    if global_batch == plan.global_batch:
+        return plan
     left = membership.num_left(state)
     cursor = max((s.cursor or 0 for s in membership.statuses(state)), default=0)
     changed = replace(plan, global_batch=global_batch)
@@ -194,7 +198,8 @@ def _rebatched(state: ControllerState, plan: Plan, global_batch: int) -> Plan:
 def _ordered(plan: Plan, wish: RunSettings | None) -> Plan:
     if wish is None:
         return plan
-    return replace(plan, settings=wish.n, global_batch=wish.global_batch, lr=replace(plan.lr, lr=wish.lr, ramp=None))
+    lr = replace(plan.lr, lr=wish.lr, ramp=None)
+    return replace(plan, settings=wish.n, global_batch=wish.global_batch, judged_batch=None, lr=lr)
 
 
 def _highest_generation(state: ControllerState) -> int:

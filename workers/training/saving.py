@@ -45,6 +45,7 @@ def header_for(setup: Setup, plan: Plan, reason: str, *, held_s: float, is_final
         saves=plan.saves,
         plan_sections={
             "global_batch": plan.global_batch,
+            "judged_batch": plan.judged_batch,
             "workers": plan.num_members,
             "lr": asdict(plan.lr),
             "precision": asdict(plan.precision),

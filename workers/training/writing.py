@@ -168,7 +168,8 @@ def _amended(storage: Storage, present: Manifest, header: CheckpointHeader) -> C
 
 
 def _global_batch(header: CheckpointHeader) -> int:
-    return int(header.plan_sections.get("global_batch", 0))
+    sections = header.plan_sections
+    return int(sections.get("judged_batch") or sections.get("global_batch", 0))
 
 
 def _manifest_or_none(storage: Storage, name: str) -> Manifest | None:
