@@ -207,7 +207,10 @@ class Installation:
         self._processes[name].join(END_S)
 
     def freeze(self, name: str) -> ForkServerProcess:
-        """SIGSTOP; the process, for another to be started under its name while it stands still."""
+        """SIGSTOP; the process, for another to be started under its name while it stands still.
+
+        Raises ProcessLookupError where it has ended.
+        """
         process = self._processes[name]
         os.kill(_pid(process), signal.SIGSTOP)
         # The signal is on its way to each thread; one that still runs may take a lock.
@@ -243,11 +246,15 @@ class Installation:
 
 
 def _stands_still(pid: int) -> bool:
-    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    try:
-        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
-    except (FileNotFoundError, ProcessLookupError):
-        return False  # a thread has ended since it was listed
+    states = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/stat"):
+        try:
+            states.add(task.read_text().rpartition(")")[2].split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # a thread has ended since it was listed
+    if states <= {"Z", "X"}:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return states == {"T"}
 
 
 def _pid(process: ForkServerProcess) -> int:
