@@ -109,9 +109,9 @@ async def test_a_controller_that_hangs_gets_a_successor(scene: Scene) -> None:
 
 
 async def test_trials_that_wait_at_a_rung_go_on_when_they_are_promoted(scene: Scene) -> None:
-    scene.cluster.total = 2000
-    job = {"entrypoint": "workers.recipes.digits:build", "samples": 16_000, "batch": {"global_size": 8}}
-    sweep = await submit(scene, job=job, pruner={"asha": {"min_samples": 1000, "reduction": 2}}, trials=6)
+    scene.cluster.total = 500
+    job = {"entrypoint": "workers.recipes.digits:build", "samples": 4000, "batch": {"global_size": 8}}
+    sweep = await submit(scene, job=job, pruner={"asha": {"min_samples": 250, "reduction": 2}}, trials=6)
     view = await until(scene, sweep, has_ended)
     states = [trial.state for trial in view.trials]
     assert set(states) == {TrialState.COMPLETE, TrialState.PRUNED}
@@ -228,8 +228,8 @@ async def test_an_extended_sweep_goes_on_with_more_trials(scene: Scene) -> None:
 
 
 async def test_a_trial_whose_job_is_cancelled_by_hand_has_failed_and_the_sweep_goes_on(scene: Scene) -> None:
-    scene.cluster.total = 5000
-    job = {"entrypoint": "workers.recipes.digits:build", "samples": 40_000, "batch": {"global_size": 8}}
+    scene.cluster.total = 1000
+    job = {"entrypoint": "workers.recipes.digits:build", "samples": 8000, "batch": {"global_size": 8}}
     sweep = await submit(scene, job=job, trials=3)
     view = await until(scene, sweep, lambda view: any(trial.state is TrialState.RUNNING for trial in view.trials))
     await scene.reconciler.settle(5)

@@ -162,8 +162,8 @@ async def test_the_first_report_at_a_rung_stays_however_many_come_after_it(
     choices = {"job": job, "metric": "loss", "mode": "min", "pruner": {pruner: {"min_samples": 1000}}}
     swept = await Swept.created(store, clock, await leader(store), **choices)
     await swept.begin(point(0.01))
-    for n in range(1, 401):
-        told = snapshot(await swept.job(0), [record(n)], total_samples=32_000)
+    for n in range(1, 401, 4):
+        told = snapshot(await swept.job(0), [record(n + each) for each in range(4)], total_samples=32_000)
         await store.reconciler.fold(told, swept.fence)
         await swept.look()
     reports = (await swept.trial(0)).reports
