@@ -1,167 +1,19 @@
-"""A search over rows that a small simulation keeps: whatever happens to it, the sweep goes on and ends."""
+"""What a search orders that has a pruner, or none: rungs, limits, failures, what mattered."""
 
 from __future__ import annotations
 
 import math
-import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from tests.tuning.rows import TOTAL, Rows, standing, sweep_spec
 from tuning.importance import importance
 from tuning.limits import MAX_FAILURES
-from tuning.orders import Advance, Beginning, Finish, Hold, Order, Prune, Resume, Standing, Start
-from tuning.parsing import parse_sweep_spec
-from tuning.search import Search, begun
+from tuning.orders import Advance, Finish, Hold, Order, Start
+from tuning.search import Search
 from tuning.space import space_of
-from tuning.spec import SweepSpec
 from tuning.trial import ENDED, Report, Trial, TrialState
-
-TOTAL = 1000
-
-
-def sweep_spec(**changes: object) -> SweepSpec:
-    return parse_sweep_spec(
-        {
-            "name": "s",
-            "job": {"entrypoint": "workers.recipes.digits:build", "samples": TOTAL, "batch": {"global_size": 10}},
-            "space": {"optimizer.lr": {"log_uniform": [1e-5, 1.0]}},
-            "metric": "eval.accuracy",
-            "mode": "max",
-            "sampler": "random",
-            "pruner": "none",
-            "trials": 6,
-            "parallel": 2,
-            **changes,
-        }
-    )
-
-
-def standing(num_trials: int = 6, samples_per_epoch: int | None = None) -> Standing:
-    return Standing(num_trials=num_trials, samples_per_epoch=samples_per_epoch, time_s=0.0, cost=None)
-
-
-@dataclass
-class Rows:
-    """What the store would hold; trials report and end as they are told here."""
-
-    spec: SweepSpec
-    chance: random.Random = field(default_factory=lambda: random.Random(0))
-    trials: dict[int, Trial] = field(default_factory=dict)
-    changed: dict[int, None] = field(default_factory=dict)
-    lines: dict[int, int | None] = field(default_factory=dict)
-    end: Finish | None = None
-
-    def ask(self, search: Search, *, is_new: bool) -> None:
-        numbers = self.trials if is_new else self.changed
-        rows = [self.trials[number] for number in numbers]
-        self.changed = {}
-        for order in search.answer(rows, standing(self.spec.trials)).orders:
-            self._carry_out(order)
-        running = [trial for trial in self.trials.values() if trial.state is TrialState.RUNNING]
-        assert len(running) <= self.spec.parallel
-        for trial in running:
-            assert self.end is not None or not self.stands(trial), f"trial {trial.number} waits for ever"
-
-    def stands(self, trial: Trial) -> bool:
-        """Whether it waits at its line."""
-        line = self.lines[trial.number]
-        before = trial.reports[-2].samples if len(trial.reports) > 1 else 0
-        return line is not None and before < line <= trial.samples
-
-    def train(self, number: int, samples: int, fails: bool) -> None:
-        trial = self.trials[number]
-        line = self.lines[number] or TOTAL
-        most = line if line > trial.samples else TOTAL
-        at = min(most, trial.samples + samples)
-        value = 1.0 - abs(float(str(trial.params["optimizer.lr"])) - 0.01) - 1.0 / at
-        trial = replace(trial, reports=(*trial.reports, Report(samples=at, value=value)))
-        if fails:
-            trial = replace(trial, state=TrialState.FAILED)
-        elif at == TOTAL:
-            trial = replace(trial, state=TrialState.COMPLETE, value=value)
-        self._put(trial)
-
-    def _carry_out(self, order: Order) -> None:
-        assert self.end is None
-        match order:
-            case Start(number=number, params=params, until=line):
-                assert number == len(self.trials)
-                self.lines[number] = line
-                assert params not in [trial.params for trial in self.trials.values()]
-                self._put(Trial(number=number, params=params, state=TrialState.RUNNING))
-            case Hold(number=number):
-                self._become(number, TrialState.RUNNING, TrialState.WAITING)
-            case Advance(number=number, until=line):
-                self.lines[number] = line
-            case Resume(number=number, until=line):
-                self.lines[number] = line
-                self._become(number, TrialState.WAITING, TrialState.RUNNING)
-            case Prune(number=number):
-                self._become(number, TrialState.RUNNING, TrialState.PRUNED)
-            case Finish():
-                self.end = order
-
-    def _become(self, number: int, before: TrialState, after: TrialState) -> None:
-        assert self.trials[number].state is before
-        self._put(replace(self.trials[number], state=after))
-
-    def _put(self, trial: Trial) -> None:
-        self.trials[trial.number] = trial
-        self.changed[trial.number] = None
-
-
-PRUNERS = ("none", {"asha": {"min_samples": 100, "reduction": 2}}, {"hyperband": {"min_samples": 100}}, "median")
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    pruner=st.sampled_from(PRUNERS),
-    parallel=st.integers(1, 4),
-    trials=st.integers(1, 9),
-    seed=st.integers(0, 2**16),
-    restarts=st.floats(0, 0.5),
-    failures=st.floats(0, 0.3),
-)
-def test_every_sweep_ends_within_its_bounds_whatever_becomes_of_its_controller(
-    pruner: object, parallel: int, trials: int, seed: int, restarts: float, failures: float
-) -> None:
-    rows = Rows(sweep_spec(pruner=pruner, parallel=parallel, trials=trials, seed=seed), random.Random(seed))
-    beginning = Beginning(spec_json=rows.spec.model_dump_json(), earlier={})
-    search, is_new = begun(beginning), True
-    for _ in range(2000):
-        rows.ask(search, is_new=is_new)
-        is_new = False
-        if rows.end is not None:
-            break
-        if rows.chance.random() < restarts:
-            search, is_new = begun(beginning), True
-        running = [n for n, trial in rows.trials.items() if trial.state is TrialState.RUNNING]
-        rows.train(rows.chance.choice(running), rows.chance.randint(20, 400), rows.chance.random() < failures)
-    assert rows.end is not None
-    states = [trial.state for trial in rows.trials.values()]
-    assert len(states) <= trials
-    assert TrialState.RUNNING not in states
-    assert rows.end.has_succeeded == (TrialState.COMPLETE in states)
-    if set(states) != {TrialState.FAILED}:
-        assert len(states) == trials
-    if TrialState.FAILED not in states:
-        assert TrialState.COMPLETE in states
-
-
-def test_the_same_rows_give_the_same_points_in_another_process() -> None:
-    spec = sweep_spec(sampler="tpe", trials=20)
-    one, other = Rows(spec), Rows(spec)
-    search = begun(Beginning(spec_json=spec.model_dump_json(), earlier={}))
-    for turn in range(12):
-        one.ask(search, is_new=turn == 0)
-        other.ask(begun(Beginning(spec_json=spec.model_dump_json(), earlier={})), is_new=True)
-        number = next(n for n, trial in one.trials.items() if trial.state is TrialState.RUNNING)
-        for rows in (one, other):
-            rows.train(number, TOTAL, fails=False)
-    assert [trial.params for trial in one.trials.values()] == [trial.params for trial in other.trials.values()]
 
 
 def test_where_rungs_hang_on_the_size_of_the_data_one_trial_finds_it_out() -> None:
