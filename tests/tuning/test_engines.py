@@ -152,15 +152,22 @@ def test_a_report_that_is_no_number_is_nobodys_measure_and_the_sweep_ends(engine
 
 
 @every_engine
-def test_a_trial_is_told_nothing_after_it_failed(engine: str) -> None:
-    rows, search = Rows(spec_of(engine)), search_of(spec_of(engine))
+def test_the_best_trial_is_told_nothing_and_is_nobodys_donor_after_it_failed(engine: str) -> None:
+    def best(trial: Trial, samples: int) -> float:
+        return worth(trial, samples) + 10.0 * (trial.number == 0)
+
+    rows, search = Rows(spec_of(engine), worth=best), search_of(spec_of(engine))
     rows.ask(search, is_new=True)
-    rows.train(0, 150, fails=True)
+    for _ in range(2):
+        for number in rows.running():
+            rows.train(number, 150)
+        rows.ask(search, is_new=False)
+    rows.train(0, 250, fails=True)
     rows.ask(search, is_new=False)
     num_before = len(rows.orders)
     while rows.end is None:
         for number in rows.running():
-            rows.train(number, 250)
+            rows.train(number, 150)
         rows.ask(search, is_new=False)
     since = rows.orders[num_before:]
     assert not [order for order in since if getattr(order, "number", None) == 0]
