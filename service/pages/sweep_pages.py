@@ -9,17 +9,18 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from service.errors import InvalidError, NotFoundError, ServiceError
+from service.errors import ConflictError, InvalidError, NotFoundError, ServiceError
 from service.pages.actions import MAX_DIGITS, Form, is_live, read_form
 from service.pages.cluster import banner
 from service.pages.refusals import status_of, told
 from service.pages.render import html
 from service.pages.source import PageSource
-from service.pages.sweeps import Listed, Shown, actions_view, list_view, sweep_view
+from service.pages.sweeps import END_TRIAL, Listed, Shown, actions_view, ending_view, list_view, sweep_view
+from service.states import Verb
 from service.sweep_documents import trial_document
 from service.sweep_report import report_document
 
-_VERBS = ("pause", "resume", "stop", "retry-failed", "extend", "promote")
+_VERBS = ("pause", "resume", "stop", "retry-failed", "extend", "promote", END_TRIAL)
 MAX_FIRST = 10_000
 
 
@@ -50,14 +51,15 @@ class SweepPages:
         return await self._page(sweep_id, shown)
 
     async def act(self, sweep_id: str, verb: str, request: Request) -> Response:
-        """Pause, resume, stop, extend it, or retry what failed; stopping asks first."""
+        """Pause, resume, stop, extend it, end one trial, or retry what failed; stopping and ending ask first."""
         if verb not in _VERBS:
             raise NotFoundError(f"there is no action {verb[:40]!r}; there are {', '.join(_VERBS)}")
         (document,) = await self._source.sweeps.documents([await self._source.sweeps.get(sweep_id)])
-        action = next((each for each in actions_view(document) if each["verb"] == verb), None)
         form = await read_form(request)
+        offered = [ending_view(document, _number(form))] if verb == END_TRIAL else actions_view(document)
+        action = next((each for each in offered if each["verb"] == verb), None)
         if action is not None and action["ask"] and form.one("confirmed") != "yes":
-            return await self._confirm(sweep_id, verb, action)
+            return await self._confirm(sweep_id, action, {"trial": form.one("trial")} if verb == END_TRIAL else {})
         try:
             await self._carry_out(sweep_id, verb, form)
         except ServiceError as error:
@@ -74,8 +76,19 @@ class SweepPages:
                 await self._source.sweeps.promote(sweep_id, await self._wanted(sweep_id))
             case "retry-failed":
                 await self._source.sweeps.retry_failed(sweep_id)
+            case "end-trial":
+                await self._end_trial(sweep_id, _number(form))
             case _:
                 await self._source.sweeps.command(sweep_id, verb)
+
+    async def _end_trial(self, sweep_id: str, number: int) -> None:
+        view = await self._source.sweeps.view(sweep_id)
+        trial = next((each for each in view.trials if each.number == number), None)
+        if trial is None:
+            raise NotFoundError(f"the sweep has no trial {number}; it has {len(view.trials)}, from 0 on")
+        if trial.is_ended:
+            raise ConflictError(f"trial {number} is {trial.state} already, so that there is nothing to end")
+        await self._source.jobs.command(trial.job_id, Verb.CANCEL)
 
     async def _wanted(self, sweep_id: str) -> dict[str, str]:
         """What it was to be promoted to before, where its spec names nothing."""
@@ -98,13 +111,13 @@ class SweepPages:
         problem = told(error) if error else None
         return await self._html("sweep.html", {**context, "problem": problem}, status_of(error) if error else 200)
 
-    async def _confirm(self, sweep_id: str, verb: str, action: Mapping[str, str]) -> HTMLResponse:
+    async def _confirm(self, sweep_id: str, action: Mapping[str, str], fields: Mapping[str, str]) -> HTMLResponse:
         context = {
             "question": action["ask"],
             "consequence": action["lost"],
             "button": action["do"],
-            "action": f"/sweeps/{sweep_id}/actions/{verb}",
-            "fields": [],
+            "action": f"/sweeps/{sweep_id}/actions/{action['verb']}",
+            "fields": fields.items(),
             "back": f"/sweeps/{sweep_id}",
             "jobs": [],
         }
@@ -116,7 +129,15 @@ class SweepPages:
 
 
 def _wanted_trials(form: Form) -> int:
-    text = form.one("trials").strip()
+    return _whole(form.one("trials"), "a number of trials")
+
+
+def _number(form: Form) -> int:
+    return _whole(form.one("trial"), "the number of a trial")
+
+
+def _whole(given: str, what: str) -> int:
+    text = given.strip()
     if text.isdecimal() and len(text) <= MAX_DIGITS:
         return int(text)
-    raise InvalidError(f"{text[:40]!r} is not a number of trials; give a whole number")
+    raise InvalidError(f"{text[:40]!r} is not {what}; give a whole number")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -17,8 +17,11 @@ from tuning.verdicts import score
 LOST = (
     "Its trials that run or wait are ended where they are. What it has found is kept, and extending it lets it go on."
 )
+LOST_TRIAL = "It ends where it is and counts as failed; retrying what failed lets it go on from there."
+END_TRIAL = "end-trial"
 NUM_ROWS = 100
 _ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
+_OPEN = frozenset({"WAITING", "RUNNING"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,12 @@ def actions_view(sweep: Document) -> list[dict[str, str]]:
         ask = {"ask": f"Stop {sweep['name']}?", "lost": LOST, "do": "Stop it"}
         found.append({**_action("stop", "Stop", "danger"), **ask})
     return found
+
+
+def ending_view(sweep: Document, number: int) -> dict[str, str]:
+    """To end one trial, which asks first."""
+    ask = {"ask": f"End trial {number} of {sweep['name']}?", "lost": LOST_TRIAL, "do": "End it"}
+    return {**_action(END_TRIAL, "End", "danger"), **ask}
 
 
 def _promoting(sweep: Document) -> list[dict[str, str]]:
@@ -205,7 +214,7 @@ def _table(sweep: Document, trials: Sequence[Document], shown: Shown) -> dict[st
     following = shown.first + NUM_ROWS
     return {
         "columns": list(spec["space"]),
-        "rows": [_row(trial, spec) for trial in ordered[shown.first : following]],
+        "rows": [_row(sweep, trial) for trial in ordered[shown.first : following]],
         "num_trials": len(ordered),
         "is_by_value": shown.is_by_value,
         "by_value": shown.address(sweep["id"], **{"sort": "best", "from": ""}),
@@ -215,8 +224,8 @@ def _table(sweep: Document, trials: Sequence[Document], shown: Shown) -> dict[st
     }
 
 
-def _row(trial: Document, spec: Mapping[str, Any]) -> dict[str, Any]:
-    value = value_of(trial)
+def _row(sweep: Document, trial: Document) -> dict[str, Any]:
+    spec, value = sweep["spec"], value_of(trial)
     chosen = [sweep_words.value(trial["params"][path]) if path in trial["params"] else "–" for path in spec["space"]]
     return {
         **{key: trial[key] for key in ("number", "state", "job_id", "samples", "worker_s")},
@@ -224,4 +233,14 @@ def _row(trial: Document, spec: Mapping[str, Any]) -> dict[str, Any]:
         "value": words.metric_value(spec["metric"], value),
         "is_final": trial["value"] is not None,
         "params": chosen,
+        "compare": _beside_the_best(sweep, trial),
+        "end": ending_view(sweep, trial["number"]) if trial["job_id"] and trial["state"] in _OPEN else None,
     }
+
+
+def _beside_the_best(sweep: Document, trial: Document) -> str | None:
+    """The page that compares it with the best one so far, which is not itself."""
+    best = sweep["best"]
+    if best is None or best["trial"] == trial["number"] or value_of(trial) is None:
+        return None
+    return "/compare?" + urlencode({"jobs": f"{best['job_id']},{trial['job_id']}", "key": sweep["spec"]["metric"]})

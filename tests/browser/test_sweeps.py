@@ -25,6 +25,13 @@ def test_a_sweep_tells_what_is_best_and_brushing_narrows_its_trials(shared: Fill
     expect(summary).to_contain_text("luckiest of 9 results")
     expect(page.get_by_role("img", name="Best eval.accuracy")).to_be_visible()
     expect(page.get_by_role("region", name="Trials at each rung").locator("tbody tr")).to_have_count(3)
+    shares = page.get_by_role("region", name="What mattered").locator("progress")
+    values = shares.evaluate_all("bars => bars.map((bar) => bar.value)")
+    assert values == sorted(values, reverse=True)
+    assert sum(values) == pytest.approx(1.0, abs=0.01)
+    dots = page.get_by_role("img", name=re.compile(r"trials, learning rate 1.1e-4 to 0.0395 across")).locator("path")
+    expect(dots.first).to_be_attached()
+    assert "Trial 7: 93.9 % at lr 0.00803, batch 128" in dots.evaluate_all("dots => dots.map((dot) => dot.textContent)")
     rows = page.get_by_role("region", name="All trials").locator("tbody tr")
     expect(rows).to_have_count(13)
     page.wait_for_load_state()  # a link waits for no script
@@ -43,7 +50,7 @@ def test_a_sweep_tells_what_is_best_and_brushing_narrows_its_trials(shared: Fill
     page.get_by_label("batch.global_size from").press("End")
     expect(page.get_by_label("batch.global_size from")).to_have_attribute("aria-valuetext", "128")
     assert page.locator("polyline:not(.dim)").count() < 12
-    rows.locator("visible=true").first.get_by_role("link").click()
+    rows.locator("visible=true").first.get_by_role("link").first.click()
     expect(page).to_have_url(re.compile(r"/jobs/job_"))
     page.get_by_label("State and progress").get_by_role("link", name="sweep").click()
     expect(page.locator("h1")).to_have_text("digits-lr")
@@ -78,6 +85,22 @@ def test_it_is_paused_extended_and_stopped_on_its_page_while_trials_appear_by_th
     expect(dialog).to_contain_text("What it has found is kept")
     dialog.get_by_role("button", name="Stop it").click()
     expect(summary).to_contain_text("stopped by hand")
+
+
+def test_a_trial_is_ended_on_its_row_and_compared_with_the_best_one(own: Filled, view: Open) -> None:
+    page = view(own.site).go(f"/sweeps/{own.sweep.id}")
+    page.get_by_role("link", name="Compare trial 12 with the best").click()
+    expect(page.get_by_role("heading", name=re.compile("Compare"))).to_be_visible()
+    page.go_back(wait_until="load")
+    end, dialog = page.get_by_role("button", name="End trial 12"), page.get_by_role("dialog")
+    end.click()
+    expect(dialog).to_contain_text("counts as failed")
+    dialog.get_by_role("button", name="Go back").click()
+    end.click()
+    dialog.get_by_role("button", name="End it").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.locator("#trial-12").click()
+    expect(page.get_by_label("State and progress")).to_contain_text("Cancelling")
 
 
 def test_an_installation_without_sweeps_says_how_to_begin(empty: Site, view: Open) -> None:

@@ -8,9 +8,10 @@ import pytest
 from service.api.sweep_shapes import SweepReport
 from service.pages.sweep_charts import curve_view, levels, parallel_view
 from service.services import Services
+from service.states import JobState
 from tests.service.given import Clock, leader
 from tests.service.scheduled import SWEEP, schedule_document
-from tests.service.swept import JOB, Swept, sweep_document
+from tests.service.swept import JOB, Swept, point, sweep_document
 
 pytestmark = pytest.mark.anyio
 
@@ -95,6 +96,32 @@ async def test_actions_without_javascript_ask_and_lead_back(client: httpx2.Async
     assert (asked.status_code, "Stop digits-lr?" in asked.text, (await swept.row()).state) == (200, True, "RUNNING")
     await client.post(f"{place}/actions/stop", data={"confirmed": "yes"}, headers=BROWSER)
     assert (await swept.row()).state == "STOPPED"
+
+
+async def test_a_trial_is_ended_on_its_row_and_compared_with_the_best_one(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place = f"/sweeps/{swept.id}"
+    await swept.begin(point(0.01), point(0.02))
+    await swept.report(0, r10=0.5)
+    await swept.complete(1, 0.9)
+    shown = (await client.get(place)).text
+    assert 'id="end-trial-0"' in shown
+    assert 'id="end-trial-1"' not in shown
+    ids = [(await swept.trial(number)).job_id for number in (1, 0)]
+    assert f'href="/compare?jobs={"%2C".join(ids)}&amp;key=eval.accuracy" aria-label="Compare trial 0' in shown
+    assert shown.count("/compare?") == 1
+    asked = await client.post(f"{place}/actions/end-trial", data={"trial": "0"}, headers=BROWSER)
+    assert "End trial 0 of digits-lr?" in asked.text
+    assert '<input type="hidden" name="trial" value="0">' in asked.text
+    assert (await swept.job(0)).state is JobState.RUNNING
+    done = await client.post(f"{place}/actions/end-trial", data={"trial": "0", "confirmed": "yes"}, headers=BROWSER)
+    assert (done.status_code, done.headers["location"]) == (303, place)
+    assert (await swept.job(0)).state is JobState.CANCELLING
+    for number, status, word in (("1", 409, "COMPLETE already"), ("7", 404, "no trial 7; it has 2"), ("x", 422, "x")):
+        data = {"trial": number, "confirmed": "yes"}
+        refused = await client.post(f"{place}/actions/end-trial", data=data, headers=BROWSER)
+        assert (refused.status_code, word in refused.text) == (status, True)
 
 
 async def test_the_page_of_a_schedule_leads_to_the_sweeps_that_it_started(client: httpx2.AsyncClient) -> None:
