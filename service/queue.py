@@ -3,8 +3,8 @@
 Fair queueing can replace it behind the same functions. It offers, and takes back for those who wait; which
 of it a job takes is the job's to ask for, and what it must give back is not.
 
-Own bookkeeping comes before what Ray says is free: that is up to a tenth of a second old, and knows
-nothing of workers that were granted and are not there yet.
+Own bookkeeping comes before what Ray says is free: that is up to a tenth of a second old (on our own Ray a fiftieth),
+and knows nothing of workers that were granted and are not there yet.
 """
 
 from __future__ import annotations

@@ -37,6 +37,12 @@ SHOWN_S = 0.5
 """Pages need not show all that is free for an instant."""
 
 BRISK_S = 0.1
+ROOM_S = 0.02
+"""So soon it is looked again whether Ray's head knows of room that a job has left, while others wait for room."""
+
+ROOM_KNOWN_S = 0.25
+"""By then it does: its nodes tell it every tenth of a second at the latest."""
+
 LINE = 100
 """How many of the queue are looked at in one tick: those behind them are not placed before them."""
 
@@ -55,7 +61,8 @@ class Reconciler:
         self._marks: Mapping[str, NodeMark] = {}
         self._avoid: tuple[AvoidedNode, ...] = ()
         self._stored: ClusterView | None = None
-        self._viewed_s = self._stored_s = float("-inf")
+        self._viewed_s = self._stored_s = self._left_s = float("-inf")
+        self._placed_ids: frozenset[str] = frozenset()
         self._teller = Teller(office.cluster, office.max_demand_workers)
         self._searching = Searching(office)
         self._promoting = Promoting(office)
@@ -102,6 +109,7 @@ class Reconciler:
             await self._searching.tick(survey.sweeps)
             await self._promoting.tick(survey.promoting)
             await self._place(queued, placed)
+        self._await_room(placed, queued, now_s)
         for job in placed:
             self._follow(job)
         if REAPER not in self._steps:
@@ -125,6 +133,18 @@ class Reconciler:
 
     async def _placed(self) -> list[JobRow]:
         return [job for job in await self._office.store.live_jobs(max_queued=0) if job.state in PLACED_STATES]
+
+    def _await_room(self, placed: list[JobRow], queued: list[JobRow], now_s: float) -> None:
+        ids = frozenset(job.id for job in placed)
+        if self._placed_ids - ids:
+            self._left_s = now_s
+        self._placed_ids = ids
+        if now_s - self._left_s < ROOM_KNOWN_S and any(not self._is_admitted(job) for job in queued):
+            asyncio.get_running_loop().call_later(ROOM_S, self._office.news.tell)
+
+    def _is_admitted(self, queued: JobRow) -> bool:
+        pursuit = self._pursuits.get(queued.id)
+        return pursuit is not None and pursuit.attempt > queued.attempt
 
     def _forget_all_but(self, placed: list[JobRow]) -> None:
         attempts = {job.id: job.attempt for job in placed}

@@ -66,6 +66,8 @@ def ray_environment(environment: Mapping[str, str], token_path: Path) -> dict[st
         "RAY_USAGE_STATS_ENABLED": "0",
         # Told to end, a head would wait half a minute for its actors to go; who should save has done so by then.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # So often a node tells its head what is free: who waits for room that another has just left waits for that too.
+        "RAY_raylet_report_resources_period_milliseconds": "20",
     }
 
 

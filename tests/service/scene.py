@@ -11,6 +11,7 @@ from pathlib import Path
 from service.cost import Prices
 from service.reconciler.launching import Launching
 from service.reconciler.listing import Listing
+from service.reconciler.news import News
 from service.reconciler.pursuit import Office
 from service.reconciler.reaper import Premises, Reaper
 from service.reconciler.reconciler import Reconciler
@@ -50,6 +51,7 @@ class Scene:
 
     def _reconciler(self) -> Reconciler:
         self.listing = Listing(self.store.reconciler, self.settings.storage_url, self.fence)
+        self.news = News()
         office = Office(
             store=self.store.reconciler,
             cluster=self.cluster,
@@ -62,6 +64,7 @@ class Scene:
             max_demand_workers=4,
             spares_per_node=1,
             prices=Prices.of(self.settings),
+            news=self.news,
             clock=self.clock,
             monotonic_s=self.monotonic_s,
         )

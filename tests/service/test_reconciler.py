@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from service.folders import JOBS, checkpoints_place
 from service.reconciler.launching import Launching
 from service.reconciler.orphans import PATIENCE_S, Suspects
 from service.reconciler.pursuit import MISSING
+from service.reconciler.reconciler import ROOM_S
 from service.records import JobRow, Scale
 from service.settings import load_settings
 from service.states import JobState, Verb
@@ -52,6 +54,23 @@ async def test_pinned_jobs_give_nothing_back_and_the_next_one_waits(endless: Sce
     await endless.say(first, Verb.CANCEL)
     await endless.until_state(second, JobState.RUNNING)
     assert (await endless.job(first)).state is JobState.CANCELLED
+
+
+async def test_who_waits_for_room_is_looked_at_again_soon_after_a_job_has_left_some(
+    endless: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's head learns of it a moment later than we do."""
+    first = await endless.submit(workers=4)
+    await endless.until_state(first, JobState.RUNNING)
+    await endless.submit(name="second", workers=4)
+    monkeypatch.setattr(endless.cluster, "num_cpus", 3)
+    await endless.say(first, Verb.CANCEL)
+    await endless.until_state(first, JobState.CANCELLED)
+    await endless.reconciler.settle(5)
+    await endless.reconciler.tick()
+    assert not endless.news.is_there
+    await asyncio.sleep(2 * ROOM_S)
+    assert endless.news.is_there
 
 
 @pytest.mark.usefixtures("impatient")

@@ -317,6 +317,11 @@ def test_a_head_that_is_told_to_end_waits_for_no_actor(tmp_path: Path) -> None:
     assert ray_environment({}, tmp_path / "token")["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] == "0"
 
 
+def test_a_head_hears_soon_of_room_that_was_left(tmp_path: Path) -> None:
+    """Ray's own default is a tenth of a second, and the next trial of a sweep waited for it."""
+    assert ray_environment({}, tmp_path / "token")["RAY_raylet_report_resources_period_milliseconds"] == "20"
+
+
 def test_a_driver_of_somebody_elses_ray_shows_a_token_where_there_is_one(tmp_path: Path) -> None:
     given = {"HOME": str(tmp_path)}
     assert foreign_ray_environment(given) == given
