@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -17,6 +17,7 @@ from service.ports import (
 )
 from service.reconciler.ages import Ages
 from service.reconciler.pursuit import Office
+from service.reconciler.reckoning import Reckoning
 from service.reconciler.starting import MAX_STARTS, Backoff
 from service.store.port import FencedOutError, StaleRowError, TransitionError
 from service.sweep_limits import cost_of
@@ -82,9 +83,10 @@ async def _guarded(follow: _Follow) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was asked about last."""
+    """The change up to which rows were asked about, and that up to which they were looked at."""
 
-    changed: int = -1
+    asked: int = -1
+    looked: int = -1
     asked_s: float = -math.inf
 
 
@@ -98,11 +100,12 @@ class _Follow:
         self._term = 0
         self._backoff = Backoff()
         self._is_new = True
+        self._reckoning = Reckoning()
         self._ages = Ages[float](office.monotonic_s)
 
     def begin_anew(self) -> None:
         """What the controller counted on did not come true: it gets all rows at the next step."""
-        self._is_new, self._seen = True, _Seen()
+        self._is_new, self._seen, self._reckoning = True, _Seen(), Reckoning()
 
     async def step(self) -> None:
         """Bring rows and jobs together, then ask, where there is news, and carry out the answer.
@@ -120,18 +123,23 @@ class _Follow:
         limits = sweep.document["limits"]
         is_limited = limits["time_s"] is not None or limits["cost"] is not None
         must_look = is_limited and now_s - self._seen.asked_s >= LIMIT_S
-        if not self._backoff.is_due(now_s) or (sweep.changed == self._seen.changed and not must_look):
+        if not self._backoff.is_due(now_s) or (sweep.changed == self._seen.looked and not must_look):
             return
         if sweep.term == 0:
             await store.new_sweep_term(sweep, self._office.fence)
-        view = await store.sweep_view(self.sweep_id, -1 if self._is_new else self._seen.changed)
+        view = await store.sweep_view(self.sweep_id, -1 if self._is_new else self._seen.asked)
         if view is None or view.sweep.state is not SweepState.RUNNING:
             return
-        answer = await self._ask(view)
+        question, changed = await self._question(view), view.sweep.changed
+        if not must_look and not self._reckoning.is_news(question):
+            self._seen = replace(self._seen, looked=changed)
+            return
+        answer = await self._ask(view.sweep, question)
         if answer is None:
             return
         self._backoff, self._is_new = Backoff(), False
-        self._seen = _Seen(view.sweep.changed, now_s)
+        self._seen = _Seen(asked=changed, looked=changed, asked_s=now_s)
+        self._reckoning.asked(question, answer)
         if answer.orders or dict(answer.importance) != dict(view.sweep.importance):
             await self._carry_out(view.sweep, answer)
             # What is wanted of jobs from now on is told at once: each look later a worker waits for it.
@@ -154,12 +162,10 @@ class _Follow:
         if not await self._office.store.carry_out(sweep, answer, self._office.fence):
             self.begin_anew()
 
-    async def _ask(self, view: SweepView) -> Answer | None:
+    async def _ask(self, sweep: SweepRow, question: Question) -> Answer | None:
         """None where there is no answer yet: it is tried again, later each time."""
-        sweep = view.sweep
         self._term = sweep.term
         name = sweep_name(sweep.id, sweep.term)
-        question = await self._question(view)
         try:
             answer = await self._office.cluster.ask_search(sweep.id, sweep.term, question, ANSWER_S)
         except ControllerLostError as error:
