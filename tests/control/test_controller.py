@@ -125,6 +125,27 @@ def test_it_does_nothing_before_it_was_prepared_and_directed(tmp_path: Path) -> 
     play(act)
 
 
+def test_the_first_answer_waits_for_something_to_tell_of(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        told = await scene.controller.direct(1, scene.direction, scene.store.acked, wait_s=20.0)
+        assert told is not None
+        assert told.has_trained
+
+    play(act)
+
+
+def test_the_first_answer_tells_that_nothing_has_happened_where_it_is_asked_for_at_once(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        told = await scene.tick()
+        assert (told.phase, told.has_trained) == (RunPhase.STARTING, False)
+
+    play(act)
+
+
 def test_a_job_runs_to_its_end_and_the_outcome_is_told_with_the_last_of_what_is_known(tmp_path: Path) -> None:
     async def act() -> None:
         scene = Scene(tmp_path)

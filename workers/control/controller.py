@@ -168,6 +168,7 @@ class Course:
         self._state = replace(self._state, furthest=acked.rounds)
         self._progress = Progress(has_trained=acked.rounds > (0, 0))
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
+        self._gist = gist_of(self._fold())  # that nothing has happened yet is no news
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def direct(self, direction: Direction, acked: Acknowledged) -> None:
