@@ -158,6 +158,8 @@ class Pursuit:
         for _ in range(MAX_ANSWERS):
             if row is not None:
                 row = await self._step(row, is_leaving=is_leaving, avoid=avoid)
+        if row is not None:
+            self._office.news.tell()
 
     async def _step(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> JobRow | None:
         """The row to go on with at once; None where the next look says how."""
@@ -323,13 +325,13 @@ class Pursuit:
         if not self._is_unlisted:
             await self._tell(job, None)  # what stood in its way stands there no longer
         job = await self._move(job, moves(job.state, snapshot))
-        if self.is_brisk(job) or (is_due and _stands(snapshot)):
+        is_ending = job.goal is not RunGoal.RUN or snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED)
+        goes_on = job.state in PLACED_STATES and is_news and is_ending
+        if (self.is_brisk(job) and not goes_on) or (is_due and _stands(snapshot)):
             self._office.news.tell()
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
-            return None
-        is_ending = job.goal is not RunGoal.RUN or snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED)
-        return job if is_news and is_ending else None
+        return job if goes_on else None
 
     async def _give_up(self, job: JobRow, failure: Failure, remedy: str | None = None) -> None:
         reason = failure.reason if failure.reason in _OWN_REASONS else Reason.CONTROLLER_ERROR
