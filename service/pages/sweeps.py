@@ -17,7 +17,7 @@ from tuning.verdicts import score
 LOST = (
     "Its trials that run or wait are ended where they are. What it has found is kept, and extending it lets it go on."
 )
-LOST_TRIAL = "It ends where it is and counts as failed; retrying what failed lets it go on from there."
+LOST_TRIAL = "It ends where it is and counts as failed; retrying what failed lets it go on from its newest checkpoint."
 END_TRIAL = "end-trial"
 NUM_ROWS = 100
 _ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
