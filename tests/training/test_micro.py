@@ -283,7 +283,7 @@ def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_wit
     assert told.fixed_bytes + told.sample_bytes * PART == pytest.approx(told.peak_bytes, rel=0.1)
     assert told.limit_bytes is not None
     assert told.limit_bytes > told.peak_bytes
-    tight = hungry(18, told.fixed_bytes + 25 * HELD_BYTES)  # what it held at a moment may be of a pass
+    tight = hungry(18, told.fixed_bytes + 40 * HELD_BYTES)  # what it held at a moment may be of a pass
     assert tight.micro_size in (16, 32)
     assert [change.after for change in tight.micro_changes][-1] == tight.micro_size
     assert tight.cursor == 18 * PART
