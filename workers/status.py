@@ -213,13 +213,15 @@ class Acknowledged:
     """What the store has committed, so that its writers may forget it.
 
     ``rounds`` is the highest (lineage, round) such that all before it are stored, ``committed_at`` the Unix
-    seconds of its commit (None before the first); ``log_offsets`` maps workers to stored bytes; ``checkpoints``
-    are registered paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that still lack
-    their cost; a controller is handed them once, since whoever wrote them may be gone.
+    seconds of its commit (None before the first); ``before`` is the last round of the attempts before this one, told
+    until one of its own is stored (0 where it begins anew); ``log_offsets`` maps workers to stored bytes;
+    ``checkpoints`` are registered paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that
+    still lack their cost; a controller is handed them once, since whoever wrote them may be gone.
     """
 
     rounds: tuple[int, int] = (0, 0)
     committed_at: float | None = None
+    before: int = 0
     log_offsets: Mapping[str, int] = field(default_factory=dict)
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()

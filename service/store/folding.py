@@ -14,10 +14,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from service.store.database import Write
 from service.store.rows import clean, dumps, timeline_row_of
-from service.store.schema import checkpoints, lineages, log_chunks, log_workers, points, timeline
+from service.store.schema import checkpoints, jobs, lineages, log_chunks, log_workers, points, timeline
 from service.store.statements import having
 from service.store.stretches import LineageKey, roll_up
-from service.store.visible import Counted, counted_before
+from service.store.visible import Counted, counted_before, visible_parts
 from workers.plan import TimelineKind
 from workers.status import (
     Acknowledged,
@@ -72,6 +72,7 @@ _UNPRICED = (
     .order_by(timeline.c.seq.desc())
     .limit(bindparam("at_most"))
 )
+_RESTART_AFTER = select(jobs.c.restart_after).where(*having(jobs, "id"))
 _PATHS = select(checkpoints.c.path).where(*having(checkpoints, "job_id"))
 
 
@@ -353,10 +354,18 @@ def acknowledged(conn: Connection, job_id: str, attempt: int) -> Acknowledged:
     return Acknowledged(
         rounds=rounds,
         committed_at=committed_at.scalar_one_or_none(),
+        before=_last_before(conn, job_id) if row is None and attempt > 1 else 0,
         log_offsets=_log_sizes(conn, job_id, attempt),
         checkpoints=frozenset(conn.execute(_PATHS, {"of_job_id": job_id}).scalars()),
         timeline=frozenset(conn.execute(_NEWEST_KEYS, {**place, "at_most": MAX_ACKNOWLEDGED_KEYS}).scalars()),
     )
+
+
+def _last_before(conn: Connection, job_id: str) -> int:
+    """The last round that the next attempt would follow, had it been saved; 0 where that begins anew."""
+    newest = visible_parts(conn, job_id)[-1:]
+    restart_after = conn.execute(_RESTART_AFTER, {"of_id": job_id}).scalar_one_or_none() or 0
+    return next((part.last for part in newest if part.attempt > restart_after), 0)
 
 
 def unpriced(conn: Connection, job_id: str, attempt: int) -> tuple[TimelineRow, ...]:

@@ -217,6 +217,24 @@ def test_a_restore_tells_how_many_rounds_were_lost() -> None:
     assert (priced.cost_s, priced.steps_lost, priced.step) == (11.0, 3, 5)
 
 
+def test_an_attempt_tells_what_those_before_it_did_in_vain_once_and_by_its_first_beginning() -> None:
+    before = Acknowledged(before=8)
+    buffers = Telemetry(G, before)
+    buffers.note(row(1, TimelineKind.RESTORE))
+    buffers.note(row(2, TimelineKind.WORKER_JOINED))
+    buffers.take(status(record(6, n=2, time=20.0), record(7, n=2, time=21.0)))
+    assert [(r.cost_s, r.steps_lost, r.step) for r in buffers.pending().timeline] == [(0.0, 3, 5), (0.0, 0, 5)]
+    buffers = Telemetry(G, replace(before, unpriced=(row(1, TimelineKind.START),)))
+    buffers.note(row(2, TimelineKind.RESTORE))
+    buffers.take(status(record(1, n=2)))
+    assert [r.steps_lost for r in buffers.pending().timeline] == [8, 0]
+    taken_over = replace(row(1, TimelineKind.RESTORE), after={"lineage": 1, "donor": "job_other"})
+    buffers = Telemetry(G, before)
+    buffers.note(taken_over)
+    buffers.take(status(record(6)))
+    assert [r.steps_lost for r in buffers.pending().timeline] == [0]
+
+
 def test_rounds_whose_records_never_arrived_count_as_lost_too() -> None:
     buffers = Telemetry(G, Acknowledged())
     buffers.take(status(*(record(n) for n in range(1, 9)), lineage=1, round=9))

@@ -7,6 +7,7 @@ that was whole when it began, as workers noted it, or as store and storage still
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -57,6 +58,28 @@ def judge_lineages(job: Job, notes: Sequence[Note], saves: Sequence[Saved], num_
         told = f"all workers of the lineages {sorted(follows.lost)} were lost, such losses brought about: {num_lost}"
         follows.findings.append(Finding(Kind.STEP, job.id, told))
     return follows
+
+
+def judge_losses(job: Job) -> Iterator[Finding]:
+    """What an attempt did again its timeline tells as lost, at least as far as the store knew of it."""
+    again: Counter[int] = Counter()
+    for old, new in pairwise(_lives(job)):
+        is_anew = new.first == 1 and _may_be_anew(job, old, new)
+        if new.life not in job.taken_over and not is_anew:
+            again[new.life[0]] += max(0, old.last - new.first + 1)
+    for attempt, num_again in again.items():
+        told = sum(row.steps_lost or 0 for row in job.timeline if row.attempt == attempt)
+        if told < num_again:
+            detail = f"attempt {attempt} did {num_again} steps again, its timeline tells of {told}"
+            yield Finding(Kind.TIMELINE, job.id, detail)
+
+
+def _lives(job: Job) -> list[Span]:
+    """The rounds of each lineage, as the store was told of them."""
+    rounds: dict[LifeKey, list[int]] = {}
+    for point in job.points:
+        rounds.setdefault((point.attempt, point.lineage), []).append(point.round)
+    return [Span(life=life, first=min(found), last=max(found)) for life, found in sorted(rounds.items())]
 
 
 def _wrong(job: Job, old: Span, new: Span, saves: Sequence[Saved]) -> Iterator[str]:

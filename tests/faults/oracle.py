@@ -11,7 +11,7 @@ from tests.faults.books import judge_checkpoints, judge_events, judge_points, ju
 from tests.faults.diary import Note, Saved, by_job
 from tests.faults.evidence import Evidence, Job
 from tests.faults.findings import Finding, Kind
-from tests.faults.lineages import judge_lineages
+from tests.faults.lineages import judge_lineages, judge_losses
 from tests.faults.remains import Remains, judge_remains
 from tests.faults.steps import judge_notes, judge_steps
 from tests.faults.trials import judge_sweeps
@@ -49,6 +49,7 @@ def _of_job(case: Case, job: Job) -> Iterator[Finding]:
     notes = by_job(case.notes).get(job.id, [])
     yield from judge_events(job)
     yield from judge_timeline(job)
+    yield from judge_losses(job)
     yield from judge_checkpoints(job)
     saves = [save for save in case.saves if save.job == job.id]
     follows = judge_lineages(job, notes, saves, case.lost.get(job.id, 0))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.diary import Note
-from tests.faults.evidence import Job
+from tests.faults.evidence import Job, Row
 from tests.faults.findings import Kind
 from tests.faults.lineages import judge_lineages
 from tests.faults.oracle import judge
@@ -24,6 +24,12 @@ def restored(first: int, worker: str = "1.5", **changes: Any) -> tuple[Job, list
     last = checkpoint_name(life.get("attempt", 1), life["lineage"], STEPS, 1)
     job = replace(JOB, points=points, checkpoints=frozenset({last}), stored=frozenset({last}))
     return job, [*NOTES[:4], *again]
+
+
+def repeating(job: Job, told: int | None = 2) -> Job:
+    """The store had points of all four steps, of which two are done again."""
+    row = Row(seq=1, attempt=job.points[-1].attempt, key="plan/1/2", kind="restore", steps_lost=told)
+    return replace(job, points=tuple(point(n) for n in (1, 2, 3, 4)) + job.points[2:], timeline=(row,))
 
 
 def test_a_restore_after_the_loss_of_all_may_repeat_and_a_shared_worker_gives_it_away() -> None:
@@ -56,7 +62,7 @@ def test_a_lineage_from_another_checkpoint_than_the_newest_whole_one_is_found() 
     assert judge(case(*restored(3), saves=[saved(2), saved(4, time=14.0)], **lost)) == []
     job, notes = restored(3)
     older, newer = (frozenset({*job.stored, checkpoint_name(1, 1, n, 1)}) for n in (2, 4))
-    job = replace(job, points=tuple(point(n) for n in (1, 2, 3, 4)) + job.points[2:])
+    job = repeating(job)
     assert judge(case(replace(job, stored=older, checkpoints=older), notes, **lost)) == []
     assert kinds(case(replace(job, stored=newer, checkpoints=newer), notes, **lost)) == {Kind.STEP}
 
@@ -64,10 +70,18 @@ def test_a_lineage_from_another_checkpoint_than_the_newest_whole_one_is_found() 
 def test_of_a_job_without_a_diary_the_points_tell_what_a_lineage_repeats() -> None:
     job, _ = restored(3)
     whole = frozenset({*job.stored, checkpoint_name(1, 1, 4, 1)})
-    job = replace(job, points=tuple(point(n) for n in (1, 2, 3, 4)) + job.points[2:])
+    job = repeating(job)
     assert judge(case(job, [], lost={JOB.id: 1})) == []
     assert kinds(case(job, [])) == {Kind.STEP}
     assert kinds(case(replace(job, stored=whole, checkpoints=whole), [], lost={JOB.id: 1})) == {Kind.STEP}
+
+
+@pytest.mark.parametrize("told", [None, 0, 1])
+def test_steps_that_are_done_again_and_not_told_as_lost_are_found(told: int | None) -> None:
+    lost = {"lost": {JOB.id: 1}}
+    job, notes = restored(3)
+    assert judge(case(repeating(job), notes, saves=[saved(2)], **lost)) == []
+    assert kinds(case(repeating(job, told), notes, saves=[saved(2)], **lost)) == {Kind.TIMELINE}
 
 
 def test_only_the_lineage_that_was_lost_may_end_untold() -> None:

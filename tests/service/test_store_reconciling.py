@@ -186,6 +186,26 @@ async def test_a_restore_hides_what_older_lineages_had_from_its_first_round_on(s
     assert [p.values["loss"] for p in await store.telemetry.points(job.id)] == [4.0]
 
 
+@pytest.mark.parametrize("is_fresh_start", [False, True])
+async def test_an_attempt_is_told_how_far_those_before_it_came_unless_it_begins_anew(
+    store: Store, is_fresh_start: bool
+) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    assert (await store.reconciler.acknowledged(job.id, 1)).before == 0
+    assert (await store.reconciler.fold(snapshot(job, [record(r) for r in range(1, 9)]), fence)).before == 0
+    for verb in (Verb.CANCEL, Verb.RETRY):
+        job = await fresh(store, job)
+        move = command(verb, job.state, job.attempt)
+        assert isinstance(move, Move)
+        job = await store.jobs.command(job, move, is_fresh_start=is_fresh_start and verb is Verb.RETRY)
+        if verb is Verb.CANCEL:
+            await store.reconciler.transition(job, JobState.CANCELLED, Transition(), fence)
+    job = await store.reconciler.admit(job, 1, fence)
+    assert (await store.reconciler.acknowledged(job.id, 2)).before == (0 if is_fresh_start else 8)
+    assert (await store.reconciler.fold(snapshot(job, [record(6)]), fence)).before == 0
+
+
 async def test_steps_do_not_count_skipped_rounds(store: Store) -> None:
     fence = await leader(store)
     job = await placed(store, fence)

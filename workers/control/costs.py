@@ -16,6 +16,7 @@ MAX_PLANS = 64
 MAX_STEP_TIMES = 64
 
 _PLAN_ROW = "plan"
+_BEGINNINGS = (TimelineKind.START, TimelineKind.RESTORE)
 
 
 @dataclass(slots=True)
@@ -41,7 +42,8 @@ class Costs:
     one ordinary step. Of several plans that one gap separates from the records before, the one that
     came into force bears the cost, and those that it overtook cost nothing. ``stored`` is what the store had
     when this began: its last record comes before any plan whose row has no price yet, since a row is stored
-    with its price together with the first record under its plan.
+    with its price together with the first record under its plan. The first plan of an attempt costs no time, but what
+    attempts before it had done and nobody had saved is lost.
     """
 
     def __init__(self, global_size: int, stored: Acknowledged) -> None:
@@ -49,6 +51,7 @@ class Costs:
         self._earlier: _Commit | None = None
         if stored.committed_at is not None:
             self._earlier = _Commit(*stored.rounds, stored.committed_at)
+        self._before = stored.before
         self._stretches: dict[PlanId, _Stretch] = {}
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._reached: dict[int, int] = {}
@@ -90,6 +93,8 @@ class Costs:
         first = self._stretches[in_force].first
         step = max(0, first.cursor - first.samples) // self._global_size
         last = self._last_before(plan_id)
+        if last is None and row.kind in _BEGINNINGS:
+            return replace(row, step=step, cost_s=0.0, steps_lost=self._lost_before(first))
         if in_force > plan_id or last is None:
             return replace(row, step=step, cost_s=0.0, steps_lost=0)
         last_round = (
@@ -103,6 +108,11 @@ class Costs:
             cost_s=round(max(0.0, first.time - last.time - ordinary_s), 6),
             steps_lost=0 if is_taken_over else max(0, last_round - first.round + 1),
         )
+
+    def _lost_before(self, first: RoundRecord) -> int:
+        """Steps of attempts before this one that ``first`` and those after it do again; told once."""
+        before, self._before = self._before, 0
+        return 0 if first.lineage in self._taken_over else max(0, before - first.round + 1)
 
     def _last_before(self, plan_id: PlanId) -> _Commit | None:
         before = max((p for p in self._stretches if p < plan_id), default=None)
