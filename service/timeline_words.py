@@ -38,8 +38,14 @@ def _consequences(row: Mapping[str, Any]) -> list[str]:
     elif cost_s and cost_s >= 0.005 and row.get("kind") != "end":
         parts.append(f"took {duration(cost_s)}")
     if steps_lost is not None and (steps_lost or row.get("kind") in _MAY_LOSE_STEPS):
-        parts.append(f"{plural(int(steps_lost), 'step')} lost")
+        parts.append(_lost_steps(int(steps_lost), is_least=bool(_detail(row, "is_least"))))
     return parts
+
+
+def _lost_steps(number: int, *, is_least: bool) -> str:
+    if not is_least:
+        return f"{plural(number, 'step')} lost"
+    return f"at least {plural(number, 'step')} lost" if number else "steps that nobody had told of by then are lost"
 
 
 _MAY_LOSE_STEPS = frozenset({"worker_lost", "controller_lost", "restore", "resize", "failure"})

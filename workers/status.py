@@ -214,14 +214,16 @@ class Acknowledged:
 
     ``rounds`` is the highest (lineage, round) such that all before it are stored, ``committed_at`` the Unix
     seconds of its commit (None before the first); ``before`` is the last round of the attempts before this one, told
-    until one of its own is stored (0 where it begins anew); ``log_offsets`` maps workers to stored bytes;
-    ``checkpoints`` are registered paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that
-    still lack their cost; a controller is handed them once, since whoever wrote them may be gone.
+    until one of its own is stored (0 where it begins anew), and ``is_before_least`` where they may have come further,
+    as the newest of them told of no end; ``log_offsets`` maps workers to stored bytes; ``checkpoints`` are registered
+    paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that still lack their cost; a
+    controller is handed them once, since whoever wrote them may be gone.
     """
 
     rounds: tuple[int, int] = (0, 0)
     committed_at: float | None = None
     before: int = 0
+    is_before_least: bool = False
     log_offsets: Mapping[str, int] = field(default_factory=dict)
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()

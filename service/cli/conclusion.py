@@ -55,4 +55,5 @@ def _seconds(row: dict[str, Any]) -> str:
 
 
 def _lost(row: dict[str, Any]) -> str:
-    return "–" if row.get("steps_lost") is None else str(row["steps_lost"])
+    least = "≥ " if (row.get("after") or {}).get("is_least") else ""
+    return "–" if row.get("steps_lost") is None else f"{least}{row['steps_lost']}"

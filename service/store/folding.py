@@ -72,6 +72,7 @@ _UNPRICED = (
     .order_by(timeline.c.seq.desc())
     .limit(bindparam("at_most"))
 )
+_END = select(timeline.c.key).where(*having(timeline, *_OF_ATTEMPT, "kind")).limit(1)
 _RESTART_AFTER = select(jobs.c.restart_after).where(*having(jobs, "id"))
 _PATHS = select(checkpoints.c.path).where(*having(checkpoints, "job_id"))
 
@@ -354,18 +355,21 @@ def acknowledged(conn: Connection, job_id: str, attempt: int) -> Acknowledged:
     return Acknowledged(
         rounds=rounds,
         committed_at=committed_at.scalar_one_or_none(),
-        before=_last_before(conn, job_id) if row is None and attempt > 1 else 0,
+        **(_before(conn, job_id) if row is None and attempt > 1 else {}),
         log_offsets=_log_sizes(conn, job_id, attempt),
         checkpoints=frozenset(conn.execute(_PATHS, {"of_job_id": job_id}).scalars()),
         timeline=frozenset(conn.execute(_NEWEST_KEYS, {**place, "at_most": MAX_ACKNOWLEDGED_KEYS}).scalars()),
     )
 
 
-def _last_before(conn: Connection, job_id: str) -> int:
-    """The last round that the next attempt would follow, had it been saved; 0 where that begins anew."""
+def _before(conn: Connection, job_id: str) -> dict[str, Any]:
+    """The last round that the next attempt would follow, had it been saved; none where that begins anew."""
     newest = visible_parts(conn, job_id)[-1:]
     restart_after = conn.execute(_RESTART_AFTER, {"of_id": job_id}).scalar_one_or_none() or 0
-    return next((part.last for part in newest if part.attempt > restart_after), 0)
+    if not newest or newest[0].attempt <= restart_after:
+        return {}
+    end = conn.execute(_END, {"of_job_id": job_id, "of_attempt": newest[0].attempt, "of_kind": TimelineKind.END})
+    return {"before": newest[0].last, "is_before_least": end.first() is None}
 
 
 def unpriced(conn: Connection, job_id: str, attempt: int) -> tuple[TimelineRow, ...]:

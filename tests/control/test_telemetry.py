@@ -215,6 +215,7 @@ def test_a_restore_tells_how_many_rounds_were_lost() -> None:
     buffers.take(status(record(6, lineage=2, generation=2, n=2, time=20.0)))
     (priced,) = buffers.pending().timeline
     assert (priced.cost_s, priced.steps_lost, priced.step) == (11.0, 3, 5)
+    assert sentence(asdict(priced)).endswith("took 11 s; at least 3 steps lost")
 
 
 def test_an_attempt_tells_what_those_before_it_did_in_vain_once_and_by_its_first_beginning() -> None:
@@ -223,7 +224,9 @@ def test_an_attempt_tells_what_those_before_it_did_in_vain_once_and_by_its_first
     buffers.note(row(1, TimelineKind.RESTORE))
     buffers.note(row(2, TimelineKind.WORKER_JOINED))
     buffers.take(status(record(6, n=2, time=20.0), record(7, n=2, time=21.0)))
-    assert [(r.cost_s, r.steps_lost, r.step) for r in buffers.pending().timeline] == [(0.0, 3, 5), (0.0, 0, 5)]
+    told = buffers.pending().timeline
+    assert [(r.cost_s, r.steps_lost, r.step) for r in told] == [(0.0, 3, 5), (0.0, 0, 5)]
+    assert sentence(asdict(told[0])).endswith("; 3 steps lost")
     buffers = Telemetry(G, replace(before, unpriced=(row(1, TimelineKind.START),)))
     buffers.note(row(2, TimelineKind.RESTORE))
     buffers.take(status(record(1, n=2)))
@@ -233,6 +236,14 @@ def test_an_attempt_tells_what_those_before_it_did_in_vain_once_and_by_its_first
     buffers.note(taken_over)
     buffers.take(status(record(6)))
     assert [r.steps_lost for r in buffers.pending().timeline] == [0]
+
+
+def test_an_attempt_whose_predecessor_told_of_no_end_claims_to_know_only_the_least() -> None:
+    for first, words in ((6, "; at least 3 steps lost"), (20, "; steps that nobody had told of by then are lost")):
+        buffers = Telemetry(G, Acknowledged(before=8, is_before_least=True))
+        buffers.note(row(1, TimelineKind.RESTORE))
+        buffers.take(status(record(first)))
+        assert sentence(asdict(buffers.pending().timeline[0])).endswith(words)
 
 
 def test_rounds_whose_records_never_arrived_count_as_lost_too() -> None:

@@ -26,6 +26,7 @@ from tests.service.given import (
     view,
 )
 from workers.errors import Failure, Reason
+from workers.plan import TimelineKind
 from workers.status import Outcome, RoundRecord, RunPhase
 
 pytestmark = pytest.mark.anyio
@@ -186,14 +187,17 @@ async def test_a_restore_hides_what_older_lineages_had_from_its_first_round_on(s
     assert [p.values["loss"] for p in await store.telemetry.points(job.id)] == [4.0]
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
 @pytest.mark.parametrize("is_fresh_start", [False, True])
 async def test_an_attempt_is_told_how_far_those_before_it_came_unless_it_begins_anew(
-    store: Store, is_fresh_start: bool
+    store: Store, is_fresh_start: bool, is_ended: bool
 ) -> None:
     fence = await leader(store)
     job = await placed(store, fence)
     assert (await store.reconciler.acknowledged(job.id, 1)).before == 0
-    assert (await store.reconciler.fold(snapshot(job, [record(r) for r in range(1, 9)]), fence)).before == 0
+    end = (row("end/cancelled", cost_s=0.0, kind=TimelineKind.END),) if is_ended else ()
+    first = snapshot(job, [record(r) for r in range(1, 9)], timeline=end)
+    assert (await store.reconciler.fold(first, fence)).before == 0
     for verb in (Verb.CANCEL, Verb.RETRY):
         job = await fresh(store, job)
         move = command(verb, job.state, job.attempt)
@@ -202,7 +206,8 @@ async def test_an_attempt_is_told_how_far_those_before_it_came_unless_it_begins_
         if verb is Verb.CANCEL:
             await store.reconciler.transition(job, JobState.CANCELLED, Transition(), fence)
     job = await store.reconciler.admit(job, 1, fence)
-    assert (await store.reconciler.acknowledged(job.id, 2)).before == (0 if is_fresh_start else 8)
+    told = await store.reconciler.acknowledged(job.id, 2)
+    assert (told.before, told.is_before_least) == ((0, False) if is_fresh_start else (8, not is_ended))
     assert (await store.reconciler.fold(snapshot(job, [record(6)]), fence)).before == 0
 
 

@@ -43,7 +43,8 @@ class Costs:
     came into force bears the cost, and those that it overtook cost nothing. ``stored`` is what the store had
     when this began: its last record comes before any plan whose row has no price yet, since a row is stored
     with its price together with the first record under its plan. The first plan of an attempt costs no time, but what
-    attempts before it had done and nobody had saved is lost.
+    attempts before it had done and nobody had saved is lost. Where all who knew were lost, what is known to be lost is
+    the least that is (``is_least``).
     """
 
     def __init__(self, global_size: int, stored: Acknowledged) -> None:
@@ -51,7 +52,7 @@ class Costs:
         self._earlier: _Commit | None = None
         if stored.committed_at is not None:
             self._earlier = _Commit(*stored.rounds, stored.committed_at)
-        self._before = stored.before
+        self._before, self._is_before_least = stored.before, stored.is_before_least
         self._stretches: dict[PlanId, _Stretch] = {}
         self._step_times: deque[float] = deque(maxlen=MAX_STEP_TIMES)
         self._reached: dict[int, int] = {}
@@ -94,25 +95,26 @@ class Costs:
         step = max(0, first.cursor - first.samples) // self._global_size
         last = self._last_before(plan_id)
         if last is None and row.kind in _BEGINNINGS:
-            return replace(row, step=step, cost_s=0.0, steps_lost=self._lost_before(first))
+            return self._begun(replace(row, step=step, cost_s=0.0), first)
         if in_force > plan_id or last is None:
             return replace(row, step=step, cost_s=0.0, steps_lost=0)
         last_round = (
             last.round if first.lineage == last.lineage else max(last.round, self._reached.get(last.lineage, 0))
         )
         ordinary_s = median(self._step_times) if self._step_times else 0.0
+        cost_s = round(max(0.0, first.time - last.time - ordinary_s), 6)
         is_taken_over = first.lineage != last.lineage and first.lineage in self._taken_over
-        return replace(
-            row,
-            step=step,
-            cost_s=round(max(0.0, first.time - last.time - ordinary_s), 6),
-            steps_lost=0 if is_taken_over else max(0, last_round - first.round + 1),
-        )
+        steps_lost = 0 if is_taken_over else max(0, last_round - first.round + 1)
+        priced = replace(row, step=step, cost_s=cost_s, steps_lost=steps_lost)
+        return priced if first.lineage == last.lineage or is_taken_over else _at_least(priced)
 
-    def _lost_before(self, first: RoundRecord) -> int:
-        """Steps of attempts before this one that ``first`` and those after it do again; told once."""
+    def _begun(self, row: TimelineRow, first: RoundRecord) -> TimelineRow:
+        """The row of a beginning with the steps of attempts before this one that are done again; told once."""
         before, self._before = self._before, 0
-        return 0 if first.lineage in self._taken_over else max(0, before - first.round + 1)
+        if not before or first.lineage in self._taken_over:
+            return replace(row, steps_lost=0)
+        priced = replace(row, steps_lost=max(0, before - first.round + 1))
+        return _at_least(priced) if self._is_before_least else priced
 
     def _last_before(self, plan_id: PlanId) -> _Commit | None:
         before = max((p for p in self._stretches if p < plan_id), default=None)
@@ -124,6 +126,10 @@ class Costs:
     def is_open(self, row: TimelineRow) -> bool:
         """Whether the row still waits for its price."""
         return row.cost_s is None and _plan_of(row) is not None
+
+
+def _at_least(row: TimelineRow) -> TimelineRow:
+    return replace(row, after={**row.after, "is_least": True})
 
 
 def tuning_of(plan: Plan) -> dict[str, float]:
