@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import BigInteger, Connection, func, insert, literal, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
@@ -174,7 +174,9 @@ class JobStore:
 
     async def events(self, job_id: str, after: int, limit: int) -> list[EventRow]:
         """State transitions with ``seq`` above ``after``, oldest first."""
-        statement = select(events).where(events.c.job_id == job_id, events.c.seq > after)
+        # Callers may give any number; PostgreSQL's driver takes none beyond the column's kind.
+        is_later = events.c.seq > literal(after, BigInteger)
+        statement = select(events).where(events.c.job_id == job_id, is_later)
         return await self._database.read(
             lambda conn: [event_of(row) for row in conn.execute(statement.order_by(events.c.seq).limit(limit))]
         )

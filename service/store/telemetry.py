@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, select
+from sqlalchemy import BigInteger, Connection, Row, Select, Table, UnaryExpression, func, literal, select
 
 from service.picking import reader
 from service.rank_history import AttemptSpan
@@ -112,7 +112,9 @@ class TelemetryStore:
 
     async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
         """Rows with ``seq`` above ``after``, oldest first."""
-        statement = select(timeline).where(timeline.c.job_id == job_id, timeline.c.seq > after)
+        # Callers may give any number; PostgreSQL's driver takes none beyond the column's kind.
+        is_later = timeline.c.seq > literal(after, BigInteger)
+        statement = select(timeline).where(timeline.c.job_id == job_id, is_later)
 
         def work(conn: Connection) -> list[TimelineEntry]:
             found = conn.execute(statement.order_by(timeline.c.seq).limit(limit))
@@ -304,14 +306,15 @@ class TelemetryStore:
 def _of_rank(job_id: str, rank: int | None) -> list[Any]:
     chosen: list[Any] = [log_chunks.c.job_id == job_id]
     if rank is not None:
+        wanted = literal(rank, BigInteger)  # any number that a caller gives
         # What a worker wrote before it had a rank counts for the rank that it got.
         later_ranked = select(log_workers.c.worker_id).where(
             log_workers.c.job_id == job_id,
             log_workers.c.attempt == log_chunks.c.attempt,
             log_workers.c.worker_id == log_chunks.c.worker_id,
-            log_workers.c.rank == rank,
+            log_workers.c.rank == wanted,
         )
-        chosen.append((log_chunks.c.rank == rank) | (log_chunks.c.rank.is_(None) & later_ranked.exists()))
+        chosen.append((log_chunks.c.rank == wanted) | (log_chunks.c.rank.is_(None) & later_ranked.exists()))
     return chosen
 
 

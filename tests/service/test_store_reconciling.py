@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from service.api.requests import MAX_INT
 from service.records import ClusterView, Explanation, JobRow, NodeView, Transition
 from service.states import JobState, Move, Verb, command
 from service.store.opening import Store
@@ -306,6 +307,20 @@ async def test_a_rank_s_log_has_what_its_worker_wrote_before_it_had_the_rank(sto
     assert await text(1) == b"b1\nt1\n"
     assert await text(None) == b"b0\nb1\nt0\nt1\n"
     assert await text(7) == b""
+
+
+async def test_any_number_that_a_caller_may_give_is_looked_for(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    await store.reconciler.fold(snapshot(job, logs=(log(b"a\n"),), timeline=(row("resize"),)), fence)
+    assert await store.jobs.events(job.id, 0, 10)
+    assert await store.telemetry.timeline(job.id, 0, 10)
+    for number in (2**31, MAX_INT):
+        assert await store.jobs.events(job.id, number, 10) == []
+        assert await store.telemetry.timeline(job.id, number, 10) == []
+        assert await store.telemetry.logs(job.id, number, 0, 10) == []
+        assert await store.telemetry.log_tail(job.id, number, 10, 10) == []
+        assert await store.telemetry.points(job.id, since_step=number) == []
 
 
 async def test_a_timeline_row_is_completed_by_its_cost_and_not_emptied_again(store: Store) -> None:
