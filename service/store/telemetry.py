@@ -28,6 +28,7 @@ from workers.plan import TimelineKind
 
 MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
+MAX_LOG_BYTES_A_BATCH = 2**20
 MAX_TIMELINE_A_BATCH = 500
 MAX_JOBS_A_BATCH = 200
 MAX_TIMELINE_LOOKED_AT = 20_000
@@ -272,7 +273,6 @@ class TelemetryStore:
         """A change up to which a reader who is at ``after`` can be given everything in one bounded batch."""
         limits: list[tuple[Table, tuple[str, ...], int]] = [
             (points, wanted.metrics, MAX_POINTS_A_BATCH),
-            (log_chunks, wanted.logs, MAX_LOG_CHUNKS_A_BATCH),
             (timeline, wanted.timelines, MAX_TIMELINE_A_BATCH),
         ]
         all_jobs = select(jobs.c.changed).where(jobs.c.changed > after).order_by(jobs.c.changed)
@@ -284,6 +284,8 @@ class TelemetryStore:
                     later = select(table.c.changed).where(table.c.job_id.in_(job_ids), table.c.changed > after)
                     end = conn.execute(later.order_by(table.c.changed).offset(limit).limit(1))
                     ends += [int(changed) for changed in end.scalars()]
+            if wanted.logs:
+                ends += _log_batch_end(conn, wanted.logs, after)
             if wanted.has_all_jobs:
                 ends += [int(at) for at in conn.execute(all_jobs.offset(MAX_JOBS_A_BATCH).limit(1)).scalars()]
             return min(ends)
@@ -301,6 +303,20 @@ class TelemetryStore:
     async def change(self) -> int:
         """The number of the last change."""
         return await self._database.change()
+
+
+def _log_batch_end(conn: Connection, job_ids: Sequence[str], after: int) -> list[int]:
+    """The change with which so many pieces or bytes of logs are reached; none where there are fewer."""
+    later = select(log_chunks.c.changed, log_chunks.c.size_bytes).where(
+        log_chunks.c.job_id.in_(job_ids), log_chunks.c.changed > after
+    )
+    num_bytes = 0
+    found = conn.execute(later.order_by(log_chunks.c.changed).limit(MAX_LOG_CHUNKS_A_BATCH + 1))
+    for number, (changed, size_bytes) in enumerate(found):
+        num_bytes += size_bytes
+        if number == MAX_LOG_CHUNKS_A_BATCH or num_bytes >= MAX_LOG_BYTES_A_BATCH:
+            return [int(changed)]
+    return []
 
 
 def _of_rank(job_id: str, rank: int | None) -> list[Any]:

@@ -12,6 +12,7 @@ from service.feed import read_topics
 from service.services import Services
 from service.states import JobState
 from service.store.opening import Store
+from service.store.telemetry import Following
 from service.telemetry import LogQuery
 from tests.service.given import Clock, leader, log, placed, record, row, snapshot, spec
 from tests.service.query_plans import most_rows, noted_statements
@@ -81,6 +82,20 @@ async def test_a_reader_who_begins_at_nought_gets_everything_in_small_parts(
     assert len({str(data) for data in told}) == NUM
     # One more than the bound: what was written together stays together.
     assert await services.store.database.read(lambda conn: most_rows(conn, statements)) == FEW + 1
+
+
+async def test_a_reader_far_behind_a_loud_job_is_given_so_many_bytes_at_once(
+    client: httpx2.AsyncClient, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes back after minutes would else have all that was written meanwhile held for it alone."""
+    monkeypatch.setattr("service.store.telemetry.MAX_LOG_BYTES_A_BATCH", 12)  # of lines of five bytes
+    job_id = (await _logs(services.store)).partition(":")[2]
+    store, after, sizes = services.store.telemetry, 0, []
+    while after < (upto := await store.change()):
+        end = await store.batch_end(Following(logs=(job_id,)), after, upto)
+        sizes.append(sum(len(piece.data) for piece in await store.logs_changed(job_id, after, end)))
+        after = end
+    assert [size for size in sizes if size] == [15, 15, 15]
 
 
 async def test_a_log_is_looked_through_in_small_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
