@@ -26,6 +26,7 @@ class Spread:
     p25: float
     p50: float
     p75: float
+    p95: float
     p99: float
     most: float
 
@@ -43,6 +44,7 @@ def spread(values: Sequence[float]) -> Spread:
         p25=percentile(values, 0.25),
         p50=statistics.median(values),
         p75=percentile(values, 0.75),
+        p95=percentile(values, 0.95),
         p99=percentile(values, 0.99),
         most=max(values),
     )
