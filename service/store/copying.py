@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -27,19 +28,19 @@ def back_up(file: Path, target: Path) -> None:
     Raises FileExistsError, OSError, DatabaseAwayError.
     """
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    part = target.with_name(f"{target.name}.part")
     try:
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
-        # mode=rw: a file that is not there must not be made.
-        with (
-            closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as source,
-            closing(sqlite3.connect(part)) as copy,
-        ):
-            source.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without companions
-        part.replace(target)
+        with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as folder:
+            part = Path(folder) / target.name
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT, 0o600))
+            # mode=rw: a file that is not there must not be made.
+            with (
+                closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as source,
+                closing(sqlite3.connect(part)) as copy,
+            ):
+                source.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")  # one file, without companions
+            part.replace(target)
     except BaseException as error:
-        part.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         if isinstance(error, sqlite3.Error):
             raise DatabaseAwayError(f"{file} cannot be read: {error}") from error

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar
 
+import asyncpg
 from sqlalchemy import AdaptedConnection, Connection, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -93,7 +94,8 @@ class PostgresTransactions:
     async def watch(self, wanted: Collection[News], wake: Callable[[], None]) -> None:
         """See ``Transactions``; listens on a connection of its own, and on another when that is lost."""
         while True:
-            with contextlib.suppress(DatabaseAwayError), away_told():
+            # SQLAlchemy wraps the driver's own error nowhere here: of a connection that has just been lost.
+            with contextlib.suppress(DatabaseAwayError, asyncpg.InterfaceError), away_told():
                 await self._listen(wanted, wake)
             await asyncio.sleep(LISTEN_AGAIN_S)
 

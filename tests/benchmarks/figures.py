@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -85,6 +86,14 @@ def versions(*names: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def code_digest() -> str:
+    """Names the code of the service and its workers, so that counts of another are not added to its own."""
+    digest = hashlib.sha256()
+    for file in sorted(file for part in ("service", "workers", "tuning") for file in (ROOT / part).rglob("*.py")):
+        digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def circumstances() -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 In one of ten rounds it is `serve` itself, twice. Works in portions, each with a Ray and a home of its own, its jobs
 brought to their end and the oracle asked. Each appends a line to ``--output``; a later call goes on until the file
-counts ``--rounds`` in all. ``--limit-s`` begins no portion that would not end within that time. Ends with 1 where
-anything was found.
+counts ``--rounds`` of this code in all. ``--limit-s`` begins no portion that would not end within that time. Ends with
+1 where anything was found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from service.supervise.home import Home
 from service.supervise.ray_record import read_ray_record
-from tests.benchmarks.figures import append_result, circumstances, versions
+from tests.benchmarks.figures import append_result, circumstances, code_digest, versions
 from tests.benchmarks.own_ray import own_ray
 
 KIND = "kills"
@@ -51,10 +51,11 @@ def portion_apart(rounds: int, seed: int) -> dict[str, Any]:
 
 
 def earlier(file: Path | None) -> list[dict[str, Any]]:
-    """The portions that a file of results holds already."""
+    """The portions of this code that a file of results holds already."""
     if file is None or not file.exists():
         return []
-    return [line for line in map(json.loads, file.read_text().splitlines()) if line["kind"] == KIND]
+    lines, code = map(json.loads, file.read_text().splitlines()), code_digest()
+    return [line for line in lines if line["kind"] == KIND and line.get("code") == code]
 
 
 def summary(lines: list[dict[str, Any]]) -> str:
@@ -87,7 +88,8 @@ def main() -> int:
         if last_s - begun_s + longest_s > options.limit_s:
             break
         line = portion_apart(min(options.portion, left), 1 + max((line["seed"] for line in lines), default=0))
-        append_result(options.output, KIND, line | circumstances() | {"versions": versions("ray", "torch")})
+        about = {"code": code_digest(), "versions": versions("ray", "torch"), **circumstances()}
+        append_result(options.output, KIND, line | about)
         lines.append(line)
         longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
         told = [*line["findings"], *line["wrong"], *line["orphans"]]

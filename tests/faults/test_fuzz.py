@@ -22,6 +22,7 @@ def enough(done: Fuzzed, **floors: int) -> bool:
     return all(done.phases.get(phase, 0) >= floor for phase, floor in floors.items())
 
 
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def test_every_answer_is_as_the_openapi_document_says(settings: Settings, tmp_path: Path) -> None:
     done = fuzz(settings, tmp_path / "events.ndjson", EFFORT)
     assert done.is_fine, done.told

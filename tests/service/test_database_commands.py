@@ -96,9 +96,12 @@ def test_a_backup_of_a_database_in_use_is_whole(home: Path, tmp_path: Path) -> N
         await store.jobs.submit(spec(name="later"))
         return before
 
+    others = tmp_path / "backup.db.part"
+    others.write_text("of somebody else")
     before = within(url_of(file), back_up)
     assert within(url_of(copy), everything) == before
-    assert sorted(path.name for path in tmp_path.glob("backup*")) == ["backup.db"]
+    assert sorted(path.name for path in tmp_path.glob("backup*")) == ["backup.db", others.name]
+    assert others.read_text() == "of somebody else"
     with pytest.raises(CommandError, match="not there yet"):
         back_up_to(copy, home)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
 from service.records import ClusterView
@@ -91,3 +92,21 @@ async def test_who_listens_is_woken_and_listens_again_after_its_connection_was_c
         await bell.has_rung()
         await there.jobs.submit(spec())
         await bell.has_rung()
+
+
+async def test_a_connection_that_is_lost_before_it_listens_is_replaced(
+    here: Store, there: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bell, tries, listen = Bell(), [], asyncpg.Connection.add_listener
+
+    async def lose_the_first(self: asyncpg.Connection, *args: object) -> None:
+        tries.append(self)
+        if len(tries) == 1:
+            await self.close()
+        await listen(self, *args)
+
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", lose_the_first)
+    async with watching(here.reconciler.watch_wishes, bell):
+        await there.jobs.submit(spec())
+        await bell.has_rung()
+    assert len(tries) >= 2
