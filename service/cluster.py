@@ -258,20 +258,19 @@ class Cluster:
         return False
 
     async def who_sees(self, path: str, node_ids: Sequence[str]) -> frozenset[str]:
-        look = _is_file_task()
-
-        async def ask(node_id: str) -> bool:
-            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            task = look.options(scheduling_strategy=place).remote(path)
-            try:
-                async with asyncio.timeout(SEE_S):
-                    return bool(await task)
-            except (TimeoutError, RayError):
-                ray.cancel(task, force=True)
-                return False
-
-        answers = await asyncio.gather(*(ask(node_id) for node_id in node_ids))
+        answers = await asyncio.gather(*(self._sees(path, node_id) for node_id in node_ids))
         return frozenset(node_id for node_id, sees in zip(node_ids, answers, strict=True) if sees)
+
+    async def _sees(self, path: str, node_id: str) -> bool:
+        place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        # The first one tells Ray's head of the function, and blocks until that answers.
+        task = await self._blocking(lambda: _is_file_task().options(scheduling_strategy=place).remote(path))
+        try:
+            async with asyncio.timeout(SEE_S):
+                return bool(await task)
+        except (TimeoutError, RayError):
+            ray.cancel(task, force=True)
+            return False
 
     async def view(self) -> ClusterView:
         return await self._blocking(self._see)

@@ -37,6 +37,7 @@ LEFT_OUT = {
     "close.1": LOOK,
     "names.1": LOOK,
     "view.1": LOOK,
+    "who_sees.1": LOOK,
     "direct.1": LOOK,
     "demand.1": WHOLE,
     "end_controller.2": WHOLE,

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from service import cluster
 from service.head_calls import HeadCalls
 
 pytestmark = pytest.mark.anyio
@@ -51,3 +53,20 @@ async def test_an_error_of_the_call_itself_holds_nobody_up() -> None:
         await calls.run(fails, LONG_S)
     assert await calls.run(lambda: "answer", LONG_S) == "answer"
     calls.close()
+
+
+async def test_a_head_that_hangs_while_it_is_told_of_the_look_at_storage_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released, answer = threading.Event(), asyncio.get_running_loop().create_future()
+    answer.set_result(True)
+
+    def tell(path: str) -> asyncio.Future[bool]:
+        assert released.wait(LONG_S / 30), "the loop stood still"
+        return answer
+
+    # As Ray does where its head has not been told of a function yet.
+    look = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=tell))
+    monkeypatch.setattr(cluster, "_is_file_task", lambda: look)
+    asyncio.get_running_loop().call_later(0.05, released.set)
+    assert await cluster.Cluster("127.0.0.1:1", "namespace").who_sees("file", ["a" * 56]) == {"a" * 56}
