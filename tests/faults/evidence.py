@@ -197,7 +197,8 @@ class Evidence:
 
     ``installation`` is its id, Ray's namespace; ``fence`` counts the leader's leases. ``scheduled`` are the jobs
     and sweeps that runs of schedules name. ``scratch`` are folders of jobs by the place that they lie in: the empty
-    locks beside them go by age. ``uploads`` are files that are, or were, being received.
+    locks beside them go by age. ``uploads`` are files that are, or were, being received. ``half_deleted`` are jobs
+    whose deletion is noted, and of which there are rows all the same.
     """
 
     installation: str
@@ -210,6 +211,7 @@ class Evidence:
     scheduled: frozenset[str] = frozenset()
     scratch: Mapping[str, frozenset[str]] = field(default_factory=dict)
     uploads: frozenset[str] = frozenset()
+    half_deleted: frozenset[str] = frozenset()
 
 
 def gather(settings: Settings, *homes: Path) -> Evidence:
@@ -233,6 +235,7 @@ def gather(settings: Settings, *homes: Path) -> Evidence:
         folders=frozenset(open_storage(url).folders(JOBS)),
         scratch={str(place): _names_in(place) for place in places},
         uploads=frozenset(str(file) for file in uploads),
+        half_deleted=rows.half_deleted,
     )
 
 
@@ -255,6 +258,10 @@ class _Rows:
     scheduled: frozenset[str]
     sweeps: Mapping[str, Sweep]
     bundles: frozenset[str]
+    half_deleted: frozenset[str]
+
+
+_HALF_DELETED = "SELECT d.job_id FROM deletions d JOIN jobs j ON j.id = d.job_id"
 
 
 def _rows_of_all(connection: Connection) -> _Rows:
@@ -274,6 +281,7 @@ def _rows_of_all(connection: Connection) -> _Rows:
             row["id"]: _sweep(connection, row) for row in rows("SELECT id, state, num_trials, promote_to FROM sweeps")
         },
         bundles=frozenset(row["key"] for row in rows("SELECT key FROM bundles UNION SELECT key FROM uploads")),
+        half_deleted=frozenset(row["job_id"] for row in rows(_HALF_DELETED)),
     )
 
 

@@ -94,5 +94,7 @@ def _left(case: Case) -> Iterator[Finding]:
     for job in jobs.values():
         if job.unfinished and JobState(job.state) in ENDED_STATES | {JobState.PAUSED}:
             yield Finding(Kind.LEFT, job.id, f"saves of it never ended: {sorted(job.unfinished)[:5]}")
+    for job_id in sorted(case.evidence.half_deleted):
+        yield Finding(Kind.LEFT, job_id, "its deletion was begun, and not brought to its end")
     for key in sorted(case.evidence.stray_bundles):
         yield Finding(Kind.LEFT, key, "no bundle and no upload has these bytes")

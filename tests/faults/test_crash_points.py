@@ -22,6 +22,7 @@ from service.schedule_spec import parse_schedule_spec
 from service.services import Services, build_services
 from service.settings import Settings
 from service.states import ENDED_STATES, JobState, Verb
+from service.store import deleting
 from service.store.opening import open_store
 from service.store.port import DatabaseAwayError, ReconcilerStore
 from service.sweep_records import ENDED_SWEEPS
@@ -72,6 +73,7 @@ class Scene:
     services: Services
     accepted: dict[str, str] = field(default_factory=dict)
     schedules: list[str] = field(default_factory=list)
+    deleted: set[str] = field(default_factory=set)
     is_tending: bool = False
 
     async def submit(self, **changes: Any) -> str:
@@ -141,9 +143,10 @@ class Scene:
             if not is_still or not is_decided or await self.installation.cluster.names():
                 return False
             evidence = gather(self.installation.settings)
-            return not evidence.stray_bundles and all(sweep.is_over for sweep in evidence.sweeps.values())
+            is_left = evidence.stray_bundles or evidence.half_deleted
+            return not is_left and all(sweep.is_over for sweep in evidence.sweeps.values())
 
-        await self.until("the end of all jobs, actors and bytes of no bundle", is_over)
+        await self.until("the end of all jobs, actors, deletions and bytes of no bundle", is_over)
         evidence = gather(self.installation.settings)
         # Of runs that all come to the same none is better, and none is missing.
         assert {state for sweep in evidence.sweeps.values() for state in sweep.promotions} <= {"KEPT"}
@@ -152,6 +155,7 @@ class Scene:
             notes=read_diary(self.installation.diary),
             saves=read_saves(self.installation.diary),
             accepted=self.accepted,
+            deleted=self.deleted,
             remains=await self.installation.cluster.remains(),
         )
         assert_nothing_found(judge(case))
@@ -264,6 +268,14 @@ async def leave_a_bundle(scene: Scene) -> None:
     await use_a_bundle(scene)
 
 
+async def leave_half_a_deletion(scene: Scene) -> None:
+    """As an API leaves it that died between the note of a deletion and the end of the rows."""
+    job_id = await scene.submit(resources={"cpus": 64})
+    job = await scene.services.jobs.command(job_id, Verb.CANCEL)
+    await scene.services.store.database.write(partial(deleting._begin, job=job))
+    scene.deleted.add(job_id)
+
+
 async def start_from_another(scene: Scene) -> None:
     job_id = await scene.submit()
 
@@ -337,6 +349,8 @@ STIRS: Mapping[str, Callable[[Scene], Awaitable[None]]] = {
     "bundle": use_a_bundle,
     "forget_bundles": leave_a_bundle,
     "bundle_keys": leave_a_bundle,
+    "finish_deletions": leave_half_a_deletion,
+    "deleted_jobs": leave_half_a_deletion,
     "checkpoints": start_from_another,
     "release_lease": leave_in_order,
     "close": leave_in_order,

@@ -249,6 +249,7 @@ LEFT_FILES: dict[str, dict[str, object]] = {
     "a folder in storage": {"folders": frozenset({"job_1", "job_9"})},
     "a folder in scratch": {"scratch": {"logs": frozenset({"job_1", "job_9"})}},
     "half an upload": {"uploads": frozenset({"1234.part"})},
+    "half a deletion": {"half_deleted": frozenset({"job_1"})},
 }
 
 
