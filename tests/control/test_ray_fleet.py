@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from itertools import combinations_with_replacement
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,11 +15,12 @@ from ray.exceptions import NodeDiedError
 
 from tests.control.test_controller import KEY, launch
 from workers.assignment import Assignment
-from workers.control import ray_fleet
+from workers.control import ray_fleet, ray_hands
 from workers.control.hands import Hands, To
 from workers.control.launch import Launch
 from workers.control.names import SpareName, controller_name, worker_ids, worker_name
 from workers.control.ray_fleet import RayFleet
+from workers.control.ray_hands import RayHands
 
 NUM_MOMENTS = 8
 """Before and after each call of a start: looking for a spare, making the actor, looking for a successor, starting."""
@@ -152,3 +155,29 @@ def test_a_node_is_asked_one_question_at_a_time_and_was_seen_when_it_answered(
         assert hands.asked == ["n", "n"]
 
     asyncio.run(act())
+
+
+@pytest.mark.anyio
+async def test_a_head_that_hangs_while_it_is_told_of_the_question_to_a_node_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor is the question left there, once the head has it after all."""
+    released, question = threading.Event(), asyncio.get_running_loop().create_future()
+    taken_back: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def tell() -> asyncio.Future[None]:
+        assert released.wait(5), "the loop stood still"
+        return question
+
+    # As Ray does where its head has not been told of a function yet.
+    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=tell))
+    monkeypatch.setattr(ray_hands, "_answer_task", lambda: task)
+    here = SimpleNamespace(get_node_id=lambda: "b" * 56)
+    monkeypatch.setattr(ray_hands.ray, "get_runtime_context", lambda: here)
+    monkeypatch.setattr(ray_hands.ray, "cancel", lambda asked, force: taken_back.set_result(asked))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await RayHands("namespace").ask_node("a" * 56)
+    assert not taken_back.done()
+    released.set()
+    assert await taken_back is question

@@ -103,12 +103,12 @@ class RayHands:
     async def ask_node(self, node_id: str) -> None:
         if node_id == ray.get_runtime_context().get_node_id():
             return
-        place = NodeAffinitySchedulingStrategy(node_id, soft=False)
-        answer = _answer_task().options(scheduling_strategy=place).remote()
+        # In a thread: the first one tells Ray's head of the function, and blocks until that answers.
+        asked = asyncio.ensure_future(asyncio.to_thread(_ask, node_id))
         try:
-            await answer
+            await (await asyncio.shield(asked))
         finally:
-            ray.cancel(answer, force=True)  # nothing happens where it has ended
+            asked.add_done_callback(_take_back)
 
     async def kill(self, actor: Any) -> None:
         await asyncio.to_thread(ray.kill, actor)
@@ -125,6 +125,16 @@ def _answer_task() -> Any:
     """One for the process, as Ray forgets none."""
     decorate: Any = ray.remote(num_cpus=0, max_retries=0)
     return decorate(_answer)
+
+
+def _ask(node_id: str) -> Any:
+    place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return _answer_task().options(scheduling_strategy=place).remote()
+
+
+def _take_back(asked: asyncio.Future[Any]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        ray.cancel(asked.result(), force=True)  # nothing happens where it has ended
 
 
 def _answer() -> None:
