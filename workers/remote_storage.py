@@ -83,9 +83,16 @@ class RemoteStorage:
         except Exception:
             if not self._files.exists(part) or not self._files.exists(path):
                 raise
-            # Some protocols rename to a free name only; the whole new object is there by now.
-            self._files.rm_file(path)
-            self._files.mv(part, path)
+            # Some protocols rename to a free name only. What was there goes once the new object is in its place.
+            earlier = f"{path}.{secrets.token_hex(4)}{PART_SUFFIX}"
+            self._files.mv(path, earlier)
+            try:
+                self._files.mv(part, path)
+            except BaseException:
+                self._files.mv(earlier, path)
+                raise
+            with suppress(Exception):
+                self._files.rm_file(earlier)
 
     def open(self, key: str) -> BinaryIO:
         path = self._path(key)

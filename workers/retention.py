@@ -15,6 +15,7 @@ from workers.checkpoints import (
     DRAFTS,
     MANIFESTS,
     PIECES,
+    Manifest,
     attempt_of,
     checkpoint_names,
     draft_key,
@@ -81,23 +82,30 @@ def _sweep(storage: Storage, newest: str) -> None:
 
 
 def _sweep_pieces(storage: Storage) -> None:
+    """Nothing is swept while a manifest cannot be read as it was written: the next look may read it well."""
     # Pieces before drafts before manifests: a save goes the other way, so that none falls between two looks.
     pieces = storage.keys(PIECES)
     saves = [_save_of(key) for key in storage.keys(DRAFTS)]
-    needed = {piece for save in saves for piece in _needed(storage, name_in(save), draft_key(save))}
+    needed = {piece for save in saves for piece in _announced(storage, save)}
     for name in checkpoint_names(storage):
-        needed |= _needed(storage, name, manifest_key(name))
+        try:
+            needed |= _pieces(read_manifest(storage, name))
+        except CheckpointError:
+            return
     under_way = tuple(f"{PIECES}/{save}." for save in saves)
     for piece in pieces:
         if piece not in needed and not piece.startswith(under_way):
             storage.delete(piece)
 
 
-def _needed(storage: Storage, name: str, key: str) -> set[str]:
+def _announced(storage: Storage, save: str) -> set[str]:
     try:
-        manifest = read_manifest(storage, name, key)
-    except CheckpointError:  # a draft that is still being written: its save has yet to look for its base
+        return _pieces(read_manifest(storage, name_in(save), draft_key(save)))
+    except CheckpointError:  # it is still being written: its save has yet to look for its base
         return set()
+
+
+def _pieces(manifest: Manifest | None) -> set[str]:
     return set(manifest.pieces) if manifest is not None else set()
 
 

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.training.test_checkpoint import rounds_in, save, writer_in
+from workers import retention
+from workers.checkpoints import Manifest, checkpoint_names, damage, read_manifest
+from workers.errors import CheckpointError
+from workers.storage import Storage
+from workers.storage_urls import open_storage
 
 
 def test_what_other_jobs_asked_for_is_kept_beside_the_newest(tmp_path: Path) -> None:
@@ -44,3 +49,25 @@ def test_a_newer_lineage_counts_as_newer_than_a_higher_round(tmp_path: Path) -> 
     save(writer, 9)
     save(writer, 4, lineage=2)
     assert rounds_in(tmp_path) == [4]
+
+
+def test_a_manifest_that_is_not_read_well_once_does_not_cost_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, storage = writer_in(tmp_path, keep=2), open_storage(str(tmp_path))
+    for round in (1, 2):
+        save(writer, round)
+    name = checkpoint_names(storage)[-1]
+
+    def badly(storage: Storage, of: str, key: str | None = None) -> Manifest | None:
+        if of == name:
+            raise CheckpointError("it does not have its checksum")
+        return read_manifest(storage, of, key)
+
+    monkeypatch.setattr(retention, "read_manifest", badly)
+    save(writer, 3)
+    assert damage(storage, name) is None
+    monkeypatch.undo()
+    save(writer, 4)
+    assert rounds_in(tmp_path) == [3, 4]
+    assert not [key for key in storage.keys(retention.PIECES) if name in key]

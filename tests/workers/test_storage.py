@@ -121,3 +121,21 @@ def test_where_only_free_names_are_renamed_to_an_object_is_replaced_too(tmp_path
     for data in (b"one", b"two"):
         storage.write("a", [data])
     assert (read(storage, "a"), storage.keys()) == (b"two", ["a"])
+
+
+class MovesNothingNew(LocalFileSystem):
+    """No new object comes to its place, whatever is there."""
+
+    def mv(self, path1: str, path2: str, **more: object) -> None:
+        if self.cat_file(path1) == b"two":
+            raise OSError("away")
+        super().mv(path1, path2, **more)
+
+
+def test_an_object_stays_where_its_successor_cannot_be_put_in_its_place(tmp_path: Path) -> None:
+    storage = RemoteStorage(f"file://{tmp_path}/root")
+    storage.write("a", [b"one"])
+    storage._files = MovesNothingNew()
+    with pytest.raises(OSError, match="away"):
+        storage.write("a", [b"two"])
+    assert (read(storage, "a"), storage.keys()) == (b"one", ["a"])

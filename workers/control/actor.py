@@ -10,6 +10,7 @@ import gc
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -134,12 +135,16 @@ class TrainWorker:
                 return False
             self._is_waiting = False
             self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
-        if not self._sit(room):
-            self._is_waiting = True
-            return False
-        with self._changed:
-            self._name = name
-        self._roster().rename(self._spare(), name)
+        try:
+            if not self._sit(room):
+                self._is_waiting = True
+                return False
+            with self._changed:
+                self._name = name
+            self._roster().rename(self._spare(), name)
+        except Exception:
+            self._leaving.set()  # nobody's worker and in no pool: it must not hold its room until its lease ends
+            raise
         return True
 
     @ray.method(concurrency_group="orders")
@@ -246,8 +251,11 @@ class TrainWorker:
 
     def _keep(self) -> None:
         """Until this process is to leave for good: one worker after another, then its end."""
-        while self._is_told_to_leave() and self._return():
-            pass
+        try:
+            while self._is_told_to_leave() and self._return():
+                pass
+        except Exception:  # Ray's head does not answer: who waits for nobody must not stay
+            traceback.print_exc()
         gc.freeze()  # at its end the interpreter would look through all that was loaded, for more than a second
         with self._changed:
             self._has_ended = True

@@ -71,10 +71,11 @@ class Roster:
         taken = self._taken(self._listed())
         return [spare for name, now in taken.items() if now == wanted and (spare := parse_spare(name)) is not None]
 
-    def waiting(self) -> list[SpareName]:
-        """The processes that wait in any pool."""
-        taken = self._taken(self._listed()).items()
-        return [spare for name, now in taken if parse_pool(now) and (spare := parse_spare(name)) is not None]
+    def taken(self) -> Mapping[SpareName, str]:
+        """What each process that is or was a spare was taken by; empty where nobody has."""
+        listed = self._listed()
+        taken = self._taken(listed)
+        return {spare: taken.get(name, "") for name in listed if (spare := parse_spare(name)) is not None}
 
     def end_pools(self, sweep_id: str) -> None:
         """End all that wait for further trials of a sweep; who is called up at this moment goes on as a worker."""

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 import ray
 
 from workers.control.actor import train_worker_actor
-from workers.control.names import NODE_ID_LABEL, SpareName, spare_name
+from workers.control.names import NODE_ID_LABEL, SpareName, parse_pool, spare_name
 from workers.control.roster import Roster
 
 START_EVERY_S = 5.0
 """A node's next spare is not begun sooner: one that dies at once would be started for ever."""
 
 RENEW_S = 60.0
+
+_ENDED = "ended"
+"""A name that no job has, so that nobody takes it while it ends."""
 
 
 class Spares:
@@ -34,11 +37,14 @@ class Spares:
 
         What waits in a pool counts: between two trials there is room for a moment, and no need of another process.
         """
-        spares = self._roster.spares()
-        for spare in spares:
-            if spare.node_id not in wanted:
-                self._end(spare)
-        there = Counter(spare.node_id for spare in (*spares, *self._roster.waiting()))
+        taken = self._roster.taken()
+        spares = [spare for spare, name in taken.items() if not name]
+        for spare, name in taken.items():
+            # Who died before it had ended one that it had taken left it so.
+            is_superfluous = not name and spare.node_id not in wanted
+            if name == _ENDED or (is_superfluous and self._roster.take(spare, _ENDED)):
+                self._kill(spare)
+        there = Counter(spare.node_id for spare, name in taken.items() if not name or parse_pool(name))
         lacking = frozenset(node_id for node_id, number in wanted.items() if there[node_id] < number)
         # Room that is there for a moment is somebody's who has no process yet.
         for node_id in (node_id for node_id in lacking if node_id in self._lacking or node_id not in self._started_s):
@@ -61,11 +67,9 @@ class Spares:
             with contextlib.suppress(ValueError):
                 self._roster.spare(spare).renew.remote()
 
-    def _end(self, spare: SpareName) -> None:
-        # Under a name that no job has, so that nobody takes it while it ends.
-        if self._roster.take(spare, "ended"):
-            with contextlib.suppress(ValueError):
-                ray.kill(self._roster.spare(spare))
+    def _kill(self, spare: SpareName) -> None:
+        with contextlib.suppress(ValueError):
+            ray.kill(self._roster.spare(spare))
 
 
 def begin_spare(namespace: str, node_id: str, *, is_ready: bool) -> SpareName:
