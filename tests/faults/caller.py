@@ -14,7 +14,7 @@ import pytest
 
 from service.folders import token_file
 from service.settings import Settings
-from tests.faults.crash_points import CrashPoint
+from tests.faults.crash_points import CrashPoint, When
 from tests.faults.diary import read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
@@ -37,9 +37,9 @@ class Caller:
     deleted: set[str] = field(default_factory=set)
     dead: list[str] = field(default_factory=list)
 
-    def arm(self, part: str, method: str, when: str) -> None:
-        """Let the API die at this write of a part of its store."""
-        self.point = CrashPoint(part=part, method=method, when=when)
+    def arm(self, part: str, method: str, when: When, commit: int = 0) -> None:
+        """Let the API die at this write of a part of its store, or after that commit of it."""
+        self.point = CrashPoint(part=part, method=method, when=when, commit=commit)
         self.installation.kill(API)
         self.installation.start(API, self.point)
 

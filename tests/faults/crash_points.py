@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -24,7 +25,8 @@ class When(StrEnum):
 class CrashPoint:
     """``nth`` counts calls of the method from 1, those that had their effect for AFTER.
 
-    With ``error`` the call raises it instead of ending the process. ``part`` is the one of the API's store.
+    With ``error`` the call raises it instead of ending the process. ``part`` is the one of the API's store. With
+    ``commit`` it lies within the first call, right after its so manieth commit.
     """
 
     method: str
@@ -32,9 +34,10 @@ class CrashPoint:
     nth: int = 1
     error: Exception | None = None
     part: str = ""
+    commit: int = 0
 
     def __str__(self) -> str:
-        return f"{self.method}-{self.when}-{self.nth}"
+        return f"{self.method}-{self.when}-{self.nth}" + (f"-commit-{self.commit}" if self.commit else "")
 
     @property
     def is_within_a_call(self) -> bool:
@@ -71,6 +74,9 @@ class Trigger:
         return self.has_struck
 
 
+_num_commits: ContextVar[int | None] = ContextVar("commits of the call of a crash point", default=None)
+
+
 class Armed:
     """A port with a crash point; all else passes through."""
 
@@ -83,16 +89,36 @@ class Armed:
             return method
 
         async def call(*arguments: Any, **named: Any) -> Any:
+            _num_commits.set(0)
             self._pass(name, When.BEFORE)
             answer = await method(*arguments, **named)
             self._pass(name, When.AFTER)
+            _num_commits.set(None)
             return answer
 
         return call
 
     def _pass(self, name: str, when: When) -> None:
-        if self._trigger.pull(name, when):
+        if not self._trigger.point.commit and self._trigger.pull(name, when):
             self._trigger.point.strike()
+
+
+class Committing:
+    """A database's transactions, with a crash point after a commit of a call of the ``Armed`` port."""
+
+    def __init__(self, transactions: Any, point: CrashPoint) -> None:
+        self._transactions, self._point = transactions, point
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transactions, name)
+
+    async def write(self, *arguments: Any) -> Any:
+        answer = await self._transactions.write(*arguments)
+        if (number := _num_commits.get()) is not None:
+            _num_commits.set(number + 1)
+            if number + 1 == self._point.commit:
+                self._point.strike()
+        return answer
 
 
 def methods_of(port: type) -> list[str]:

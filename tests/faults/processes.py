@@ -30,7 +30,7 @@ from service.store.port import ReconcilerStore
 from service.supervise import api_process
 from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
-from tests.faults.crash_points import Armed, CrashPoint
+from tests.faults.crash_points import Armed, Committing, CrashPoint
 from tests.faults.ray_calls import DividedCluster
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
 from tests.forking import FORKS
@@ -73,11 +73,17 @@ def _run_api(environment: Mapping[str, str], log: str, point: CrashPoint | None,
 
 def _armed_store(point: CrashPoint) -> Callable[..., Store]:
     def opened(*arguments: Any) -> Store:
-        store = open_store(*arguments)
+        store = _with_commits(open_store(*arguments), point)
         armed: Any = {point.part: Armed(getattr(store, point.part), point)}
         return replace(store, **armed)
 
     return opened
+
+
+def _with_commits(store: Store, point: CrashPoint) -> Store:
+    database: Any = store.database
+    database._transactions = Committing(database._transactions, point)
+    return store
 
 
 def _remote(path: str, address: str, namespace: str) -> ClusterPort:
@@ -99,7 +105,7 @@ def _run_reconciler(
             if point is None:
                 return await Process(settings, store.reconciler, make_cluster).run()
             # Names that both ports have do not occur.
-            armed = cast(ReconcilerStore, Armed(store.reconciler, point))
+            armed = cast(ReconcilerStore, Armed(_with_commits(store, point).reconciler, point))
 
             def make_armed(address: str, namespace: str) -> ClusterPort:
                 if point.is_within_a_call:

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from service.avoidance import MAX_LOSSES
 from service.folders import BUNDLES
 from service.ports import ClusterLostError, ClusterPort
-from service.records import Duty, NodeMark
+from service.records import Duty, JobRow, NodeMark
 from service.replica import Claim
 from service.schedule_spec import parse_schedule_spec
 from service.services import Services, build_services
@@ -143,10 +143,10 @@ class Scene:
             if not is_still or not is_decided or await self.installation.cluster.names():
                 return False
             evidence = gather(self.installation.settings)
-            is_left = evidence.stray_bundles or evidence.half_deleted
+            is_left = evidence.stray_bundles or evidence.half_deleted or evidence.folders - evidence.jobs.keys()
             return not is_left and all(sweep.is_over for sweep in evidence.sweeps.values())
 
-        await self.until("the end of all jobs, actors, deletions and bytes of no bundle", is_over)
+        await self.until("the end of all jobs, actors, deletions, and bytes of no bundle or job", is_over)
         evidence = gather(self.installation.settings)
         # Of runs that all come to the same none is better, and none is missing.
         assert {state for sweep in evidence.sweeps.values() for state in sweep.promotions} <= {"KEPT"}
@@ -271,9 +271,12 @@ async def leave_a_bundle(scene: Scene) -> None:
 async def leave_half_a_deletion(scene: Scene) -> None:
     """As an API leaves it that died between the note of a deletion and the end of the rows."""
     job_id = await scene.submit(resources={"cpus": 64})
-    job = await scene.services.jobs.command(job_id, Verb.CANCEL)
+    await begin_to_delete(scene, await scene.services.jobs.command(job_id, Verb.CANCEL))
+
+
+async def begin_to_delete(scene: Scene, job: JobRow) -> None:
     await scene.services.store.database.write(partial(deleting._begin, job=job))
-    scene.deleted.add(job_id)
+    scene.deleted.add(job.id)
 
 
 async def start_from_another(scene: Scene) -> None:
