@@ -26,7 +26,8 @@ class CrashPoint:
     """``nth`` counts calls of the method from 1, those that had their effect for AFTER.
 
     With ``error`` the call raises it instead of ending the process. ``part`` is the one of the API's store. With
-    ``commit`` it lies within the first call, right after its so manieth commit.
+    ``commit`` it lies within the first call, right after its so manieth commit. AFTER a ``is_write`` is after a call
+    that committed something: after another one nothing is done that was not before.
     """
 
     method: str
@@ -35,6 +36,7 @@ class CrashPoint:
     error: Exception | None = None
     part: str = ""
     commit: int = 0
+    is_write: bool = False
 
     def __str__(self) -> str:
         return f"{self.method}-{self.when}-{self.nth}" + (f"-commit-{self.commit}" if self.commit else "")
@@ -99,8 +101,10 @@ class Armed:
         return call
 
     def _pass(self, name: str, when: When) -> None:
-        if not self._trigger.point.commit and self._trigger.pull(name, when):
-            self._trigger.point.strike()
+        point = self._trigger.point
+        is_idle = point.is_write and when is When.AFTER and not _num_commits.get()
+        if not point.commit and not is_idle and self._trigger.pull(name, when):
+            point.strike()
 
 
 class Committing:

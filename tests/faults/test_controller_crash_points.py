@@ -15,7 +15,8 @@ from service.settings import Settings
 from service.states import ENDED_STATES, JobState, Verb
 from tests.faults.crash_points import CrashPoint, When, methods_of
 from tests.faults.processes import CLUSTER, RECONCILER, Installation
-from tests.faults.test_crash_points import Scene, lose_a_controller, pair, scale, use_a_bundle, workers_of
+from tests.faults.scene import Scene
+from tests.faults.stirs import lose_a_controller, pair, scale, use_a_bundle, workers_of
 from workers.control import hands
 from workers.control.hands import Hands
 

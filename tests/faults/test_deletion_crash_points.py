@@ -15,7 +15,8 @@ from service.store.schema import log_chunks
 from tests.faults.caller import Caller, caller, in_state
 from tests.faults.crash_points import CrashPoint, When
 from tests.faults.processes import RECONCILER
-from tests.faults.test_crash_points import Scene, begin_to_delete, scene
+from tests.faults.scene import Scene, scene
+from tests.faults.stirs import begin_to_delete
 
 __all__ = ["caller", "scene"]
 

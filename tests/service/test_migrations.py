@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,32 @@ def test_processes_that_migrate_at_once_make_one_installation(
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90)
     assert (done.stdout.split(), done.stderr) == (["0"] * NUM_AT_ONCE, "")
     assert asyncio.run(num_installations(url)) == 1
+
+
+@pytest.mark.parametrize("steps", [1, 9, 16])
+@pytest.mark.parametrize("kind", DATABASES)
+def test_an_upgrade_that_is_killed_leaves_the_database_as_it_was(
+    kind: str, steps: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also after the last of the migrations, before they are committed."""
+    url = (
+        request.getfixturevalue("postgres").empty(f"killed_{steps}")
+        if kind == "postgres"
+        else url_of(tmp_path / "a.db")
+    )
+    command = [sys.executable, "-m", "tests.service.stand_ins.dying_migration", url, str(steps)]
+    died = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert not asyncio.run(has_tables(url))
+    upgrade(url)
+    assert asyncio.run(num_installations(url)) == 1
+
+
+async def has_tables(url: str) -> bool:
+    database = Database(url)
+    found = await database.has_tables()
+    await database.close()
+    return found
 
 
 async def num_installations(url: str) -> int:
