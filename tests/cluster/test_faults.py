@@ -132,6 +132,28 @@ def test_a_lost_reconciler_is_replaced_and_changes_nothing_for_the_job(submit: S
     assert "controller_lost" not in job.kinds()
 
 
+def test_a_serve_that_stands_still_and_wakes_changes_nothing_for_the_job(submit: Submit) -> None:
+    """Meanwhile its reconciler dies, which nobody starts again until then."""
+    job = submit(config={"gates": [6, 12]})
+    before = job.wait_at(6, 2)
+    supervisor, reconciler = psutil.Process(job.served.process.pid), job.served.pid_of("reconciler")
+    supervisor.suspend()
+    try:
+        wait_for("its standstill", lambda: supervisor.status() == psutil.STATUS_STOPPED)
+        sigkill(reconciler)
+        job.open(6)
+        assert sorted(job.wait_at(12, 2)) == sorted(before), "the workers went on"
+        assert job.served.pid_of("reconciler") == reconciler
+    finally:
+        supervisor.resume()
+    wait_for("another reconciler", lambda: job.served.pid_of("reconciler") != reconciler)
+    job.wait_told(11)  # by the other one
+    job.open(12)
+    assert job.wait_done()["attempt"] == 1
+    job.assert_nothing_broken()
+    assert "controller_lost" not in job.kinds()
+
+
 def test_a_stopped_worker_is_lost_after_its_time_and_does_no_harm_when_it_wakes(submit: Submit) -> None:
     """It is stopped in the midst of a step and of a checkpoint; only the checkpoint may go on when it wakes."""
     job = submit(config={"gates": [6, 12], "publishes": [5]})
