@@ -92,10 +92,12 @@ class Armed:
 
         async def call(*arguments: Any, **named: Any) -> Any:
             _num_commits.set(0)
-            self._pass(name, When.BEFORE)
-            answer = await method(*arguments, **named)
-            self._pass(name, When.AFTER)
-            _num_commits.set(None)
+            try:
+                self._pass(name, When.BEFORE)
+                answer = await method(*arguments, **named)
+                self._pass(name, When.AFTER)
+            finally:
+                _num_commits.set(None)
             return answer
 
         return call
