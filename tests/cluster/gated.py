@@ -22,7 +22,15 @@ from tests.faults.diary import Note, Saved, read_diary, read_saves
 from tests.faults.evidence import gather
 from tests.service.given import zip_bytes
 from tests.waiting import wait_for
-from workers.checkpoints import DRAFTS, MANIFESTS, PIECES, checkpoint_names, manifest_key, read_manifest
+from workers.checkpoints import (
+    DRAFTS,
+    MANIFESTS,
+    PIECES,
+    checkpoint_names,
+    list_checkpoints,
+    manifest_key,
+    read_manifest,
+)
 from workers.local_storage import LocalStorage
 from workers.status import CheckpointInfo
 from workers.storage import read
@@ -200,6 +208,14 @@ class Gated:
         assert any(note.job == self.id for note in self.notes()), "no worker noted a step"
         assert self.saves() or not checkpoint_names(self._storage()), "no worker noted a checkpoint"
         assert_service_at_rest(self.served, notes=self.notes(), saves=self.saves())
+
+    def wait_saved(self, step: int) -> None:
+        """Until there is a complete checkpoint of that step or a later one."""
+
+        def is_saved() -> bool:
+            return any(info.step >= step for info in list_checkpoints(self._storage()))
+
+        wait_for(f"the checkpoint of step {step}", is_saved)
 
     def damage_newest(self) -> CheckpointInfo:
         """Change one byte of a weight in the newest complete checkpoint, and tell the oracle."""

@@ -69,7 +69,11 @@ def test_a_lost_controller_is_replaced_and_no_step_is_lost_or_repeated(submit: S
 
 def test_a_job_that_loses_all_workers_goes_on_from_its_last_whole_checkpoint(submit: Submit) -> None:
     """That of step 15 is not complete, and of 10 a byte has changed."""
-    job = submit(config={"gates": [18], "publishes": [15]})
+    job = submit(config={"gates": [9, 14, 18], "publishes": [15]})
+    for gate, step in ((9, 5), (14, 10)):
+        job.wait_at(gate, 2)
+        job.wait_saved(step)  # a writer that is behind takes the next one in its place
+        job.open(gate)
     first = job.wait_at(18, 2)
     job.wait_at("publish-15", 1)
     job.wait_told(17)

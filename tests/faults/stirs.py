@@ -148,8 +148,9 @@ async def thin_out(scene: Scene) -> None:
         return bool(await scene.services.store.reconciler.checkpoints(job_id))
 
     await scene.until("a checkpoint that is listed", is_listed)
-    first = (await scene.services.store.reconciler.checkpoints(job_id))[0]
-    open_storage(checkpoints_place(storage_url, job_id), root=storage_url).delete(manifest_key(first.path))
+    storage = open_storage(checkpoints_place(storage_url, job_id), root=storage_url)
+    for listed in (await scene.services.store.reconciler.checkpoints(job_id))[:1]:  # none where the reconciler died
+        storage.delete(manifest_key(listed.path))
 
 
 async def begin_to_delete(scene: Scene, job: JobRow) -> None:
