@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from sqlalchemy import BigInteger, Connection, func, insert, literal, select
+from sqlalchemy import Connection, func, insert, select
 
 from service.ids import IdSource
 from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
@@ -22,6 +22,7 @@ from service.store.moves import add_event, fetch_job, move, update_guarded
 from service.store.references import check_references
 from service.store.rows import checkpoint_of, event_of, job_of
 from service.store.schema import checkpoints, events, job_labels, jobs, trials
+from service.store.statements import any_number
 from workers.spec import JobSpec
 from workers.status import RunGoal
 
@@ -174,9 +175,7 @@ class JobStore:
 
     async def events(self, job_id: str, after: int, limit: int) -> list[EventRow]:
         """State transitions with ``seq`` above ``after``, oldest first."""
-        # Callers may give any number; PostgreSQL's driver takes none beyond the column's kind.
-        is_later = events.c.seq > literal(after, BigInteger)
-        statement = select(events).where(events.c.job_id == job_id, is_later)
+        statement = select(events).where(events.c.job_id == job_id, events.c.seq > any_number(after))
         return await self._database.read(
             lambda conn: [event_of(row) for row in conn.execute(statement.order_by(events.c.seq).limit(limit))]
         )

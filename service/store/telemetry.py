@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sqlalchemy import BigInteger, Connection, Row, Select, Table, UnaryExpression, func, literal, select
+from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, select
 
 from service.picking import reader
 from service.rank_history import AttemptSpan
@@ -21,6 +21,7 @@ from service.store.near import first_with, points_near
 from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
+from service.store.statements import any_number
 from service.store.stretches import joined, pieces_of
 from service.store.visible import in_parts, visible_parts
 from service.stretches import Part, Stretch
@@ -113,9 +114,7 @@ class TelemetryStore:
 
     async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
         """Rows with ``seq`` above ``after``, oldest first."""
-        # Callers may give any number; PostgreSQL's driver takes none beyond the column's kind.
-        is_later = timeline.c.seq > literal(after, BigInteger)
-        statement = select(timeline).where(timeline.c.job_id == job_id, is_later)
+        statement = select(timeline).where(timeline.c.job_id == job_id, timeline.c.seq > any_number(after))
 
         def work(conn: Connection) -> list[TimelineEntry]:
             found = conn.execute(statement.order_by(timeline.c.seq).limit(limit))
@@ -322,7 +321,7 @@ def _log_batch_end(conn: Connection, job_ids: Sequence[str], after: int) -> list
 def _of_rank(job_id: str, rank: int | None) -> list[Any]:
     chosen: list[Any] = [log_chunks.c.job_id == job_id]
     if rank is not None:
-        wanted = literal(rank, BigInteger)  # any number that a caller gives
+        wanted = any_number(rank)
         # What a worker wrote before it had a rank counts for the rank that it got.
         later_ranked = select(log_workers.c.worker_id).where(
             log_workers.c.job_id == job_id,
