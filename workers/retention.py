@@ -82,19 +82,20 @@ def _sweep(storage: Storage, newest: str) -> None:
 
 
 def _sweep_pieces(storage: Storage) -> None:
-    """Nothing is swept while a manifest cannot be read as it was written: the next look may read it well."""
+    """Of a manifest that is not read as it was written all that it can name stays: the next look may read it well."""
     # Pieces before drafts before manifests: a save goes the other way, so that none falls between two looks.
     pieces = storage.keys(PIECES)
     saves = [_save_of(key) for key in storage.keys(DRAFTS)]
     needed = {piece for save in saves for piece in _announced(storage, save)}
+    unread = ""
     for name in checkpoint_names(storage):
         try:
             needed |= _pieces(read_manifest(storage, name))
         except CheckpointError:
-            return
+            unread = max(unread, name)
     under_way = tuple(f"{PIECES}/{save}." for save in saves)
     for piece in pieces:
-        if piece not in needed and not piece.startswith(under_way):
+        if piece not in needed and not piece.startswith(under_way) and name_in(piece) > unread:
             storage.delete(piece)
 
 
