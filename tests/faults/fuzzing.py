@@ -112,14 +112,18 @@ def fuzz(settings: Settings, report: Path, effort: Effort, *, has_token: bool = 
             installation.tend()
             return not num_open(settings)
 
-        wait_for("the trials of ended sweeps to end", has_settled, SETTLE_S, told=installation.told)
+        wait_for("the trials of ended sweeps or deleted jobs to end", has_settled, SETTLE_S, told=installation.told)
     return read_report(report, done.returncode, done.stdout + done.stderr)
 
 
 def num_open(settings: Settings) -> int:
-    """How many trials have yet to be told that their sweep is over: the last call may have stopped it."""
-    ended = [sweep for sweep in gather(settings).sweeps.values() if sweep.state in ENDED_SWEEPS]
-    return sum(trial.is_open for sweep in ended for trial in sweep.trials)
+    """How many trials have yet to be told that their sweep is over, or their job gone: by one of the last calls."""
+    evidence = gather(settings)
+    return sum(
+        part.is_open and (sweep.state in ENDED_SWEEPS or part.job_id not in evidence.jobs)
+        for sweep in evidence.sweeps.values()
+        for part in (*sweep.trials, *sweep.runs)
+    )
 
 
 def read_report(report: Path, exit_code: int, output: str) -> Fuzzed:
