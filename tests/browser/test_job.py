@@ -330,13 +330,16 @@ def test_logs_are_text_searched_and_filtered(shared: Filled, view: Open) -> None
     expect(page.locator("pre.log")).to_contain_text("<b>not bold</b>")
     assert page.locator("pre.log b").count() == 0
     page.goto(shared.site.url + shared.page("digits", "?tab=logs"))
+    search = page.get_by_role("searchbox")
+    expect(search).to_be_visible()
     page.keyboard.press("/")
+    expect(search).to_be_focused()
     page.keyboard.type("step 2990 ")
     expect(page.locator("pre.log mark")).to_have_count(3)
     expect(page).to_have_url(re.compile(r"q=step"))
     page.get_by_label("Worker").select_option("1")
     expect(page.locator("pre.log mark")).to_have_count(1)
-    page.get_by_role("searchbox").fill("no such line")
+    search.fill("no such line")
     expect(page.locator("#log-part")).to_contain_text("contains “no such line”")
 
 
