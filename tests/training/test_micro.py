@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from tests.training import reference
-from tests.training.group import Group, ProcessGroup
+from tests.training.group import WAIT_S, Group, ProcessGroup
 from tests.training.hungry import HELD_BYTES
 from tests.training.tasks import Regression, Script, mlp, mse
 from workers.status import WorkerStatus
@@ -265,16 +265,24 @@ def test_a_worker_finds_its_micro_batch_while_it_trains_as_plain_torch_would() -
     assert not on_trial[-1]
 
 
-def hungry(steps: int, memory_bytes: int | None) -> WorkerStatus:
-    spec = {"steps": steps, "batch": {"global_size": PART}, "resources": {"memory_bytes": memory_bytes}}
+def hungry(memory_bytes: int | None) -> WorkerStatus:
+    """How a worker stands three rounds after it found its size, however many rounds it tried for that."""
+    found_at: list[int] = []
+
+    def has_used_it(status: WorkerStatus) -> bool:
+        if status.micro_changes and not found_at:
+            found_at.append(status.round or 0)
+        return bool(found_at) and (status.round or 0) >= found_at[0] + 3
+
+    spec = {"steps": STEPS, "batch": {"global_size": PART}, "resources": {"memory_bytes": memory_bytes}}
     with ProcessGroup(entrypoint="tests.training.hungry:build", **spec) as group:
         workers = group.start(1)
         group.train(workers)
-        return group.await_done(workers)[workers[0]]
+        return group.await_all(has_used_it, workers, limit_s=3 * WAIT_S)[workers[0]]
 
 
 def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_with_it() -> None:
-    roomy = hungry(18, None)
+    roomy = hungry(None)
     assert [change.after for change in roomy.micro_changes] == [PART]
     told = roomy.footprint
     assert told is not None
@@ -283,10 +291,11 @@ def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_wit
     assert told.fixed_bytes + told.sample_bytes * PART == pytest.approx(told.peak_bytes, rel=0.1)
     assert told.limit_bytes is not None
     assert told.limit_bytes > told.peak_bytes
-    tight = hungry(18, told.fixed_bytes + 40 * HELD_BYTES)  # what it held at a moment may be of a pass
+    tight = hungry(told.fixed_bytes + 40 * HELD_BYTES)  # what it held at a moment may be of a pass
     assert tight.micro_size in (16, 32)
     assert [change.after for change in tight.micro_changes][-1] == tight.micro_size
-    assert tight.cursor == 18 * PART
+    assert tight.round is not None
+    assert tight.cursor == tight.round * PART
 
 
 def test_the_watch_leaves_out_what_a_thread_waited_for_a_processor(
