@@ -50,7 +50,7 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of a list; ``next_page_token`` is None on the last."""
+    """One page of a list, shorter than asked for where specs are large; ``next_page_token`` is None on the last."""
 
     jobs: list[JobRow]
     next_page_token: str | None
@@ -106,7 +106,7 @@ class Jobs:
         described = repr((sorted(wanted.states), sorted(wanted.labels.items()), wanted.name, wanted.search))
         fetch = partial(self._store.page, wanted)
         return JobPage(
-            *await self._tokens.page(described, query.page_size, query.page_token, fetch, lambda row: row.id)
+            *await self._tokens.bounded_page(described, query.page_size, query.page_token, fetch, lambda row: row.id)
         )
 
     async def count_by_state(self) -> dict[JobState, int]:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from service.errors import BadRequestError
+from service.records import ListPart
 
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 500
@@ -38,12 +39,28 @@ class PageTokens:
     ) -> tuple[list[T], str | None]:
         """A page of the list that ``wanted`` describes, and the token of the next, None on the last.
 
-        ``fetch`` gives at most so many, from behind a place on or from the beginning. Raises as ``read``.
+        ``fetch`` gives at most so many, from behind a place on or from the beginning, and fewer only at the end.
+        Raises as ``read``.
         """
+
+        async def part(most: int, behind: str | None) -> ListPart[T]:
+            found = await fetch(most + 1, behind)
+            return ListPart(found[:most], has_more=len(found) > most)
+
+        return await self.bounded_page(wanted, size, token, part, place)
+
+    async def bounded_page(
+        self,
+        wanted: str,
+        size: int,
+        token: str | None,
+        fetch: Callable[[int, str | None], Awaitable[ListPart[T]]],
+        place: Callable[[T], str],
+    ) -> tuple[list[T], str | None]:
+        """As ``page``, where ``fetch`` has a bound of its own: the page may have fewer than ``size`` then."""
         behind = None if token is None else self.read(wanted, token)
-        most = max(1, min(size, MAX_PAGE_SIZE))
-        found = await fetch(most + 1, behind)
-        return found[:most], self.make(wanted, place(found[most - 1])) if len(found) > most else None
+        found = await fetch(max(1, min(size, MAX_PAGE_SIZE)), behind)
+        return found.rows, self.make(wanted, place(found.rows[-1])) if found.has_more else None
 
     def make(self, wanted: str, last_id: str) -> str:
         """A token for the page after ``last_id`` of the list that ``wanted`` describes."""

@@ -9,13 +9,26 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from service.states import ENDED_STATES, JobState
 from workers.errors import Failure, Reason
 from workers.run_settings import RunSettings
 from workers.spec import JobSpec
 from workers.status import RunGoal
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ListPart(Generic[T]):
+    """Rows of a list from a place on, in its order.
+
+    ``has_more``: others follow the last, also where these are fewer than were asked for; there is a last one then.
+    """
+
+    rows: list[T]
+    has_more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

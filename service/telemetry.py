@@ -170,7 +170,9 @@ class Telemetry:
         placed: Sequence[JobRow] = ()
         if job.state is JobState.QUEUED:
             before, num_before = await self._rows.queue_before(job, MAX_NAMED_JOBS)
-            placed = await self._rows.page(JobFilter(states=PLACED_STATES), MAX_PLACED_JOBS)
+            found = await self._rows.page(JobFilter(states=PLACED_STATES), MAX_PLACED_JOBS)
+            # Of some of those who have room nothing follows about when there will be enough.
+            placed = () if found.has_more else found.rows
         around = Circumstances(
             before=before,
             num_before=num_before,

@@ -76,7 +76,10 @@ async def validate(request: Request, use: Use) -> Answer:
 
 @router.get("", operation_id="jobs_list", response_model=JobList, responses=failures())
 async def page(use: Use, params: Annotated[ListParams, Query()]) -> Answer:
-    """Jobs, newest first."""
+    """Jobs, newest first.
+
+    A page of large specs ends early, with a ``next_page_token``: the list ends where there is none.
+    """
     for text in (params.name, params.search, *params.label):
         checked_text(text)
     query = ListQuery(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from sqlalchemy import Connection, func, insert, select
 
 from service.ids import IdSource
-from service.records import EventRow, JobFilter, JobRow, Scale, spec_text
+from service.records import EventRow, JobFilter, JobRow, ListPart, Scale, spec_text
 from service.states import ENDED_STATES, JobState, Move
 from service.store.bundles import Deleted
 from service.store.configuration_tables import promotion_runs
@@ -115,8 +115,8 @@ class JobStore:
         found = await self._database.read(lambda conn: conn.execute(texts).scalars().all())
         return any(checkpoint_of(text).attempt > job.restart_after for text in found)
 
-    async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> list[JobRow]:
-        """At most ``limit`` jobs, newest first, those older than ``before_id``."""
+    async def page(self, wanted: JobFilter, limit: int, before_id: str | None = None) -> ListPart[JobRow]:
+        """At most ``limit`` jobs, newest first, those older than ``before_id``; fewer where their specs are large."""
         return await self._database.read(lambda conn: page_of(conn, wanted, limit, before_id))
 
     async def count_by_state(self) -> dict[JobState, int]:

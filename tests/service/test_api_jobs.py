@@ -287,6 +287,21 @@ async def test_lists_are_cut_into_pages(client: httpx2.AsyncClient) -> None:
     assert len((await client.get(JOBS, params={"page_size": 10**6})).json()["jobs"]) == 5
 
 
+async def test_a_page_of_large_jobs_is_shorter_and_has_a_token(
+    client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", 50_000)
+    ids = [(await submitted(client, config={"text": "x" * 30_000}))["id"] for _ in range(5)]
+    seen: list[list[str]] = []
+    params: dict[str, Any] = {"page_size": 4}
+    while not seen or params["page_token"]:
+        page = (await client.get(JOBS, params=params)).json()
+        seen.append([job["id"] for job in page["jobs"]])
+        params["page_token"] = page["next_page_token"]
+    assert [len(page) for page in seen] == [2, 2, 1]
+    assert [job_id for page in seen for job_id in page] == ids[::-1]
+
+
 async def test_a_page_token_is_only_good_for_its_own_list(client: httpx2.AsyncClient) -> None:
     for _ in range(2):
         await submitted(client)

@@ -100,6 +100,23 @@ async def test_a_job_that_waits_is_told_its_earliest_start_by_what_those_who_tra
     assert (await told()).startswith(f"Earliest start: in about {duration(left_s)}, when jobs that train now")
 
 
+async def test_no_earliest_start_is_told_where_not_all_who_have_room_are_looked_at(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = NodeView(node_id="n1", name="n1", is_alive=True, total={"cpus": 1.0}, free={"cpus": 0.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(full,)), fence)
+    await placed(services.store, fence)
+    waits = (await services.store.jobs.submit(spec())).job
+
+    async def is_told() -> bool:
+        details = (await client.get(path_of(waits, "explain"))).json()["details"]
+        return any(detail.startswith("Earliest start") for detail in details)
+
+    assert await is_told()
+    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", 1)
+    assert not await is_told()
+
+
 @pytest.mark.parametrize(
     ("communication", "told"),
     [

@@ -76,7 +76,7 @@ async def test_kills_and_takeovers_around_fire_times_neither_miss_nor_double_any
     await other.close()
     await Firing(store, clock, fence).catch_up()
     assert num_killed > NUM_LEADERS / 2
-    jobs = {job.id for job in await store.jobs.page(JobFilter(), 10_000)}
+    jobs = {job.id for job in (await store.jobs.page(JobFilter(), 10_000)).rows}
     for schedule in made:
         runs = await store.schedules.runs(schedule.id, 10_000)
         times = schedule.spec.nominal_times(begin_s)

@@ -98,14 +98,14 @@ async def test_a_job_whose_deletion_is_cut_off_is_found_by_nobody_and_removed_by
         delete_part(*args, **kwargs)
 
     filters = (JobFilter(), JobFilter(states=frozenset({JobState.FAILED})), JobFilter(labels={"team": "x"}))
-    assert [len(await store.jobs.page(wanted, 10)) for wanted in filters] == [1, 1, 1]
+    assert [len((await store.jobs.page(wanted, 10)).rows) for wanted in filters] == [1, 1, 1]
     assert await num_failed(store) == (1, 1)
     monkeypatch.setattr(deleting, "_delete_part", part)
     with pytest.raises(KeyboardInterrupt):
         await store.jobs.delete(job)
     assert await num_points(store) == NUM_POINTS - A_PART
     assert await store.jobs.job(job.id) is None
-    assert [await store.jobs.page(wanted, 10) for wanted in filters] == [[], [], []]
+    assert [(await store.jobs.page(wanted, 10)).rows for wanted in filters] == [[], [], []]
     assert await num_failed(store) == (0, 0)
     assert await store.telemetry.jobs_changed(0, await store.database.change()) == []
     again = replace(job, version=job.version + 1)  # as one that was read by another way

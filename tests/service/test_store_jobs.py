@@ -50,14 +50,14 @@ async def test_the_same_key_and_body_find_the_first_job(store: Store) -> None:
     again = await store.jobs.submit(spec(), key())
     assert (first.is_new, again.is_new) == (True, False)
     assert again.job.id == first.job.id
-    assert len(await store.jobs.page(JobFilter(), 10)) == 1
+    assert len((await store.jobs.page(JobFilter(), 10)).rows) == 1
 
 
 async def test_the_same_key_with_another_body_is_refused(store: Store) -> None:
     await store.jobs.submit(spec(), key())
     with pytest.raises(KeyReusedError):
         await store.jobs.submit(spec(name="other"), key(body="b2"))
-    assert len(await store.jobs.page(JobFilter(), 10)) == 1
+    assert len((await store.jobs.page(JobFilter(), 10)).rows) == 1
 
 
 async def test_simultaneous_submissions_with_one_key_make_one_job(
@@ -92,7 +92,7 @@ async def test_what_the_spec_names_must_be_there(store: Store) -> None:
         await store.jobs.submit(spec(entrypoint="train:build", bundle="bundle_none"))
     with pytest.raises(UnknownJobError):
         await store.jobs.submit(spec(init_from={"job": "job_none"}))
-    assert await store.jobs.page(JobFilter(), 10) == []
+    assert (await store.jobs.page(JobFilter(), 10)).rows == []
 
 
 async def test_a_step_to_start_from_is_refused_once_its_job_cannot_write_it_any_more(store: Store) -> None:
@@ -114,8 +114,8 @@ async def test_a_step_to_start_from_is_refused_once_its_job_cannot_write_it_any_
 
 async def test_a_list_is_newest_first_and_goes_on_after_an_id(store: Store) -> None:
     ids = [(await store.jobs.submit(spec())).job.id for _ in range(5)]
-    first = await store.jobs.page(JobFilter(), 2)
-    rest = await store.jobs.page(JobFilter(), 10, first[-1].id)
+    first = (await store.jobs.page(JobFilter(), 2)).rows
+    rest = (await store.jobs.page(JobFilter(), 10, first[-1].id)).rows
     assert [job.id for job in first + rest] == ids[::-1]
 
 
@@ -125,7 +125,7 @@ async def test_filters_narrow_a_list(store: Store) -> None:
     await cancel(store, two)
 
     async def ids(**wanted: object) -> list[str]:
-        return [job.id for job in await store.jobs.page(JobFilter(**wanted), 10)]  # type: ignore[arg-type]  # a test's shorthand
+        return [job.id for job in (await store.jobs.page(JobFilter(**wanted), 10)).rows]  # type: ignore[arg-type]  # a test's shorthand
 
     assert await ids(states=frozenset({JobState.CANCELLED})) == [two.id]
     assert await ids(labels={"team": "cv"}) == [two.id, one.id]
@@ -183,7 +183,7 @@ async def test_deleting_a_job_takes_its_rows_and_frees_its_bundle(store: Store, 
     assert (await store.jobs.delete(await cancel(store, second))).bundle_key == "bundles/a.zip"
     assert await store.bundles.bundle(bundle.id) is None
     assert await store.jobs.events(first.id, 0, 10) == []
-    assert await store.jobs.page(JobFilter(labels={"a": "b"}), 10) == []
+    assert (await store.jobs.page(JobFilter(labels={"a": "b"}), 10)).rows == []
 
 
 async def test_a_bundle_that_was_just_uploaded_outlives_its_last_job(store: Store) -> None:

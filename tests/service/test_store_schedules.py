@@ -70,7 +70,7 @@ async def test_two_leaders_that_decide_at_once_start_one_child(
         await other.close()
     assert sorted(type(result).__name__ for result in results) == ["NoneType", "StaleRowError"]
     assert len(await firing.children(schedule)) == 1
-    assert len(await store.jobs.page(JobFilter(), 10)) == 1
+    assert len((await store.jobs.page(JobFilter(), 10)).rows) == 1
 
 
 async def test_a_nominal_time_that_has_a_run_never_gets_another_child_even_if_the_schedule_went_back(
@@ -84,7 +84,7 @@ async def test_a_nominal_time_that_has_a_run_never_gets_another_child_even_if_th
     await store.schedules.replace(row, spec, target, before)
     await firing.at(at(8) + 5)
     assert await firing.told(schedule) == [("08:00", "STARTED")]
-    assert len(await store.jobs.page(JobFilter(), 10)) == 1
+    assert len((await store.jobs.page(JobFilter(), 10)).rows) == 1
 
 
 async def test_a_leader_that_was_superseded_starts_nothing(firing: Firing, store: Store, clock: Clock) -> None:
@@ -95,7 +95,7 @@ async def test_a_leader_that_was_superseded_starts_nothing(firing: Firing, store
     with pytest.raises(FencedOutError):
         await firing.schedules.turn()
     assert await firing.told(schedule) == []
-    assert await store.jobs.page(JobFilter(), 10) == []
+    assert (await store.jobs.page(JobFilter(), 10)).rows == []
 
 
 async def test_times_while_the_service_was_down_are_caught_up_within_the_window_and_else_missed(

@@ -139,7 +139,7 @@ async def test_callers_who_are_cancelled_at_any_moment_leave_whole_jobs_and_no_c
         task.cancel()
         await asyncio.wait([task])
     last = (await store.jobs.submit(spec())).job
-    found = await store.jobs.page(JobFilter(), 100)
+    found = (await store.jobs.page(JobFilter(), 100)).rows
     assert found[0] == last
     for job in found:
         assert [event.to for event in await store.jobs.events(job.id, 0, 10)] == [JobState.QUEUED]
