@@ -21,7 +21,7 @@ from service.store.near import first_with, points_near
 from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
 from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
-from service.store.statements import any_number
+from service.store.statements import any_number, text_bytes
 from service.store.stretches import joined, pieces_of
 from service.store.visible import in_parts, visible_parts
 from service.stretches import Part, Stretch
@@ -32,6 +32,7 @@ MAX_LOG_CHUNKS_A_BATCH = 200
 MAX_LOG_BYTES_A_BATCH = 2**20
 MAX_TIMELINE_A_BATCH = 500
 MAX_JOBS_A_BATCH = 200
+MAX_JOB_BYTES_A_BATCH = 2**20
 MAX_TIMELINE_LOOKED_AT = 20_000
 MAX_ROUNDS_A_SELECT = 500
 
@@ -274,7 +275,6 @@ class TelemetryStore:
             (points, wanted.metrics, MAX_POINTS_A_BATCH),
             (timeline, wanted.timelines, MAX_TIMELINE_A_BATCH),
         ]
-        all_jobs = select(jobs.c.changed).where(jobs.c.changed > after).order_by(jobs.c.changed)
 
         def work(conn: Connection) -> int:
             ends = [upto]
@@ -286,7 +286,7 @@ class TelemetryStore:
             if wanted.logs:
                 ends += _log_batch_end(conn, wanted.logs, after)
             if wanted.has_all_jobs:
-                ends += [int(at) for at in conn.execute(all_jobs.offset(MAX_JOBS_A_BATCH).limit(1)).scalars()]
+                ends += _job_batch_end(conn, after)
             return min(ends)
 
         return await self._database.read(work)
@@ -305,15 +305,27 @@ class TelemetryStore:
 
 
 def _log_batch_end(conn: Connection, job_ids: Sequence[str], after: int) -> list[int]:
-    """The change with which so many pieces or bytes of logs are reached; none where there are fewer."""
     later = select(log_chunks.c.changed, log_chunks.c.size_bytes).where(
         log_chunks.c.job_id.in_(job_ids), log_chunks.c.changed > after
     )
+    in_order = later.order_by(log_chunks.c.changed)
+    return _end_within(conn, in_order, MAX_LOG_CHUNKS_A_BATCH, MAX_LOG_BYTES_A_BATCH)
+
+
+def _job_batch_end(conn: Connection, after: int) -> list[int]:
+    later = select(jobs.c.changed, text_bytes(jobs, conn.dialect.name)).where(jobs.c.changed > after)
+    return _end_within(conn, later.order_by(jobs.c.changed), MAX_JOBS_A_BATCH, MAX_JOB_BYTES_A_BATCH)
+
+
+def _end_within(conn: Connection, later: Select[int, int], max_rows: int, max_bytes: int) -> list[int]:
+    """The change with which so many rows or bytes are reached; none where there are fewer.
+
+    ``later`` gives changes in order, with the bytes of what was written in them.
+    """
     num_bytes = 0
-    found = conn.execute(later.order_by(log_chunks.c.changed).limit(MAX_LOG_CHUNKS_A_BATCH + 1))
-    for number, (changed, size_bytes) in enumerate(found):
+    for number, (changed, size_bytes) in enumerate(conn.execute(later.limit(max_rows + 1))):
         num_bytes += size_bytes
-        if number == MAX_LOG_CHUNKS_A_BATCH or num_bytes >= MAX_LOG_BYTES_A_BATCH:
+        if number == max_rows or num_bytes >= max_bytes:
             return [int(changed)]
     return []
 

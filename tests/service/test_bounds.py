@@ -7,11 +7,13 @@ from contextlib import aclosing
 
 import httpx2
 import pytest
+from sqlalchemy import update
 
 from service.feed import read_topics
 from service.services import Services
 from service.states import JobState
 from service.store.opening import Store
+from service.store.schema import jobs
 from service.store.telemetry import Following
 from service.telemetry import LogQuery
 from tests.service.given import Clock, leader, log, placed, record, row, snapshot, spec
@@ -96,6 +98,53 @@ async def test_a_reader_far_behind_a_loud_job_is_given_so_many_bytes_at_once(
         sizes.append(sum(len(piece.data) for piece in await store.logs_changed(job_id, after, end)))
         after = end
     assert [size for size in sizes if size] == [15, 15, 15]
+
+
+async def _large_jobs(store: Store) -> list[str]:
+    return [(await store.jobs.submit(spec(config={"text": "x" * 40_000}))).job.id for _ in range(NUM)]
+
+
+async def _batches(store: Store) -> list[list[str]]:
+    """What a reader of all jobs is given from the beginning on."""
+    after, found = 0, []
+    while after < (upto := await store.telemetry.change()):
+        end = await store.telemetry.batch_end(Following(has_all_jobs=True), after, upto)
+        found.append([job.id for job in await store.telemetry.jobs_changed(after, end)])
+        after = end
+    return [batch for batch in found if batch]
+
+
+@pytest.mark.parametrize(("bound", "sizes"), [(100_000, [3, 3, 3]), (1, [1] * NUM), (2**30, [NUM])])
+async def test_a_reader_far_behind_large_jobs_is_given_so_many_bytes_at_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, bound: int, sizes: list[int]
+) -> None:
+    monkeypatch.setattr("service.store.telemetry.MAX_JOB_BYTES_A_BATCH", bound)
+    ids = await _large_jobs(store)
+    batches = await _batches(store)
+    assert [len(batch) for batch in batches] == sizes
+    assert [job_id for batch in batches for job_id in batch] == ids
+
+
+async def test_jobs_that_were_written_together_come_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.store.telemetry.MAX_JOB_BYTES_A_BATCH", 1)
+    ids = await _large_jobs(store)
+    change = await store.telemetry.change()
+    together = update(jobs).where(jobs.c.id.in_(ids[3:])).values(changed=change)
+    await store.database.write_quietly(lambda conn: conn.execute(together))
+    assert [sorted(batch) for batch in await _batches(store)] == [[ids[0]], [ids[1]], [ids[2]], ids[3:]]
+
+
+async def test_a_stream_tells_of_each_large_job_once(
+    client: httpx2.AsyncClient, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.telemetry.MAX_JOB_BYTES_A_BATCH", 100_000)
+    ids = await _large_jobs(services.store)
+    last = (await services.store.jobs.submit(spec())).job.id
+    await services.feed.look()
+    async with aclosing(services.feed.follow(read_topics(["jobs"]), after=0)) as stream:
+        reader = Reader(stream)
+        told = [(await reader.until("job"))["id"] for _ in range(NUM + 1)]
+    assert told == [*ids, last]
 
 
 async def test_a_log_is_looked_through_in_small_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
