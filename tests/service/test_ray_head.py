@@ -83,6 +83,7 @@ def test_a_head_of_which_a_part_is_stopped_is_ended_as_one_that_died(
     getattr(left, part).send_signal(signal.SIGSTOP)
     looks = [head.tick(PROBE_EVERY_S * n) for n in range(1, PROBES_BEFORE_LOST)]
     assert looks == [None] * (PROBES_BEFORE_LOST - 1)
+    monkeypatch.setattr(ray_head, "PROBE_TIMEOUT_S", 2.0)  # the last look says who is silent: the other has to answer
     lost = head.tick(PROBE_EVERY_S * PROBES_BEFORE_LOST)
     assert lost is not None
     assert lost.event is HeadEvent.LOST
