@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +339,10 @@ with feeding(Numbers(waits_for=pathlib.Path("/nowhere")), Way(num_processes=2)) 
 def test_loaders_end_with_a_worker_that_is_killed_also_those_that_hang() -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHANING], stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
-        loaders = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split() if psutil.pid_exists(int(pid))]
+        loaders = list[psutil.Process]()
+        for pid in worker.stdout.readline().split():
+            with suppress(psutil.NoSuchProcess):  # its worker may have been killed by now, and it have ended
+                loaders.append(psutil.Process(int(pid)))
         assert worker.wait(60) == -signal.SIGKILL
     _, alive = psutil.wait_procs(loaders, timeout=30)
     assert alive == []
