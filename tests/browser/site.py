@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -36,6 +37,7 @@ class Site:
         upgrade(self._settings.database_url)
         self.fence = fence
         self.port = 0
+        self._place = socket.socket()
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.write(lambda sample: ensure_admin_token(sample.store.access, home))
@@ -53,6 +55,11 @@ class Site:
 
     def start(self) -> None:
         """Serve; returns once connections are accepted."""
+        if not self.port:
+            # Bound, and never listening: while the API is stopped nobody else gets its port, and calls are refused.
+            self._place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._place.bind(("127.0.0.1", 0))
+            self.port = self._place.getsockname()[1]
         config = uvicorn.Config(
             create_app(self._settings), port=self.port, log_level="warning", timeout_graceful_shutdown=1
         )
@@ -63,7 +70,6 @@ class Site:
         while not self._server.started:
             assert time.monotonic() < deadline, f"the API was not ready within {START_TIMEOUT_S:.0f} s"
             self._thread.join(STEP_S)
-        self.port = self._server.servers[0].sockets[0].getsockname()[1]
 
     def stop(self) -> None:
         """End the API; the database stays."""
