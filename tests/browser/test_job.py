@@ -87,7 +87,7 @@ def test_a_resize_shows_the_plan_being_agreed_and_then_the_effect(own: Filled, v
     expect(page.locator("#size-now")).to_contain_text("3 workers train")
     page.get_by_label("Workers", exact=True).first.focus()
     page.keyboard.press("ArrowRight")
-    assert page.locator("#workers").input_value() == "4"
+    expect(page.locator("#workers")).to_have_value("4")
     page.get_by_placeholder("Reason").fill("night shift")
     page.get_by_role("button", name="Resize").click()
     expect(page.locator("#size-now")).to_contain_text("From 3 to 4 workers")

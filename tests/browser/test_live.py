@@ -51,6 +51,7 @@ def test_a_training_is_watched_and_resized_on_its_page(served: Serving, page: Pa
         expect(loss).not_to_have_text(loss.inner_text(), timeout=LIMIT_MS)
         page.get_by_label("Workers", exact=True).first.focus()
         page.keyboard.press("ArrowRight")
+        expect(page.locator("#workers")).to_have_value("2")
         page.get_by_placeholder("Reason").fill("more eyes")
         page.get_by_role("button", name="Resize").click()
         expect(page.locator("#size-now")).to_contain_text("2 workers train", timeout=LIMIT_MS)
