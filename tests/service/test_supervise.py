@@ -346,13 +346,19 @@ def test_a_ray_record_is_read_as_written_and_a_broken_one_is_none(tmp_path: Path
 WITH_A_CHILD = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0); input()"
 
 
+def children_of(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children()
+
+
 def test_processes_are_known_by_their_folder_and_their_leader(tmp_path: Path) -> None:
     leader = subprocess.Popen(
         [sys.executable, "-c", WITH_A_CHILD, f"--temp-dir={tmp_path}"], stdin=subprocess.PIPE, start_new_session=True
     )
     try:
         identity = identity_of(leader.pid)
-        wait_for("both processes", lambda: len(belonging_to(tmp_path, leader.pid)) == 2)
+        # Until it runs its own program the child has its parent's command line, and so the folder in it.
+        wait_for("its child's program", lambda: [p.cmdline()[-1:] for p in children_of(leader.pid)] == [["input()"]])
+        assert len(belonging_to(tmp_path, leader.pid)) == 2
         assert [p.pid for p in belonging_to(tmp_path)] == [leader.pid]
         assert belonging_to(tmp_path / "other") == []
         assert not Identity(leader.pid, identity.started_at - 100).is_alive()
@@ -367,9 +373,8 @@ def test_processes_are_known_by_their_folder_and_their_leader(tmp_path: Path) ->
 def test_what_is_known_by_its_folder_alone_ends_with_its_offspring(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITH_A_CHILD, f"--temp-dir={tmp_path}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as parent:
-        children = psutil.Process(parent.pid).children
-        wait_for("its child", children)
-        [child] = children()
+        wait_for("its child", lambda: children_of(parent.pid))
+        [child] = children_of(parent.pid)
         assert kill_all_of(tmp_path)
         assert still_running([child], 0.0) == []
     assert not kill_all_of(tmp_path)
