@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import TypeVar
 
 from tests.faults.diary import read_diary, read_saves
@@ -12,7 +15,7 @@ from tests.faults.evidence import gather, told_of
 from tests.faults.findings import Finding, assert_nothing_found, at_rest
 from tests.faults.load import Load
 from tests.faults.oracle import Case, judge
-from tests.faults.processes import Installation
+from tests.faults.processes import RECONCILER, Installation
 from tests.waiting import LIMIT_S
 
 T = TypeVar("T")
@@ -56,3 +59,30 @@ async def until(look: Callable[[], T | None], what: str) -> T:
         assert time.monotonic() < deadline_s, f"{what} did not come within {LIMIT_S:.0f} s"
         await asyncio.sleep(0.02)
     return seen
+
+
+async def stopped_between_transactions(installation: Installation) -> ForkServerProcess:
+    """The reconciler, stopped: within a transaction it would hold SQLite's lock, and nobody else could write.
+
+    PostgreSQL ends the transaction of one that stands still.
+    """
+    file = installation.settings.database_file
+    while True:
+        process = installation.freeze(RECONCILER)
+        if file is None or _is_writable(file):
+            return process
+        installation.thaw(process)
+        await asyncio.sleep(0.01)
+
+
+def _is_writable(file: Path) -> bool:
+    connection = sqlite3.connect(file, timeout=0, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return False
+    else:
+        return True
+    finally:
+        connection.close()

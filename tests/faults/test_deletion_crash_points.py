@@ -16,6 +16,7 @@ from tests.faults.caller import Caller, caller, in_state
 from tests.faults.crash_points import CrashPoint, When
 from tests.faults.processes import RECONCILER
 from tests.faults.scene import Scene, scene
+from tests.faults.settling import stopped_between_transactions
 from tests.faults.stirs import begin_to_delete
 
 __all__ = ["caller", "scene"]
@@ -39,7 +40,7 @@ async def test_an_api_that_dies_in_a_deletion_is_told_again_and_nothing_is_left(
     await caller.until(f"/jobs/{job_id}", in_state("SUCCEEDED"))
     await write_a_long_log(caller.installation.settings, job_id)
     caller.arm("jobs", "delete", When.AFTER, commit)
-    leader = caller.installation.freeze(RECONCILER)  # it would finish the deletion meanwhile
+    leader = await stopped_between_transactions(caller.installation)  # it would finish the deletion meanwhile
     assert (await caller.say("DELETE", f"/jobs/{job_id}")).status_code in (204, 404)
     caller.installation.thaw(leader)
     caller.deleted.add(job_id)

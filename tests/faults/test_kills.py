@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from multiprocessing.context import ForkServerProcess
 
 import httpx2
 import pytest
@@ -17,7 +15,7 @@ from service.settings import Settings
 from tests.faults.load import Load
 from tests.faults.noted import noted_spec
 from tests.faults.processes import API, RECONCILER, Installation
-from tests.faults.settling import fence, judged, until
+from tests.faults.settling import fence, judged, stopped_between_transactions, until
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
@@ -71,22 +69,3 @@ async def test_a_reconciler_that_was_stopped_and_wakes_after_another_took_over_d
             await until(lambda stopped=stopped: not stopped.is_alive(), "the end of the first one")
             assert stopped.exitcode == Exit.FENCED_OUT
     await judged(load, installation)
-
-
-async def stopped_between_transactions(installation: Installation) -> ForkServerProcess:
-    """The reconciler, stopped: within a transaction it would hold SQLite's lock, and nobody else could lead."""
-    file = installation.settings.database_file
-    assert file is not None
-    while True:
-        process = installation.freeze(RECONCILER)
-        connection = sqlite3.connect(file, timeout=0, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        except sqlite3.OperationalError:
-            installation.thaw(process)
-            await asyncio.sleep(0.01)
-        else:
-            return process
-        finally:
-            connection.close()
