@@ -35,6 +35,13 @@ def by_each(size: int, call: Callable[[World], T]) -> list[T]:
     return found
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links are measured to the end: on a machine that stands still for a second there is nothing else to see."""
+    monkeypatch.setattr(links, "BUDGET_S", WAIT_S)
+
+
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_all_ranks_hold_the_same_speed_of_every_link(size: int) -> None:
     first, *others = by_each(size, links.measure)
@@ -68,6 +75,7 @@ def surveyed(size: int, labels: Sequence[str]) -> Topology:
     return first
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_links_decide_and_labels_stand_in_for_them() -> None:
     assert (told := surveyed(3, ["a", "b", "b"])).found_by is FoundBy.LINKS
     assert told.racks == (0, 0, 0)  # of one machine
@@ -77,6 +85,7 @@ def test_links_decide_and_labels_stand_in_for_them() -> None:
     assert surveyed(2, ["a", ""]).found_by is FoundBy.LINKS
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_of_ranks_on_one_machine_one_link_is_measured_and_counts_for_all(capfd: pytest.CaptureFixture[str]) -> None:
     assert len({*by_each(3, World.machines)[0]}) == 1
     surveyed(3, ["", "", ""])
