@@ -141,8 +141,9 @@ def test_racks_are_those_of_links_and_a_label_that_lies_is_contradicted(
     assert {machine_of[worker["worker_id"]]: worker["label"] for worker in found["workers"]} == LABELS
     assert {machine: node["rack"] for machine, node in at.items()} == LABELS
     assert found["found_by"] == "links"
-    # A small message is past the cable before that has counted it all.
-    assert 0.4e6 * MBIT < found["across"]["bytes_per_s"] * 8 < 2e6 * MBIT
+    # A small message is past the cable before that has counted it all. What takes 10 ms takes some slices of a
+    # processor more on a busy machine; of bytes that were taken for bits there would be an eighth.
+    assert 0.2e6 * MBIT < found["across"]["bytes_per_s"] * 8 < 2e6 * MBIT
     assert found["inside"]["bytes_per_s"] > found["across"]["bytes_per_s"]
     assert 0.0 < found["inside"]["latency_s"] < 1.0
     disputed = {(*sorted(map(machine_of.get, one["worker_ids"])), one["is_one_label"]) for one in found["disputes"]}
