@@ -25,6 +25,7 @@ LONG_S = 3.0  # three times what a start takes
 MAX_ENDS_BEFORE_READY = 3
 SAVE_LIMIT_S = 45.0  # the reconciler lets running jobs save for 30 s, and needs a little to tell them
 API_END_LIMIT_S = 8.0
+EMPTY = "empty"
 PROBE_TIMEOUT_S = 0.5  # the socket accepts before the API is there, so an early question is never answered
 
 
@@ -91,7 +92,8 @@ class Supervisor:
         self._on_ready = on_ready
         self._num_stops = 0
         self._num_ends_before_ready = 0
-        self._is_ready = self._has_told_of_wait = False
+        self._is_ready = False
+        self._told_of_wait = ""
 
     def run(self) -> int:
         """Start, look after and end the parts; gives the exit code."""
@@ -143,11 +145,13 @@ class Supervisor:
         self._on_ready()
 
     def _tell_of_wait(self) -> None:
-        """Once: whoever mistyped a password should not have to wait for the end of all patience."""
-        if not self._has_told_of_wait:
-            self._has_told_of_wait = True
+        """Once, and of an empty log twice: whoever mistyped a password should not wait for the end of all patience."""
+        if self._told_of_wait in ("", EMPTY):
             lines = last_lines(self._parts.api.log_file, 1)
-            self._say(Mark.NOTE, "api", f"not up yet; its log: {_in_words(lines[-1]) if lines else 'empty'}")
+            told = _in_words(lines[-1]) if lines else EMPTY
+            if told != self._told_of_wait:
+                self._told_of_wait = told
+                self._say(Mark.NOTE, "api", f"not up yet; its log: {told}")
 
     def _fail_to_start(self) -> int:
         log = self._parts.api.log_file

@@ -188,7 +188,10 @@ def test_an_api_that_cannot_start_ends_the_supervisor_with_its_last_words(home: 
 
 def test_an_api_that_is_long_in_coming_up_tells_what_it_waits_for(home: Path) -> None:
     with serving(home, api="waiting") as served:
+        served.wait_told("not up yet; its log: empty")
+        (home / "go").touch()
         served.wait_told("not up yet; its log: the database is away: on purpose")
+        assert served.told.count("not up yet") == 2
         assert served.stop() == 0
 
 

@@ -1,15 +1,18 @@
-"""Tells what it waits for, and waits."""
+"""Once there is a file ``go`` it tells what it waits for; it waits on."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from service.supervise.pulse import beating
 
 
 async def main() -> None:
-    print('{"event": "the database is away", "error": "on purpose"}', flush=True)
     async with beating():
+        while not Path("go").exists():
+            await asyncio.sleep(0.02)
+        print('{"event": "the database is away", "error": "on purpose"}', flush=True)
         await asyncio.Event().wait()
 
 
