@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.gated import Gated
+from tests.cluster.gated import START_S, Gated
 from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
 STEPS, SAVED, AT = 24, 5, 7
 TASK = f"""
+import time
 from pathlib import Path
 
 import torch
@@ -30,10 +32,15 @@ def build(config):
         value = (model(batch[0]) - batch[0].sum(1, keepdim=True)).square().mean()
         num_calls[0] += 1
         if num_calls[0] == {AT}:
+            folder = Path(config["folder"])
             try:
-                (Path(config["folder"]) / "lost").touch(exist_ok=False)
+                (folder / "losing").touch(exist_ok=False)
             except FileExistsError:
                 return value
+            until_s = time.monotonic() + 60.0
+            while not (folder / "lose").exists():
+                assert time.monotonic() < until_s, "nobody said when to lose it"
+                time.sleep(0.01)
             model.bias.data.view(torch.int32)[0] ^= 1
         return value
 
@@ -54,6 +61,9 @@ def ended(
     )
     job.loses_all(num_lost)
     try:
+        wait_for("the step in which it is lost", (folder / "losing").exists, START_S)
+        job.wait_saved(SAVED)  # who holds another state ends without waiting for what is being written
+        (folder / "lose").touch()
         job.wait_done()
     finally:
         job.end()
