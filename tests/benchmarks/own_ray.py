@@ -42,10 +42,12 @@ def own_ray(folder: Path, num_cpus: int) -> Iterator[OwnRay]:
     head = RayHead(home, num_cpus, handed_on)
     temp_dir = home.temp_dir()
     try:
-        deadline_s = time.monotonic() + START_S
+        deadline_s, told = time.monotonic() + START_S, None
         while (news := head.tick(time.monotonic())) is None or news.event is not HeadEvent.UP:
-            if time.monotonic() > deadline_s or (news is not None and news.event is HeadEvent.LOST):
-                raise RuntimeError(f"the Ray head is not up: {news}; look into {home.logs / 'ray.log'}")
+            # One that ended while it started is started again, as by `serve`: its port may have been taken meanwhile.
+            told = news or told
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"the Ray head is not up: {told}; look into {home.logs / 'ray.log'}")
             time.sleep(LOOK_S)
         record = read_ray_record(home.ray_file)
         assert record is not None
