@@ -51,8 +51,14 @@ def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def job(attached: Serving, machines: Machines, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
-    """A job that begins when both machines are there."""
-    wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(attached).keys(), 90)
+    """A job that begins when both machines are there, and have all their room: it begins with what there is."""
+
+    def are_idle() -> bool:
+        found = nodes(attached)
+        has_all_room = all(node["free"]["cpus"] == node["total"]["cpus"] for node in found.values())
+        return {machines.here, machines.there} <= found.keys() and has_all_room
+
+    wait_for("both nodes, and nobody on them", are_idle, 90)
     say(attached, machines.there, "uncordon")  # what others have lost there is past
     made = Gated(attached, tmp_path, **getattr(request, "param", {}))
     yield made
