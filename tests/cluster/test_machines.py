@@ -51,7 +51,7 @@ def attached(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def job(attached: Serving, machines: Machines, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
-    """A job that begins when both machines are there, and have all their room: it begins with what there is."""
+    """A job that begins when both machines are there."""
 
     def are_idle() -> bool:
         found = nodes(attached)
@@ -60,13 +60,24 @@ def job(attached: Serving, machines: Machines, tmp_path: Path, request: pytest.F
 
     wait_for("both nodes, and nobody on them", are_idle, 90)
     say(attached, machines.there, "uncordon")  # what others have lost there is past
-    made = Gated(attached, tmp_path, **getattr(request, "param", {}))
+    made = begun(attached, tmp_path, **request.param)
     yield made
     made.end()
 
 
+def begun(served: Serving, folder: Path, **changes: Any) -> Gated:
+    """A job that begins with all its workers, which wait to build for that.
+
+    By itself it would begin with those that there is room for at first, and let the others in between two steps.
+    """
+    made = Gated(served, folder, **changes)
+    made.wait_at("build", CPUS_HERE + CPUS_THERE)
+    made.open("build")
+    return made
+
+
 def gates(*steps: int, **more: Any) -> dict[str, Any]:
-    return {"config": {"gates": list(steps)}, "workers": THREE, **more}
+    return {"config": {"gates": list(steps), "waits_to_build": True}, "workers": THREE, **more}
 
 
 def nodes(attached: Serving) -> dict[str, dict[str, Any]]:
@@ -204,7 +215,6 @@ def test_a_node_that_loses_three_workers_is_quarantined_until_somebody_uncordons
 
     Whoever takes the third one's place there is kept from being let in before the quarantine.
     """
-    job.open("build")
     steps = iter(range(4, 25, 4))
     for num in (1, 2, 3):
         at = next(steps)
@@ -321,7 +331,7 @@ def test_a_controller_that_is_cut_off_from_rays_head_leaves_nobody_behind(
     afar: Serving, machines: Machines, tmp_path: Path
 ) -> None:
     wait_for("both nodes", lambda: {machines.here, machines.there} <= nodes(afar).keys(), 90)
-    job = Gated(afar, tmp_path, **gates(6, 12))
+    job = begun(afar, tmp_path, **gates(6, 12))
     try:
         pids = job.wait_at(6, 3)
         machines.cut()
