@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,15 @@ class Afar:
     def explained(self) -> list[str]:
         return list(self._client.get(f"/jobs/{self.id}/explain")["details"])
 
-    def sent_bytes(self) -> float:
-        """By each worker in one of the newest steps: the least, as TCP sends some bytes again."""
+    def wait_sending(self, are_so: Callable[[float], bool]) -> None:
+        """Wait until each worker's bytes in one of the newest steps are so: the least, as TCP sends some again.
+
+        Points of metrics may come later than the verdict on their steps.
+        """
+        rows = lambda: str([self._sent_bytes(), *map(self.told, ("exchange", "probation"))])  # noqa: E731
+        wait_for("bytes of the newest steps", lambda: are_so(self._sent_bytes()), LIMIT_S, rows)
+
+    def _sent_bytes(self) -> float:
         told = self._client.get(f"/jobs/{self.id}/metrics", keys="wire_bytes", max_points=10_000)["points"]
         return float(min(point["values"]["wire_bytes"] for point in told[-NUM_NEWEST:]))
 
@@ -118,12 +125,12 @@ def test_a_slow_link_is_made_bearable_and_a_link_that_is_fast_again_left_alone(
         job = Afar(client, folder)
         try:
             job.wait_judged(1)
-            assert job.sent_bytes() < DENSE_BYTES / 7
+            job.wait_sending(lambda sent: sent < DENSE_BYTES / 7)
             job.wait_reported()
             [reported] = job.reported()
             machines.unshape()
             job.wait_judged(2)
-            assert job.sent_bytes() > DENSE_BYTES
+            job.wait_sending(lambda sent: sent > DENSE_BYTES)
         finally:
             job.end()
         (tried, left), (kept, gone) = job.told("exchange"), job.told("probation")

@@ -108,8 +108,9 @@ class Wire:
 
     rank, size = 1, 2
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, took_s: list[float]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, took_s: list[float], spent_s: float = 0.0) -> None:
         self.sent: list[int] = []
+        self._spent_s = spent_s
         self._told = iter(took_s)
         monkeypatch.setattr(links, "_send", self.send)
 
@@ -118,7 +119,7 @@ class Wire:
         return next(self._told)
 
     def gather(self, values: list[int]) -> list[list[int]]:
-        return [[0, 0], values]
+        return [[0, round(1e9 * self._spent_s)], values]
 
     def latencies_s(self) -> None:
         return None
@@ -127,7 +128,12 @@ class Wire:
 @pytest.mark.parametrize(
     ("took_s", "num_large", "mbytes_per_s"),
     [
-        ([0.02, 0.01], 0, 6.5536),  # slow twice over
+        ([0.011, 0.01], 0, 6.5536),  # slow twice over
+        ([0.029, 0.015, 0.01, 0.011], 0, 6.5536),  # and disturbed twice over
+        ([0.03, 0.01, 0.03, 0.01], 0, 6.5536),
+        ([0.029, 0.015, 0.0001], 0, 655.36),
+        ([0.03, 0.02, 0.04, 0.02], 0, 3.2768),
+        ([0.08, 0.06, 0.04, 0.03, 0.02, 0.01], 0, 6.5536),  # as often as there is
         ([0.02, 0.001, 0.01, 0.02], 2, 104.8576),  # disturbed once, and the better of the large
         ([0.001, 0.2], 1, 5.24288),  # a burst let the small one through
         ([0.001, 0.001], 1, 1048.576),
@@ -143,6 +149,15 @@ def test_a_link_gets_as_many_messages_as_it_takes_to_know_it(
     assert speeds[0][1] == pytest.approx(mbytes_per_s * 1e6)
     assert len(wire.sent) == len(took_s)
     assert wire.sent.count(links.LARGE_BYTES) == num_large
+
+
+def test_a_doubtful_link_gets_no_more_than_two_messages_where_half_of_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wire = Wire(monkeypatch, [0.03, 0.02], spent_s=0.6 * links.BUDGET_S)
+    speeds = links.measure(wire)  # type: ignore[arg-type]  # the part of World it uses
+    assert speeds is not None
+    assert speeds[0][1] == pytest.approx(links.SMALL_BYTES / 0.02)
 
 
 @dataclass

@@ -13,9 +13,15 @@ from workers.training.world import World
 
 SMALL_BYTES = 64 * 2**10
 LARGE_BYTES = 2**20
-MESSAGES_BYTES = (SMALL_BYTES, SMALL_BYTES, SMALL_BYTES, LARGE_BYTES, LARGE_BYTES)
-"""The second small one is for links found slow, which one disturbance does; the large for neither slow nor fast. Far
-links get all the small, as TCP begins with less in flight, and none of the large, which would take it ever longer."""
+MESSAGES_BYTES = (*[SMALL_BYTES] * 6, LARGE_BYTES, LARGE_BYTES)
+"""Small ones after the first are for links found slow, as disturbances do, until two agree; the large for neither slow
+nor fast. Far links get ``NUM_FAR`` of the small, as TCP begins with less in flight, and none of the large, which would
+take it ever longer."""
+NUM_FAR = 3
+NUM_HURRIED = 2
+"""Of the small, where half of the time is over."""
+AGREED = 0.8
+"""What is so near to the best so far agrees with it; what is slower was disturbed, or the best not yet there."""
 SLOW_BYTES_PER_S = 8e6
 FAR_S = 2e-3
 """There and back; what is at one place is nearer."""
@@ -92,8 +98,11 @@ class Trips:
 
 def _met(world: World, pairs: Sequence[Pair], speeds: dict[Pair, float], trips: Trips, began_s: float) -> bool:
     """Measure the links of pairs of which nobody is in two; False where time has run out."""
+    sure: set[Pair] = set()
+    is_hurried = False
     for number, num_bytes in enumerate(MESSAGES_BYTES):
-        is_open = [pair for pair in pairs if _is_open(number, speeds.get(pair, 0.0), trips.seconds(pair))]
+        going = [pair for pair in pairs if pair not in sure] if num_bytes == SMALL_BYTES else pairs
+        is_open = [pair for pair in going if _is_open(number, speeds.get(pair, 0.0), trips.seconds(pair), is_hurried)]
         if not is_open:
             continue
         took_s = _send(world, is_open, num_bytes)
@@ -102,7 +111,10 @@ def _met(world: World, pairs: Sequence[Pair], speeds: dict[Pair, float], trips: 
             speed = speed_of(num_bytes, told[pair[1]][0] / 1e9, trips.seconds(pair))
             # Not the best of all: a small message may pass at once what holds a large one back.
             is_again = number > 0 and num_bytes == MESSAGES_BYTES[number - 1]
+            if is_again and trips.seconds(pair) <= FAR_S and AGREED <= speed / speeds[pair] <= 1.0 / AGREED:
+                sure.add(pair)
             speeds[pair] = max(speed, speeds[pair]) if is_again else speed
+        is_hurried = told[0][1] > trips.budget_s / 2 * 1e9
         if told[0][1] > trips.budget_s * 1e9:
             return False
     return True
@@ -117,13 +129,13 @@ def speed_of(num_bytes: int, took_s: float, trip_s: float) -> float:
     return num_bytes / max(took_s - trip_s, 1e-9)
 
 
-def _is_open(number: int, speed: float, trip_s: float) -> bool:
+def _is_open(number: int, speed: float, trip_s: float, is_hurried: bool) -> bool:
     """Whether a link of which so many messages made so much gets the next, too."""
     if trip_s > FAR_S:
-        return MESSAGES_BYTES[number] == SMALL_BYTES and speed < FAST_BYTES_PER_S
-    if number < 2:
-        return number == 0 or speed <= SLOW_BYTES_PER_S
-    return MESSAGES_BYTES[number] == LARGE_BYTES and SLOW_BYTES_PER_S < speed < FAST_BYTES_PER_S
+        return number < NUM_FAR and speed < FAST_BYTES_PER_S
+    if MESSAGES_BYTES[number] == LARGE_BYTES:
+        return SLOW_BYTES_PER_S < speed < FAST_BYTES_PER_S
+    return number == 0 or (speed <= SLOW_BYTES_PER_S and not (is_hurried and number >= NUM_HURRIED))
 
 
 def _send(world: World, pairs: Sequence[Pair], num_bytes: int) -> float:
