@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.supervise.log_files import bound_log, open_log
+from service.supervise.log_files import bound_log, last_lines, open_log
 from service.supervise.vigil import Vigil
 
 FIRST_PAUSE_S = 0.5
@@ -67,6 +67,7 @@ class Child:
         self._started_s = 0.0
         self._start_at_s: float | None = None
         self._num_quick_ends = 0
+        self._log_begin: int | None = None
 
     @property
     def name(self) -> str:
@@ -80,11 +81,18 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    def last_words(self, count: int) -> list[str]:
+        """The newest lines of its log since it was started first; what an earlier `serve` left there is none of it."""
+        return last_lines(self.log_file, count, self._log_begin or 0)
+
     def start(self, now_s: float) -> None:
         """Start the process now; there is none yet."""
         assert self._process is None, f"{self.name} runs already"
         program = self._program
         self._vigil = vigil = Vigil(program.patience_s, now_s)
+        log = open_log(program.log_file)
+        if self._log_begin is None:
+            self._log_begin = os.fstat(log).st_size
         lifeline = ("service.supervise.lifeline", str(self._lifeline), str(vigil.writing), program.module)
         # -P: a `service.py` in the folder where `serve` was called must not take the place of ours.
         self._process = subprocess.Popen(
@@ -92,7 +100,7 @@ class Child:
             env=dict(program.environment),
             cwd=program.cwd,
             stdin=subprocess.DEVNULL,
-            stdout=(log := open_log(program.log_file)),
+            stdout=log,
             stderr=subprocess.STDOUT,
             pass_fds=(self._lifeline, vigil.writing, *program.descriptors),
             start_new_session=True,  # Ctrl-C is for the supervisor, which ends its children in order

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 MAX_LOG_BYTES = 20 * 2**20
+MAX_BYTES_READ = 16_384
 
 
 def open_log(file: Path) -> int:
@@ -41,11 +42,15 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def last_lines(file: Path, count: int, max_bytes: int = 16_384) -> list[str]:
-    """The end of a log, for a person to read; empty where there is none."""
+def last_lines(file: Path, count: int, begin: int = 0) -> list[str]:
+    """The end of a log, for a person to read; empty where there is none.
+
+    Nothing from before the byte ``begin``, unless the log was begun anew since.
+    """
     try:
         with file.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - max_bytes))
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(begin if begin <= size else 0, size - MAX_BYTES_READ))
             return stream.read().decode(errors="replace").splitlines()[-count:]
     except OSError:
         return []

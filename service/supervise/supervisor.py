@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from service.supervise.child import Child, Ended
-from service.supervise.log_files import last_lines
 from service.supervise.ray_head import HeadEvent, HeadNews, RayHead
 
 TICK_S = 0.2
@@ -147,16 +146,16 @@ class Supervisor:
     def _tell_of_wait(self) -> None:
         """Once, and of an empty log twice: whoever mistyped a password should not wait for the end of all patience."""
         if self._told_of_wait in ("", EMPTY):
-            lines = last_lines(self._parts.api.log_file, 1)
+            lines = self._parts.api.last_words(1)
             told = _in_words(lines[-1]) if lines else EMPTY
             if told != self._told_of_wait:
                 self._told_of_wait = told
                 self._say(Mark.NOTE, "api", f"not up yet; its log: {told}")
 
     def _fail_to_start(self) -> int:
-        log = self._parts.api.log_file
-        self._say(Mark.FAIL, "api", f"it did not come up; the end of {log}:")
-        for line in last_lines(log, 15):
+        api = self._parts.api
+        self._say(Mark.FAIL, "api", f"it did not come up; the end of {api.log_file}:")
+        for line in api.last_words(15):
             self._say(Mark.NOTE, "", line)
         return 5
 

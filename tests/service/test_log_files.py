@@ -35,6 +35,14 @@ def test_whoever_holds_a_log_open_writes_on_at_its_new_beginning(tmp_path: Path)
     assert file.read_bytes() == b"new\n"
 
 
+def test_lines_from_before_a_place_are_left_out_unless_the_log_was_begun_anew(tmp_path: Path) -> None:
+    file = tmp_path / "api.log"
+    file.write_bytes(b"old\nnew\n")
+    assert last_lines(file, 5, begin=4) == ["new"]
+    assert last_lines(file, 5, begin=8) == []
+    assert last_lines(file, 5, begin=9) == ["old", "new"]
+
+
 def test_on_a_full_disk_the_bound_holds_and_the_older_part_is_given_up(tmp_path: Path) -> None:
     file = tmp_path / "api.log"
     file.write_bytes(b"a line\n" * 100)

@@ -181,12 +181,22 @@ def test_children_end_with_a_supervisor_that_is_killed(home: Path) -> None:
 
 
 def test_an_api_that_cannot_start_ends_the_supervisor_with_its_last_words(home: Path) -> None:
+    leave_log(home)
     with serving(home, api="broken") as served:
         assert served.process.wait(timeout=LIMIT_S) == 5
         assert "broken on purpose" in served.told
+        assert "a run before" not in served.told
+
+
+def leave_log(home: Path) -> None:
+    """A log of the API from an earlier run."""
+    made = Home(home)
+    made.prepare()
+    (made.logs / "api.log").write_text("of a run before this one\n")
 
 
 def test_an_api_that_is_long_in_coming_up_tells_what_it_waits_for(home: Path) -> None:
+    leave_log(home)
     with serving(home, api="waiting") as served:
         served.wait_told("not up yet; its log: empty")
         (home / "go").touch()
