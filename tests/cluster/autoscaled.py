@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import LOOPBACK, OBJECT_STORE_BYTES, Foreign, end_ray, start_head
-from tests.ports import quiet_port
 
 IDLE_S = 12.0
 HEAD_ID = "f" * 51 + "00000"
@@ -60,7 +60,7 @@ def autoscaled_ray(max_nodes: int) -> Iterator[tuple[str, Foreign]]:
     """
     folder = Path(tempfile.mkdtemp(prefix="ct-scaled-"))
     config = folder / "autoscaling.json"
-    port = quiet_port()
+    port = free_port()
     address = f"127.0.0.1:{port}"
     config.write_text(json.dumps(_config(address, max_nodes)))
     place = ("--node-ip-address=127.0.0.1", f"--port={port}")

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.supervise.ports import free_port
 from tests.cluster.far_machine import FarMachine, own_net, run
 from tests.cluster.foreign_ray import Foreign, drain_node, end_ray, identity, ray_home, start_head, start_node
-from tests.ports import quiet_port
 
 _LISTEN = """import socket, sys
 listener = socket.create_server((sys.argv[2], 0))
@@ -139,7 +139,7 @@ def wired_machines() -> Iterator[Machines]:
     tag = os.getpid()
     net, folder = own_net(230), ray_home("ct-machines-")
     far = FarMachine(space=f"ct{tag}", cable=f"ct{tag}a", address=f"{net}.2", home=folder)
-    machines = Machines(folder=folder, here=f"{net}.1", port=quiet_port(), far=far)
+    machines = Machines(folder=folder, here=f"{net}.1", port=free_port(), far=far)
     try:
         far.wire()
         run(f"ip addr add {machines.here}/24 dev {far.cable}")

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.supervise.ports import free_port
 from tests.cluster.far_machine import FarMachine, own_net, run
 from tests.cluster.foreign_ray import Foreign, end_ray, identity, ray_home, start_head, start_node
-from tests.ports import quiet_port
 from workers.racks import LABEL
 
 HERE, NEAR, FAR = "here", "near", "far"
@@ -83,7 +83,7 @@ def two_racks(labels: Mapping[str, str], mbit: float) -> Iterator[Racked]:
         name: FarMachine(space=f"{tag}{name}", cable=f"{tag}{name[0]}", address=f"{net}.{number}", home=folder)
         for number, name in enumerate((NEAR, FAR), 2)
     }
-    made = Racked(folder, f"{net}.1", quiet_port(), f"{tag}b", others)
+    made = Racked(folder, f"{net}.1", free_port(), f"{tag}b", others)
     try:
         made.wire()
         made.start(labels)

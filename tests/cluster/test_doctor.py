@@ -9,9 +9,9 @@ import pytest
 
 from service.cli.doctor_reach import check_cluster
 from service.settings import Settings, load_settings
+from service.supervise.ports import free_port
 from service.supervise.supervisor import Mark
 from tests.cluster.foreign_ray import LOOPBACK, end_ray, start_head
-from tests.ports import quiet_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -22,7 +22,7 @@ def test_a_ray_is_told_with_its_version_and_one_that_refuses_our_token_by_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="ct-"))  # Ray's sockets need a short path
-    port = quiet_port()
+    port = free_port()
     settings: Settings = load_settings({"home": tmp_path, "ray_address": f"127.0.0.1:{port}"}, {})
     for name, value in {**LOOPBACK, "RAY_AUTH_TOKEN": TOKEN, "RAY_AUTH_MODE": "token"}.items():
         monkeypatch.setenv(name, value)

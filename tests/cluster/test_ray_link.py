@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import LOOPBACK, Foreign, end_ray, start_head
 from tests.cluster.gated import Gated
 from tests.cluster.serving import Serving, whole_service
-from tests.ports import quiet_port
 from tests.tcp_proxy import TcpProxy, proxied_in_thread, to_port
 from tests.waiting import wait_for
 
@@ -66,7 +66,7 @@ class Link:
 @pytest.fixture(scope="module")
 def link() -> Iterator[Link]:
     folder = Path(tempfile.mkdtemp(prefix="ct-link-"))
-    port = quiet_port()
+    port = free_port()
     flags = ("--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=3")
     try:
         start_head(folder, *flags, variables=LOOPBACK)

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from service.settings import load_settings
+from service.supervise.ports import free_port
 from tests.cluster.foreign_ray import LOOPBACK, Foreign, end_ray, start_head
 from tests.cluster.gated import Gated
 from tests.cluster.judging import assert_service_at_rest, remains_of
 from tests.cluster.serving import Serving, configure, end_everything, serving
 from tests.faults.evidence import Evidence, gather
-from tests.ports import quiet_port
 from tests.service.conftest import postgres
 from tests.service.postgres import PostgresServer
 from tests.waiting import wait_for
@@ -36,7 +36,7 @@ FENCED_OUT = "ended with exit code 73"
 @pytest.fixture
 def ray_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the files of a Ray lie that both services attach to; its address is in their environment."""
-    folder, port = Path(tempfile.mkdtemp(prefix="ct-team-")), quiet_port()
+    folder, port = Path(tempfile.mkdtemp(prefix="ct-team-")), free_port()
     try:
         for name, value in {**LOOPBACK, "CONCERTINA_RAY_ADDRESS": f"127.0.0.1:{port}"}.items():
             monkeypatch.setenv(name, value)

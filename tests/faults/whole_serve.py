@@ -10,8 +10,7 @@ import sys
 import psutil
 
 from service.supervise.home import Home
-from service.supervise.ports import LOOPBACK
-from tests.ports import quiet_port
+from service.supervise.ports import LOOPBACK, free_port
 from tests.waiting import LIMIT_S, wait_for
 
 
@@ -20,7 +19,7 @@ class WholeServe:
 
     def __init__(self, home: Home, ray_address: str) -> None:
         self._home = home
-        self._port = quiet_port()
+        self._port = free_port()
         self._flags = ("--home", str(home.path), "--port", str(self._port), "--ray-address", ray_address)
         self._process: subprocess.Popen[bytes] | None = None
 
