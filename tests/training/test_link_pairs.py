@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from workers.training.link_pairs import MOST_PAIRS, Pair, first_rounds, next_rounds, rounds_of_pairs, table
+from workers.training.link_pairs import MOST_PAIRS, Pair, apart, first_rounds, next_rounds, rounds_of_pairs, table
 
 
 def flat(rounds: list[list[Pair]]) -> list[Pair]:
@@ -34,6 +34,11 @@ def test_of_many_machines_a_part_meets_in_which_each_reaches_each(size: int) -> 
     for _ in range(size):
         reached |= {rank for pair in pairs if reached & {*pair} for rank in pair}
     assert reached == {*range(size)}
+
+
+def test_any_pairs_meet_in_rounds_in_which_nobody_is_twice() -> None:
+    assert apart([(0, 1), (0, 2), (2, 3), (1, 3)]) == [[(0, 1), (2, 3)], [(0, 2), (1, 3)]]
+    assert apart([]) == []
 
 
 def test_one_rank_of_a_machine_meets_other_machines_and_one_other_of_its_own() -> None:

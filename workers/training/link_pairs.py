@@ -51,6 +51,19 @@ def next_rounds(speeds: Speeds, machines: Sequence[int]) -> list[list[Pair]]:
     return wanted[:num_rounds]
 
 
+def apart(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """These pairs in rounds in which nobody is twice."""
+    rounds: list[list[Pair]] = []
+    for pair in pairs:
+        free = (one for one in rounds if not any({*pair} & {*other} for other in one))
+        found = next(free, None)
+        if found is None:
+            rounds.append([pair])
+        else:
+            found.append(pair)
+    return rounds
+
+
 def table(speeds: Speeds, machines: Sequence[int]) -> list[list[float]]:
     """Speeds of ranks by rank: those of their machines' links, and on one machine the best that any had inside."""
     of = {_ordered(machines[a], machines[b]): speed for (a, b), speed in speeds.items() if machines[a] != machines[b]}

@@ -8,26 +8,24 @@ from collections.abc import Sequence
 import torch
 
 from workers.racks import FAST_BYTES_PER_S, Topology, complete, topology_of, unmeasured
-from workers.training.link_pairs import Pair, first_rounds, next_rounds, table
+from workers.training.link_pairs import Pair, apart, first_rounds, next_rounds, table
 from workers.training.world import World
 
 SMALL_BYTES = 64 * 2**10
 LARGE_BYTES = 2**20
-MESSAGES_BYTES = (*[SMALL_BYTES] * 6, LARGE_BYTES, LARGE_BYTES)
-"""Small ones after the first are for links found slow, as disturbances do, until two agree; the large for neither slow
-nor fast. Far links get ``NUM_FAR`` of the small, as TCP begins with less in flight, and none of the large, which would
-take it ever longer."""
-NUM_FAR = 3
-NUM_HURRIED = 2
-"""Of the small, where half of the time is over."""
-AGREED = 0.8
-"""What is so near to the best so far agrees with it; what is slower was disturbed, or the best not yet there."""
+MESSAGES_BYTES = (SMALL_BYTES, SMALL_BYTES, SMALL_BYTES, LARGE_BYTES, LARGE_BYTES)
+"""The second small one is for links found slow, which one disturbance does; the large for neither slow nor fast. Far
+links get all the small, as TCP begins with less in flight, and none of the large, which would take it ever longer."""
 SLOW_BYTES_PER_S = 8e6
 FAR_S = 2e-3
 """There and back; what is at one place is nearer."""
 BUDGET_S = 1.0
 LATE_S, MOST_BUDGETS = 0.025, 5.0
 """A group with links so long has twice the time, as all takes longer there, and so on up to that."""
+AGREED = 0.8
+"""Two measurements of which one is so much of the other; where it is less, one was disturbed or both were."""
+MOST_AGAIN, SPENT_AGAIN = 4, 0.5
+"""How often a link is measured anew at most, and the share of the time after which none is."""
 MOST_TOLD = 28
 LEAST_COMPARED = 3
 
@@ -71,17 +69,15 @@ def measure(world: World, machines: Sequence[int] = ()) -> list[list[float]] | N
     which ``Trips.budget_s`` ran out. Raises WorldError.
     """
     machines = machines or range(world.size)
-    speeds: dict[Pair, float] = {}
     world.gather([0])  # who took over state for longer is waited for, not measured
-    began_s = time.perf_counter()
-    trips = Trips(world.latencies_s())
+    meetings = Meetings(world)
     rounds = first_rounds(machines)
     while rounds:
-        for pairs in rounds:
-            if not _met(world, pairs, speeds, trips, began_s):
-                return None
-        rounds = next_rounds(speeds, machines)
-    return table(speeds, machines)
+        if not all(meetings.held(pairs) for pairs in rounds):
+            return None
+        meetings.settle()
+        rounds = next_rounds(meetings.speeds, machines)
+    return table(meetings.speeds, machines)
 
 
 class Trips:
@@ -96,28 +92,59 @@ class Trips:
         return 2 * self._latencies_s[pair[0]][pair[1]] if self._latencies_s else 0.0
 
 
-def _met(world: World, pairs: Sequence[Pair], speeds: dict[Pair, float], trips: Trips, began_s: float) -> bool:
-    """Measure the links of pairs of which nobody is in two; False where time has run out."""
-    sure: set[Pair] = set()
-    is_hurried = False
-    for number, num_bytes in enumerate(MESSAGES_BYTES):
-        going = [pair for pair in pairs if pair not in sure] if num_bytes == SMALL_BYTES else pairs
-        is_open = [pair for pair in going if _is_open(number, speeds.get(pair, 0.0), trips.seconds(pair), is_hurried)]
-        if not is_open:
-            continue
-        took_s = _send(world, is_open, num_bytes)
-        told = world.gather([round(took_s * 1e9), round((time.perf_counter() - began_s) * 1e9)])
-        for pair in is_open:
-            speed = speed_of(num_bytes, told[pair[1]][0] / 1e9, trips.seconds(pair))
+class Meetings:
+    """Pairs of ranks that measure their links: ``speeds`` so far, in bytes a second, alike on all ranks."""
+
+    def __init__(self, world: World) -> None:
+        self.speeds: dict[Pair, float] = {}
+        self._world, self._began_s = world, time.perf_counter()
+        self._trips = Trips(world.latencies_s())
+        self._spent_s = 0.0  # by the clock of rank 0
+        self._doubtful: set[Pair] = set()
+
+    def held(self, pairs: Sequence[Pair]) -> bool:
+        """Measure the links of pairs of which nobody is in two; False where time has run out."""
+        for number, num_bytes in enumerate(MESSAGES_BYTES):
+            is_open = [p for p in pairs if _is_open(number, self.speeds.get(p, 0.0), self._trips.seconds(p))]
+            if is_open:
+                is_again = number > 0 and num_bytes == MESSAGES_BYTES[number - 1]
+                self._send(is_open, num_bytes, is_again=is_again)
+                if self._spent_s > self._trips.budget_s:
+                    return False
+        return True
+
+    def settle(self) -> None:
+        """Measure slow links anew of which two measurements differ, while there is time for it."""
+        for _ in range(MOST_AGAIN):
+            doubtful = sorted(pair for pair in self._doubtful if self.speeds[pair] <= SLOW_BYTES_PER_S)
+            for pairs in apart(doubtful):
+                if self._spent_s > SPENT_AGAIN * self._trips.budget_s:
+                    return
+                before = {pair: self.speeds.pop(pair) for pair in pairs}
+                self.held(pairs)
+                for pair, speed in before.items():
+                    now = self.speeds[pair]
+                    self.speeds[pair] = max(speed, now)
+                    if _agree(speed, now):
+                        self._doubtful.discard(pair)
+
+    def _send(self, pairs: Sequence[Pair], num_bytes: int, *, is_again: bool) -> None:
+        took_s = _send(self._world, pairs, num_bytes)
+        told = self._world.gather([round(took_s * 1e9), round((time.perf_counter() - self._began_s) * 1e9)])
+        self._spent_s = told[0][1] / 1e9
+        for pair in pairs:
+            trip_s = self._trips.seconds(pair)
+            speed = speed_of(num_bytes, told[pair[1]][0] / 1e9, trip_s)
             # Not the best of all: a small message may pass at once what holds a large one back.
-            is_again = number > 0 and num_bytes == MESSAGES_BYTES[number - 1]
-            if is_again and trips.seconds(pair) <= FAR_S and AGREED <= speed / speeds[pair] <= 1.0 / AGREED:
-                sure.add(pair)
-            speeds[pair] = max(speed, speeds[pair]) if is_again else speed
-        is_hurried = told[0][1] > trips.budget_s / 2 * 1e9
-        if told[0][1] > trips.budget_s * 1e9:
-            return False
-    return True
+            if is_again:
+                if num_bytes == SMALL_BYTES and trip_s <= FAR_S and not _agree(speed, self.speeds[pair]):
+                    self._doubtful.add(pair)
+                speed = max(speed, self.speeds[pair])
+            self.speeds[pair] = speed
+
+
+def _agree(first: float, second: float) -> bool:
+    return AGREED * max(first, second) <= min(first, second)
 
 
 def speed_of(num_bytes: int, took_s: float, trip_s: float) -> float:
@@ -129,13 +156,13 @@ def speed_of(num_bytes: int, took_s: float, trip_s: float) -> float:
     return num_bytes / max(took_s - trip_s, 1e-9)
 
 
-def _is_open(number: int, speed: float, trip_s: float, is_hurried: bool) -> bool:
+def _is_open(number: int, speed: float, trip_s: float) -> bool:
     """Whether a link of which so many messages made so much gets the next, too."""
     if trip_s > FAR_S:
-        return number < NUM_FAR and speed < FAST_BYTES_PER_S
-    if MESSAGES_BYTES[number] == LARGE_BYTES:
-        return SLOW_BYTES_PER_S < speed < FAST_BYTES_PER_S
-    return number == 0 or (speed <= SLOW_BYTES_PER_S and not (is_hurried and number >= NUM_HURRIED))
+        return MESSAGES_BYTES[number] == SMALL_BYTES and speed < FAST_BYTES_PER_S
+    if number < 2:
+        return number == 0 or speed <= SLOW_BYTES_PER_S
+    return MESSAGES_BYTES[number] == LARGE_BYTES and SLOW_BYTES_PER_S < speed < FAST_BYTES_PER_S
 
 
 def _send(world: World, pairs: Sequence[Pair], num_bytes: int) -> float:
