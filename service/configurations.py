@@ -28,7 +28,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationPage:
-    """One page of a list; ``next_page_token`` is None on the last."""
+    """One page of a list, shorter than asked for where specs are large; ``next_page_token`` is None on the last."""
 
     configurations: list[ConfigurationRow]
     next_page_token: str | None
@@ -49,7 +49,7 @@ class Configurations:
         described = f"configurations {search!r}"
         fetch = partial(self._store.page, search)
         return ConfigurationPage(
-            *await self._tokens.page(described, page_size, page_token, fetch, lambda row: row.name)
+            *await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda row: row.name)
         )
 
     async def view(self, name: str) -> ConfigurationView:

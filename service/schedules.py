@@ -40,7 +40,7 @@ BY_HAND = "paused by hand"
 
 @dataclass(frozen=True, slots=True)
 class SchedulePage:
-    """One page of a list; ``next_page_token`` is None on the last."""
+    """One page of a list, shorter than asked for where specs are large; ``next_page_token`` is None on the last."""
 
     schedules: list[ScheduleRow]
     next_page_token: str | None
@@ -122,7 +122,9 @@ class Schedules:
         wanted = ScheduleFilter(state=ScheduleState(state) if state else None, search=search or None)
         described = f"schedules {wanted!r}"
         fetch = partial(self._store.page, wanted)
-        return SchedulePage(*await self._tokens.page(described, page_size, page_token, fetch, lambda row: row.id))
+        return SchedulePage(
+            *await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda row: row.id)
+        )
 
     async def upcoming(self, schedule_id: str, count: int) -> Document:
         """The next nominal times, and what changes of the clocks do to them; of a paused one those if it went on.

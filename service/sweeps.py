@@ -21,6 +21,7 @@ from service.preconditions import check_match
 from service.promotion_documents import promotion_document
 from service.promotion_records import PromotionState
 from service.promotion_requests import check_configuration, check_news, given_name, is_asked_already, wanted_name
+from service.records import ListPart
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError, TransitionError
 from service.store.references import UnknownReferenceError
@@ -55,7 +56,7 @@ _MOVES: Mapping[str, tuple[frozenset[SweepState], SweepState, str | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class SweepPage:
-    """One page of a list; ``next_page_token`` is None on the last."""
+    """One page of a list, shorter than asked for where specs are large; ``next_page_token`` is None on the last."""
 
     sweeps: list[SweepRow]
     next_page_token: str | None
@@ -63,7 +64,7 @@ class SweepPage:
 
 @dataclass(frozen=True, slots=True)
 class TrialPage:
-    """One page of a sweep's trials; ``next_page_token`` is None on the last."""
+    """One page of a sweep's trials, shorter than asked for where those are large; no token on the last."""
 
     trials: list[TrialRow]
     next_page_token: str | None
@@ -157,7 +158,7 @@ class Sweeps:
         )
         described = f"sweeps {wanted!r}"
         fetch = partial(self._store.page, wanted)
-        return SweepPage(*await self._tokens.page(described, page_size, page_token, fetch, lambda row: row.id))
+        return SweepPage(*await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda row: row.id))
 
     async def trials(
         self,
@@ -172,12 +173,12 @@ class Sweeps:
         await self.get(sweep_id)
         described = f"trials {sweep_id} {state}"
 
-        async def fetch(most: int, behind: str | None) -> list[TrialRow]:
+        async def fetch(most: int, behind: str | None) -> ListPart[TrialRow]:
             after = -1 if behind is None else int(behind)
             return await self._store.trials(sweep_id, most, after, TrialState(state) if state else None)
 
         return TrialPage(
-            *await self._tokens.page(described, page_size, page_token, fetch, lambda trial: str(trial.number))
+            *await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda trial: str(trial.number))
         )
 
     async def command(self, sweep_id: str, verb: str, *, if_match: str | None = None) -> SweepRow:

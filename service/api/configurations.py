@@ -30,7 +30,10 @@ async def page(
     page_size: Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")] = DEFAULT_PAGE_SIZE,
     page_token: Annotated[str | None, Query(max_length=500)] = None,
 ) -> Answer:
-    """Configurations by name, without their histories."""
+    """Configurations by name, without their histories.
+
+    A page of large specs ends early, with a ``next_page_token``: the list ends where there is none.
+    """
     found = await use.configurations.page(checked_text(search), page_size, page_token)
     documents = [head_document(row) for row in found.configurations]
     return Answer({"configurations": documents, "next_page_token": found.next_page_token})

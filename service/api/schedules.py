@@ -68,7 +68,10 @@ async def page(
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     page_token: PageToken = None,
 ) -> Answer:
-    """Schedules, newest first."""
+    """Schedules, newest first.
+
+    A page of large specs ends early, with a ``next_page_token``: the list ends where there is none.
+    """
     found = await use.schedules.page(state, checked_text(search), page_size, page_token)
     documents = [schedule_document(row) for row in found.schedules]
     return Answer({"schedules": documents, "next_page_token": found.next_page_token})

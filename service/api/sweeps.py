@@ -80,7 +80,10 @@ async def page(
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     page_token: PageToken = None,
 ) -> Answer:
-    """Sweeps, newest first."""
+    """Sweeps, newest first.
+
+    A page of large specs ends early, with a ``next_page_token``: the list ends where there is none.
+    """
     found = await use.sweeps.page(state, checked_text(search), page_size=page_size, page_token=page_token)
     documents = await use.sweeps.documents(found.sweeps)
     return Answer({"sweeps": documents, "next_page_token": found.next_page_token})
@@ -103,7 +106,10 @@ async def trials(
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     page_token: PageToken = None,
 ) -> Answer:
-    """Its trials that were started, by number; the job of each tells the rest."""
+    """Its trials that were started, by number; the job of each tells the rest.
+
+    A page of large parameters ends early, with a ``next_page_token``: the list ends where there is none.
+    """
     found = await use.sweeps.trials(sweep_id, state, page_size, page_token)
     documents = [trial_document(trial) for trial in found.trials]
     return Answer({"trials": documents, "next_page_token": found.next_page_token})

@@ -16,13 +16,16 @@ from service.configuration_records import (
     ReplacedVersion,
     nameless,
 )
+from service.records import ListPart
 from service.store.bundles import Deleted, drop_bundle
 from service.store.configuration_tables import configuration_versions as versions
 from service.store.configuration_tables import configurations
 from service.store.database import Database, Write
+from service.store.list_parts import part_of
 from service.store.port import StaleRowError
 from service.store.references import check_references
 from service.store.rows import dumps
+from service.store.statements import text_bytes
 from workers.spec import JobSpec
 
 MAX_HISTORY = 100
@@ -61,14 +64,22 @@ class ConfigurationStore:
 
         return await self._database.read(work)
 
-    async def page(self, search: str | None, limit: int, after: str | None = None) -> list[ConfigurationRow]:
-        """At most ``limit`` configurations by name, those after ``after``; ``search`` is part of a name."""
-        chosen = select(configurations).order_by(configurations.c.name).limit(limit)
+    async def page(self, search: str | None, limit: int, after: str | None = None) -> ListPart[ConfigurationRow]:
+        """At most ``limit`` configurations by name, those after ``after``; fewer where their specs are large.
+
+        ``search`` is part of a name.
+        """
+        chosen = select(configurations).order_by(configurations.c.name)
         if after is not None:
             chosen = chosen.where(configurations.c.name > after)
         if search:
             chosen = chosen.where(configurations.c.name.contains(search, autoescape=True))
-        return await self._database.read(lambda conn: [_configuration_of(row) for row in conn.execute(chosen)])
+
+        def work(conn: Connection) -> ListPart[ConfigurationRow]:
+            found = part_of(conn, chosen, text_bytes(configurations, conn.dialect.name), limit)
+            return ListPart([_configuration_of(row) for row in found.rows], found.has_more)
+
+        return await self._database.read(work)
 
     async def check_references(self, job: JobSpec) -> None:
         """Raises UnknownReferenceError, as ``create`` and ``replace`` would now."""

@@ -11,14 +11,13 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, liter
 from service.records import JobFilter, JobRow, ListPart
 from service.states import JobState
 from service.store.deleting import is_deleted
+from service.store.list_parts import num_within_bound
 from service.store.rows import job_of
 from service.store.schema import job_labels, jobs
 from service.store.statements import text_bytes
 
 MAX_LABELLED = 500
 """Of a label with more jobs than that, those are looked through that the rest of the filter leaves."""
-MAX_PAGE_BYTES = 8 * 2**20
-"""Of the texts of a page's jobs, but for the last one: a spec may be as large as the body of a request."""
 
 _IS_SHOWN = jobs.c.id.in_(bindparam("ids", expanding=True))
 _ROWS = select(jobs).where(_IS_SHOWN)
@@ -29,19 +28,10 @@ Label: TypeAlias = tuple[str, str]
 def page_of(conn: Connection, wanted: JobFilter, limit: int, before_id: str | None) -> ListPart[JobRow]:
     """At most ``limit`` jobs, newest first, those older than ``before_id``; fewer by MAX_PAGE_BYTES."""
     found = _ids(conn, wanted, limit + 1, before_id)
-    ids = _bounded(conn, found[:limit])
+    sizes = conn.execute(_sizes(conn.dialect.name), {"ids": found[:limit]}).scalars()
+    ids = found[: num_within_bound(sizes)]
     rows = {row.id: row for row in conn.execute(_ROWS, {"ids": ids})}
     return ListPart([job_of(rows[job_id]) for job_id in ids], has_more=len(found) > len(ids))
-
-
-def _bounded(conn: Connection, ids: list[str]) -> list[str]:
-    """Of these, newest first, those up to the one that reaches MAX_PAGE_BYTES; the others' texts are not read."""
-    num_bytes = 0
-    for number, size_bytes in enumerate(conn.execute(_sizes(conn.dialect.name), {"ids": ids}).scalars(), start=1):
-        num_bytes += size_bytes
-        if num_bytes >= MAX_PAGE_BYTES:
-            return ids[:number]
-    return ids
 
 
 @cache

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
 
 from service.promotion_records import Contender, PromotionRow, PromotionRun, PromotionStanding, PromotionState
 from service.states import JobState
@@ -16,7 +16,8 @@ from service.store.database import Write
 from service.store.moves import fetch_job
 from service.store.port import StaleRowError
 from service.store.rows import dumps
-from service.store.schema import points
+from service.store.schema import points, sweeps
+from service.store.statements import text_bytes
 
 
 def promotion_of(row: Row[Any]) -> PromotionRow:
@@ -78,6 +79,12 @@ def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, Promot
         for row in conn.execute(counted)
     }
     return {of: PromotionStanding(promotion=row, **counts.get(of, {})) for of, row in found.items()}
+
+
+def latest_bytes(dialect: str) -> ColumnElement[int]:
+    """What the texts of the latest promotion of a row of ``sweeps`` have in all, in bytes; 0 without one."""
+    of_it = select(text_bytes(promotions, dialect)).where(promotions.c.sweep_id == sweeps.c.id)
+    return func.coalesce(of_it.order_by(promotions.c.number.desc()).limit(1).scalar_subquery(), 0)
 
 
 def update_promotion(write: Write, promotion: PromotionRow, columns: dict[str, Any]) -> None:

@@ -9,12 +9,14 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from service.firing import first_upcoming
 from service.ids import IdSource
+from service.records import ListPart
 from service.schedule_records import Due, Firing, RunRow, ScheduleRow, ScheduleState, Upcoming
 from service.schedule_spec import ScheduleSpec
 from service.store.bundles import Deleted, drop_bundle
 from service.store.children import children_of
 from service.store.database import Database, Write
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
+from service.store.list_parts import part_of
 from service.store.port import StaleRowError, StoreError
 from service.store.schedule_rows import (
     due_of,
@@ -25,6 +27,7 @@ from service.store.schedule_rows import (
     write_firing,
 )
 from service.store.schema import schedule_runs, schedules
+from service.store.statements import text_bytes
 from service.targets import Target
 
 
@@ -159,9 +162,9 @@ class ScheduleStore:
         """One schedule, or None."""
         return await self._database.read(lambda conn: fetch_schedule(conn, schedule_id))
 
-    async def page(self, wanted: ScheduleFilter, limit: int, before_id: str | None = None) -> list[ScheduleRow]:
-        """At most ``limit`` schedules, newest first, those older than ``before_id``."""
-        chosen = select(schedules).order_by(schedules.c.id.desc()).limit(limit)
+    async def page(self, wanted: ScheduleFilter, limit: int, before_id: str | None = None) -> ListPart[ScheduleRow]:
+        """At most ``limit`` schedules, newest first, those older than ``before_id``; fewer where specs are large."""
+        chosen = select(schedules).order_by(schedules.c.id.desc())
         if before_id is not None:
             chosen = chosen.where(schedules.c.id < before_id)
         if wanted.state is not None:
@@ -169,7 +172,12 @@ class ScheduleStore:
         if wanted.search:
             is_named = schedules.c.name.contains(wanted.search, autoescape=True)
             chosen = chosen.where(is_named | schedules.c.id.startswith(wanted.search, autoescape=True))
-        return await self._database.read(lambda conn: [schedule_of(row) for row in conn.execute(chosen)])
+
+        def work(conn: Connection) -> ListPart[ScheduleRow]:
+            found = part_of(conn, chosen, text_bytes(schedules, conn.dialect.name), limit)
+            return ListPart([schedule_of(row) for row in found.rows], found.has_more)
+
+        return await self._database.read(work)
 
     async def changed(self, after: int, upto: int) -> list[ScheduleRow]:
         """Schedules that were written in these changes."""

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from service.configuration_records import Origin
 from service.ids import IdSource
 from service.promotion_records import PromotionStanding, PromotionState
+from service.records import ListPart
 from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
 from service.store.database import Database, Write
 from service.store.experience import experience_with
 from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
+from service.store.list_parts import part_of
 from service.store.moves import fetch_job
 from service.store.port import StoreError
-from service.store.promotion_rows import insert_promotion, standings_of, stop_promotions
+from service.store.promotion_rows import insert_promotion, latest_bytes, standings_of, stop_promotions
 from service.store.references import check_references
 from service.store.schema import schedule_runs, sweeps, trials
+from service.store.statements import text_bytes
 from service.store.sweep_rows import (
     counts_of,
     fetch_sweep,
@@ -127,9 +130,9 @@ class SweepStore:
 
         return await self._database.read(work)
 
-    async def page(self, wanted: SweepFilter, limit: int, before_id: str | None = None) -> list[SweepRow]:
-        """At most ``limit`` sweeps, newest first, those older than ``before_id``."""
-        chosen = select(sweeps).order_by(sweeps.c.id.desc()).limit(limit)
+    async def page(self, wanted: SweepFilter, limit: int, before_id: str | None = None) -> ListPart[SweepRow]:
+        """At most ``limit`` sweeps, newest first, those older than ``before_id``; fewer where their specs are large."""
+        chosen = select(sweeps).order_by(sweeps.c.id.desc())
         if before_id is not None:
             chosen = chosen.where(sweeps.c.id < before_id)
         if wanted.state is not None:
@@ -140,17 +143,27 @@ class SweepStore:
         if wanted.schedule is not None:
             started = select(schedule_runs.c.child_id).where(schedule_runs.c.schedule_id == wanted.schedule)
             chosen = chosen.where(sweeps.c.id.in_(started))
-        return await self._database.read(lambda conn: [sweep_of(row) for row in conn.execute(chosen)])
+
+        def work(conn: Connection) -> ListPart[SweepRow]:
+            found = part_of(conn, chosen, shown_bytes(conn.dialect.name), limit)
+            return ListPart([sweep_of(row) for row in found.rows], found.has_more)
+
+        return await self._database.read(work)
 
     async def trials(
         self, sweep_id: str, limit: int, after: int = -1, state: TrialState | None = None
-    ) -> list[TrialRow]:
-        """At most ``limit`` trials by number, those above ``after``."""
+    ) -> ListPart[TrialRow]:
+        """At most ``limit`` trials by number, those above ``after``; fewer where their texts are large."""
         chosen = select(trials).where(trials.c.sweep_id == sweep_id, trials.c.number > after)
         if state is not None:
             chosen = chosen.where(trials.c.state == state)
-        chosen = chosen.order_by(trials.c.number).limit(limit)
-        return await self._database.read(lambda conn: [trial_of(row) for row in conn.execute(chosen)])
+        chosen = chosen.order_by(trials.c.number)
+
+        def work(conn: Connection) -> ListPart[TrialRow]:
+            found = part_of(conn, chosen, text_bytes(trials, conn.dialect.name), limit)
+            return ListPart([trial_of(row) for row in found.rows], found.has_more)
+
+        return await self._database.read(work)
 
     async def standings(self, rows: Sequence[SweepRow]) -> dict[str, Standing]:
         """What has become of these so far, by the sweep's id."""
@@ -231,6 +244,11 @@ class SweepStore:
             return update_sweep(write, sweep, {"promote_to": None, "version": sweep.version + 1})
 
         return await self._database.write(work)
+
+
+def shown_bytes(dialect: str) -> ColumnElement[int]:
+    """What is read to show a row of ``sweeps``: a promotion keeps the job of whoever it is held against."""
+    return text_bytes(sweeps, dialect) + latest_bytes(dialect)
 
 
 def check_sweep(conn: Connection, spec: SweepSpec, job: JobSpec) -> None:

@@ -290,7 +290,7 @@ async def test_lists_are_cut_into_pages(client: httpx2.AsyncClient) -> None:
 async def test_a_page_of_large_jobs_is_shorter_and_has_a_token(
     client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", 50_000)
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", 50_000)
     ids = [(await submitted(client, config={"text": "x" * 30_000}))["id"] for _ in range(5)]
     seen: list[list[str]] = []
     params: dict[str, Any] = {"page_size": 4}

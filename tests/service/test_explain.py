@@ -113,7 +113,7 @@ async def test_no_earliest_start_is_told_where_not_all_who_have_room_are_looked_
         return any(detail.startswith("Earliest start") for detail in details)
 
     assert await is_told()
-    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", 1)
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", 1)
     assert not await is_told()
 
 

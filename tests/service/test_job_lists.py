@@ -183,7 +183,7 @@ async def walked(store: Store, limit: int) -> list[list[str]]:
 async def test_a_page_ends_at_the_bound_of_bytes_and_all_pages_have_each_job_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, bound: int, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", bound)
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", bound)
     ids = [(await store.jobs.submit(spec(config=LARGE))).job.id for _ in range(7)]
     pages = await walked(store, 5)
     assert [len(page) for page in pages] == sizes
@@ -193,7 +193,7 @@ async def test_a_page_ends_at_the_bound_of_bytes_and_all_pages_have_each_job_onc
 async def test_a_page_that_holds_exactly_the_last_jobs_is_the_last(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", 100_000)
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", 100_000)
     assert await store.jobs.page(JobFilter(), 3) == ListPart([], has_more=False)
     for _ in range(3):
         await store.jobs.submit(spec(config=LARGE))
@@ -203,7 +203,7 @@ async def test_a_page_that_holds_exactly_the_last_jobs_is_the_last(
 async def test_large_jobs_behind_small_ones_do_not_come_with_them(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.job_lists.MAX_PAGE_BYTES", 100_000)
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", 100_000)
     for n in range(20):
         await store.jobs.submit(spec(config={} if n >= 10 else LARGE))
     assert [len(page) for page in await walked(store, 50)] == [13, 3, 3, 1]
