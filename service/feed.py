@@ -166,7 +166,12 @@ class Feed:
     async def _batch_end(self, topics: tuple[Topic, ...], after: int, upto: int) -> int:
         of = {kind: tuple(sorted(topic.of for topic in topics if topic.kind == kind)) for kind in OF_ONE}
         wanted = Following(
-            metrics=of["metrics"], logs=of["logs"], timelines=of["job"], has_all_jobs=Topic("jobs") in topics
+            metrics=of["metrics"],
+            logs=of["logs"],
+            timelines=of["job"],
+            has_all_jobs=Topic("jobs") in topics,
+            has_all_sweeps=Topic("sweeps") in topics,
+            has_all_schedules=Topic("schedules") in topics,
         )
         return await self._ends.get((wanted, after, upto), lambda: self._store.batch_end(wanted, after, upto))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Row, Select, Table, UnaryExpression, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, UnaryExpression, func, select
 
 from service.picking import reader
 from service.rank_history import AttemptSpan
@@ -20,9 +20,10 @@ from service.store.moves import fetch_job
 from service.store.near import first_with, points_near
 from service.store.ranks import spans_of
 from service.store.rows import cluster_of, job_of, log_of, timeline_of
-from service.store.schema import installation, jobs, log_chunks, log_workers, points, timeline
+from service.store.schema import installation, jobs, log_chunks, log_workers, points, schedules, sweeps, timeline
 from service.store.statements import any_number, text_bytes
 from service.store.stretches import joined, pieces_of
+from service.store.sweeps import shown_bytes
 from service.store.visible import in_parts, visible_parts
 from service.stretches import Part, Stretch
 from workers.plan import TimelineKind
@@ -31,8 +32,8 @@ MAX_POINTS_A_BATCH = 2000
 MAX_LOG_CHUNKS_A_BATCH = 200
 MAX_LOG_BYTES_A_BATCH = 2**20
 MAX_TIMELINE_A_BATCH = 500
-MAX_JOBS_A_BATCH = 200
-MAX_JOB_BYTES_A_BATCH = 2**20
+MAX_ROWS_A_BATCH = 200
+MAX_ROW_BYTES_A_BATCH = 2**20
 MAX_TIMELINE_LOOKED_AT = 20_000
 MAX_ROUNDS_A_SELECT = 500
 
@@ -42,12 +43,14 @@ _POINT_COLUMNS = (points.c.round, points.c.step, points.c.time, points.c["values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """What a reader of changes reads that may be much: of which jobs, and whether all jobs' rows."""
+    """What a reader of changes reads that may be much: of which jobs, and whether all rows of jobs or of others."""
 
     metrics: tuple[str, ...] = ()
     logs: tuple[str, ...] = ()
     timelines: tuple[str, ...] = ()
     has_all_jobs: bool = False
+    has_all_sweeps: bool = False
+    has_all_schedules: bool = False
 
 
 class TelemetryStore:
@@ -285,8 +288,8 @@ class TelemetryStore:
                     ends += [int(changed) for changed in end.scalars()]
             if wanted.logs:
                 ends += _log_batch_end(conn, wanted.logs, after)
-            if wanted.has_all_jobs:
-                ends += _job_batch_end(conn, after)
+            for table, size_bytes in _whole(wanted, conn.dialect.name):
+                ends += _row_batch_end(conn, table, size_bytes, after)
             return min(ends)
 
         return await self._database.read(work)
@@ -312,9 +315,21 @@ def _log_batch_end(conn: Connection, job_ids: Sequence[str], after: int) -> list
     return _end_within(conn, in_order, MAX_LOG_CHUNKS_A_BATCH, MAX_LOG_BYTES_A_BATCH)
 
 
-def _job_batch_end(conn: Connection, after: int) -> list[int]:
-    later = select(jobs.c.changed, text_bytes(jobs, conn.dialect.name)).where(jobs.c.changed > after)
-    return _end_within(conn, later.order_by(jobs.c.changed), MAX_JOBS_A_BATCH, MAX_JOB_BYTES_A_BATCH)
+def _row_batch_end(conn: Connection, table: Table, size_bytes: ColumnElement[int], after: int) -> list[int]:
+    later = select(table.c.changed, size_bytes).where(table.c.changed > after)
+    return _end_within(conn, later.order_by(table.c.changed), MAX_ROWS_A_BATCH, MAX_ROW_BYTES_A_BATCH)
+
+
+def _whole(wanted: Following, dialect: str) -> list[tuple[Table, ColumnElement[int]]]:
+    """Tables of which all rows are followed, with what a row's texts weigh."""
+    found: list[tuple[Table, ColumnElement[int]]] = []
+    if wanted.has_all_jobs:
+        found.append((jobs, text_bytes(jobs, dialect)))
+    if wanted.has_all_sweeps:
+        found.append((sweeps, shown_bytes(dialect)))
+    if wanted.has_all_schedules:
+        found.append((schedules, text_bytes(schedules, dialect)))
+    return found
 
 
 def _end_within(conn: Connection, later: Select[int, int], max_rows: int, max_bytes: int) -> list[int]:

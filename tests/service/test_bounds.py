@@ -15,10 +15,13 @@ from service.states import JobState
 from service.store.opening import Store
 from service.store.schema import jobs
 from service.store.telemetry import Following
+from service.sweep_specs import read_sweep_spec, sample_job
 from service.telemetry import LogQuery
 from tests.service.given import Clock, leader, log, placed, record, row, snapshot, spec
 from tests.service.query_plans import most_rows, noted_statements
 from tests.service.scene import Scene
+from tests.service.scheduled import schedule_spec
+from tests.service.swept import JOB, sweep_document
 from tests.service.test_long_queue import add_queued
 from tests.service.test_stream import Reader
 from workers.plan import TimelineKind
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.anyio
 
 NUM = 9
 FEW = 2
+LARGE = {"text": "x" * 40_000}
 
 
 async def _points(store: Store) -> str:
@@ -56,13 +60,29 @@ async def _jobs(store: Store) -> str:
     return "jobs"
 
 
+async def _sweeps(store: Store) -> str:
+    parsed = read_sweep_spec(sweep_document(job={**JOB, "config": LARGE}), has_prices=False)
+    for _ in range(NUM):
+        await store.sweeps.create(parsed, sample_job(parsed))
+    return "sweeps"
+
+
+async def _schedules(store: Store) -> str:
+    for n in range(NUM):
+        target = {"job": {"entrypoint": JOB["entrypoint"], "steps": 10, "config": LARGE}}
+        await store.schedules.create(*schedule_spec(name=f"s-{n}", target=target))
+    return "schedules"
+
+
 @pytest.mark.parametrize(
     ("bound", "event", "tell"),
     [
         ("MAX_POINTS_A_BATCH", "metrics", _points),
         ("MAX_LOG_CHUNKS_A_BATCH", "log", _logs),
         ("MAX_TIMELINE_A_BATCH", "timeline", _timeline),
-        ("MAX_JOBS_A_BATCH", "job", _jobs),
+        ("MAX_ROWS_A_BATCH", "job", _jobs),
+        ("MAX_ROWS_A_BATCH", "sweep", _sweeps),
+        ("MAX_ROWS_A_BATCH", "schedule", _schedules),
     ],
 )
 async def test_a_reader_who_begins_at_nought_gets_everything_in_small_parts(
@@ -101,7 +121,7 @@ async def test_a_reader_far_behind_a_loud_job_is_given_so_many_bytes_at_once(
 
 
 async def _large_jobs(store: Store) -> list[str]:
-    return [(await store.jobs.submit(spec(config={"text": "x" * 40_000}))).job.id for _ in range(NUM)]
+    return [(await store.jobs.submit(spec(config=LARGE))).job.id for _ in range(NUM)]
 
 
 async def _batches(store: Store) -> list[list[str]]:
@@ -118,15 +138,36 @@ async def _batches(store: Store) -> list[list[str]]:
 async def test_a_reader_far_behind_large_jobs_is_given_so_many_bytes_at_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, bound: int, sizes: list[int]
 ) -> None:
-    monkeypatch.setattr("service.store.telemetry.MAX_JOB_BYTES_A_BATCH", bound)
+    monkeypatch.setattr("service.store.telemetry.MAX_ROW_BYTES_A_BATCH", bound)
     ids = await _large_jobs(store)
     batches = await _batches(store)
     assert [len(batch) for batch in batches] == sizes
     assert [job_id for batch in batches for job_id in batch] == ids
 
 
+@pytest.mark.parametrize("tell", [_sweeps, _schedules])
+@pytest.mark.parametrize(("bound", "sizes"), [(100_000, [3, 3, 3]), (1, [1] * NUM), (2**30, [NUM])])
+async def test_a_reader_far_behind_large_sweeps_or_schedules_is_given_so_many_bytes_at_once(
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    tell: Callable[[Store], Awaitable[str]],
+    bound: int,
+    sizes: list[int],
+) -> None:
+    monkeypatch.setattr("service.store.telemetry.MAX_ROW_BYTES_A_BATCH", bound)
+    topic = await tell(store)
+    changed = {"sweeps": store.sweeps.changed, "schedules": store.schedules.changed}[topic]
+    wanted = Following(has_all_sweeps=topic == "sweeps", has_all_schedules=topic == "schedules")
+    after, found = 0, []
+    while after < (upto := await store.telemetry.change()):
+        end = await store.telemetry.batch_end(wanted, after, upto)
+        found.append(len(await changed(after, end)))
+        after = end
+    assert [number for number in found if number] == sizes
+
+
 async def test_jobs_that_were_written_together_come_together(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.store.telemetry.MAX_JOB_BYTES_A_BATCH", 1)
+    monkeypatch.setattr("service.store.telemetry.MAX_ROW_BYTES_A_BATCH", 1)
     ids = await _large_jobs(store)
     change = await store.telemetry.change()
     together = update(jobs).where(jobs.c.id.in_(ids[3:])).values(changed=change)
@@ -137,7 +178,7 @@ async def test_jobs_that_were_written_together_come_together(store: Store, monke
 async def test_a_stream_tells_of_each_large_job_once(
     client: httpx2.AsyncClient, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.telemetry.MAX_JOB_BYTES_A_BATCH", 100_000)
+    monkeypatch.setattr("service.store.telemetry.MAX_ROW_BYTES_A_BATCH", 100_000)
     ids = await _large_jobs(services.store)
     last = (await services.store.jobs.submit(spec())).job.id
     await services.feed.look()
