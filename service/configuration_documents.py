@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from service.configuration_records import ConfigurationRow, ConfigurationView
+from service.configuration_records import ConfigurationRow
+from service.configurations import ConfigurationView
 from service.documents import Document
 from service.times import rfc3339
 
@@ -31,4 +32,4 @@ def configuration_document(view: ConfigurationView) -> Document:
         }
         for each in view.history
     ]
-    return {**head_document(view.configuration), "history": history}
+    return {**head_document(view.configuration), "history": history, "next_page_token": view.next_page_token}

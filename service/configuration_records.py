@@ -59,14 +59,6 @@ class ReplacedVersion:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationView:
-    """A configuration with the versions before it, the latest first, as one transaction saw them."""
-
-    configuration: ConfigurationRow
-    history: tuple[ReplacedVersion, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The configuration, and its version, that a sweep's job was taken from."""

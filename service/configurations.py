@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from service.configuration_records import ConfigurationRow, ConfigurationView, nameless
+from service.configuration_records import ConfigurationRow, ReplacedVersion, nameless
 from service.errors import ConflictError, InvalidError, NotFoundError, PreconditionError
 from service.jobs import MAX_TRIES
 from service.labels import parse_given_job
-from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
+from service.page_tokens import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, PageTokens
 from service.patience import answered
 from service.preconditions import check_match
+from service.records import ListPart
 from service.store.configurations import ConfigurationStore, Put
 from service.store.port import StaleRowError
 from service.store.references import UnknownReferenceError
@@ -31,6 +32,18 @@ class ConfigurationPage:
     """One page of a list, shorter than asked for where specs are large; ``next_page_token`` is None on the last."""
 
     configurations: list[ConfigurationRow]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationView:
+    """A configuration with a page of the versions before it, the latest first; fewer where their specs are large.
+
+    ``next_page_token`` is None on the last.
+    """
+
+    configuration: ConfigurationRow
+    history: list[ReplacedVersion]
     next_page_token: str | None
 
 
@@ -52,12 +65,21 @@ class Configurations:
             *await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda row: row.name)
         )
 
-    async def view(self, name: str) -> ConfigurationView:
-        """One configuration with its history. Raises NotFoundError."""
-        found = await self._store.view(name) if _NAME.fullmatch(name) else None
-        if found is None:
+    async def view(self, name: str, page_size: int = MAX_PAGE_SIZE, page_token: str | None = None) -> ConfigurationView:
+        """One configuration with a page of its history. Raises NotFoundError, BadRequestError for a bad token."""
+        row = await self.find(name)
+        if row is None:
             raise _not_found(name)
-        return found
+
+        async def fetch(most: int, behind: str | None) -> ListPart[ReplacedVersion]:
+            # What replaced this one meanwhile is no part of its history.
+            return await self._store.history(name, most, row.version if behind is None else int(behind))
+
+        described = f"history {name}"
+        return ConfigurationView(
+            row,
+            *await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda each: str(each.version)),
+        )
 
     async def find(self, name: str) -> ConfigurationRow | None:
         """One configuration; None where there is none of that name, or none could be."""

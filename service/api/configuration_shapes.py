@@ -29,9 +29,10 @@ class ConfigurationHead(Shape):
 
 
 class Configuration(ConfigurationHead):
-    """A configuration with the versions before it, the latest first; a hundred of them are kept."""
+    """A configuration with one page of the versions before it, the latest first; a hundred of them are kept."""
 
     history: list[ReplacedVersion]
+    next_page_token: str | None
 
 
 class ConfigurationList(Shape):

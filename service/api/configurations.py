@@ -11,10 +11,13 @@ from service.api.problems import Answer
 from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, read_json
 from service.api.schema import CONFIGURATION_BODY, failures, success
 from service.configuration_documents import configuration_document, head_document
-from service.configuration_records import ConfigurationView
-from service.page_tokens import DEFAULT_PAGE_SIZE
+from service.configurations import ConfigurationView
+from service.page_tokens import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 
 router = APIRouter(prefix="/configurations", tags=["configurations"])
+
+PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
+PageToken = Annotated[str | None, Query(max_length=500)]
 
 
 def _answer(view: ConfigurationView, status: int = 200) -> Answer:
@@ -27,8 +30,8 @@ def _answer(view: ConfigurationView, status: int = 200) -> Answer:
 async def page(
     use: Use,
     search: Annotated[str | None, Query(max_length=63, description="part of a name")] = None,
-    page_size: Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")] = DEFAULT_PAGE_SIZE,
-    page_token: Annotated[str | None, Query(max_length=500)] = None,
+    page_size: PageSize = DEFAULT_PAGE_SIZE,
+    page_token: PageToken = None,
 ) -> Answer:
     """Configurations by name, without their histories.
 
@@ -42,9 +45,18 @@ async def page(
 @router.get(
     "/{name}", operation_id="configurations_get", response_model=Configuration, responses=failures(404) | {304: {}}
 )
-async def get(name: str, use: Use, if_none_match: IfNoneMatch = None) -> Response:
-    """The configuration with its history, and ``ETag``; ``If-Match`` compares the version in it."""
-    view = await use.configurations.view(name)
+async def get(
+    name: str,
+    use: Use,
+    page_size: PageSize = MAX_PAGE_SIZE,
+    page_token: PageToken = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """The configuration with its history, and ``ETag``; ``If-Match`` compares the version in it.
+
+    A history of large specs ends early, with a ``next_page_token``: it ends where there is none.
+    """
+    view = await use.configurations.view(name, page_size, page_token)
     etag = view.configuration.etag
     if is_unchanged(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag, "Cache-Control": "no-cache"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -54,11 +55,12 @@ def show_one(client: Client, name: str, form: Form) -> None:
 
 def show_history(client: Client, name: str, form: Form) -> None:
     """The versions before this one, and why each is in use no longer."""
-    found = client.get(_path(name))
-    if not found["history"] and form is Form.TEXT:
+    history = list(client.pages(_path(name), "history"))
+    if not history and form is Form.TEXT:
+        found = client.get(_path(name))
         console().print(f"{escape(found['name'])} is at version {found['version']}; nothing was replaced yet")
         return
-    show(form, {"history": found["history"]}, table(("version", "replaced", "by", "because"), _rows(found)))
+    show(form, {"history": history}, table(("version", "replaced", "by", "because"), _rows(history)))
 
 
 def delete(client: Client, name: str, *, is_sure: bool, form: Form) -> None:
@@ -71,7 +73,7 @@ def delete(client: Client, name: str, *, is_sure: bool, form: Form) -> None:
     show(form, found, f"[bold]{escape(found['name'])}[/bold] is deleted; sweeps that began from it stay")
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def _rows(history: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     return [
         (
             str(each["version"]),
@@ -79,7 +81,7 @@ def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
             configuration_words.by(each["by"]),
             configuration_words.evidence(each["evidence"]),
         )
-        for each in found["history"]
+        for each in history
     ]
 
 

@@ -31,14 +31,16 @@ class ConfigurationPages:
         token = found.next_page_token
         context = {
             "configurations": [head_document(row) for row in found.configurations],
-            "more": f"/configurations?{urlencode({'page_token': token})}" if token else None,
+            "more": _place("/configurations", token),
         }
         return await self._html("configurations.html", context)
 
-    async def page(self, name: str) -> HTMLResponse:
+    async def page(self, name: str, request: Request) -> HTMLResponse:
         """One configuration with its history."""
-        view = await self._source.configurations.view(name)
-        return await self._html("configuration.html", configuration_view(configuration_document(view)))
+        token = request.query_params.get("page_token") or None
+        view = await self._source.configurations.view(name, page_token=token)
+        context = configuration_view(configuration_document(view))
+        return await self._html("configuration.html", context)
 
     async def _html(self, template: str, context: Mapping[str, Any]) -> HTMLResponse:
         seen = banner(await self._source.overview.health())
@@ -61,7 +63,12 @@ def configuration_view(document: Document) -> dict[str, Any]:
             for each in document["history"]
         ],
         "spec_text": _spec_text(document["spec"]),
+        "older": _place(f"/configurations/{document['name']}", document["next_page_token"]),
     }
+
+
+def _place(path: str, token: str | None) -> str | None:
+    return f"{path}?{urlencode({'page_token': token})}" if token else None
 
 
 def _spec_text(spec: Document) -> str:

@@ -9,13 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from service.configuration_records import (
-    BY_HAND,
-    ConfigurationRow,
-    ConfigurationView,
-    ReplacedVersion,
-    nameless,
-)
+from service.configuration_records import BY_HAND, ConfigurationRow, ReplacedVersion, nameless
 from service.records import ListPart
 from service.store.bundles import Deleted, drop_bundle
 from service.store.configuration_tables import configuration_versions as versions
@@ -25,7 +19,7 @@ from service.store.list_parts import part_of
 from service.store.port import StaleRowError
 from service.store.references import check_references
 from service.store.rows import dumps
-from service.store.statements import text_bytes
+from service.store.statements import any_number, text_bytes
 from workers.spec import JobSpec
 
 MAX_HISTORY = 100
@@ -51,16 +45,14 @@ class ConfigurationStore:
         """One configuration, or None."""
         return await self._database.read(lambda conn: fetch_configuration(conn, name))
 
-    async def view(self, name: str) -> ConfigurationView | None:
-        """One configuration with its history, or None."""
+    async def history(self, name: str, limit: int, before: int) -> ListPart[ReplacedVersion]:
+        """At most ``limit`` versions before version ``before``, the latest first; fewer where their specs are large."""
+        of_it = select(versions).where(versions.c.name == name, versions.c.version < any_number(before))
+        chosen = of_it.order_by(versions.c.version.desc())
 
-        def work(conn: Connection) -> ConfigurationView | None:
-            row = fetch_configuration(conn, name)
-            if row is None:
-                return None
-            of_it = select(versions).where(versions.c.name == name).order_by(versions.c.version.desc())
-            history = tuple(_version_of(each) for each in conn.execute(of_it))
-            return ConfigurationView(configuration=row, history=history)
+        def work(conn: Connection) -> ListPart[ReplacedVersion]:
+            found = part_of(conn, chosen, text_bytes(versions, conn.dialect.name), limit)
+            return ListPart([_version_of(row) for row in found.rows], found.has_more)
 
         return await self._database.read(work)
 

@@ -22,7 +22,7 @@ __all__ = ["caller"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
-READS = {"configuration", "view", "page", "check_references"}
+READS = {"configuration", "history", "page", "check_references"}
 PLACE = "/configurations/held"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx2
@@ -79,3 +80,19 @@ async def test_lists_come_in_pages_by_name(client: httpx2.AsyncClient) -> None:
     found = (await client.get(CONFIGURATIONS, params={"search": "b-"})).json()
     assert [each["name"] for each in found["configurations"]] == ["b-b"]
     assert 'href="/configurations/b-b"' in (await client.get("/configurations")).text
+
+
+async def test_a_page_shows_versions_by_parts_where_they_are_large(
+    client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", 1)
+    for seed in range(3):
+        await client.put(f"{CONFIGURATIONS}/digits", json=job(seed=seed))
+    first = (await client.get("/configurations/digits")).text
+    assert ("Spec of version 2" in first, "Spec of version 1" in first) == (True, False)
+    (older,) = re.findall(r'href="([^"]+)" rel="next">Older versions', first)
+    rest = (await client.get(older)).text
+    assert ("Spec of version 1" in rest, "Older versions" in rest) == (True, False)
+    other = await client.get(f"{CONFIGURATIONS}/other?{older.partition('?')[2]}")
+    assert_problem(other, 404, "NOT_FOUND")
+    assert_problem(await client.get(f"{CONFIGURATIONS}/digits?page_token=x"), 400, "BAD_REQUEST")

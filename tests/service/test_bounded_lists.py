@@ -30,7 +30,10 @@ NUM = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A list with NUM rows of 40 kB: the places of its rows in their order, a part of it, and where it is read."""
+    """A list with NUM rows of 40 kB: the places of its rows in their order, a part of it, and where it is read.
+
+    ``column`` is one that is read of whole rows alone.
+    """
 
     places: list[Any]
     part: Callable[[int, Any], Awaitable[ListPart[Any]]]
@@ -38,6 +41,7 @@ class Listed:
     path: str
     name: str
     key: str
+    column: str
 
 
 async def _sweep(store: Store, **changes: Any) -> str:
@@ -53,6 +57,7 @@ async def _sweeps(store: Store) -> Listed:
         place=lambda row: row.id,
         path="/sweeps",
         name="sweeps",
+        column="sweeps.changed",
         key="id",
     )
 
@@ -67,6 +72,7 @@ async def _trials(store: Store) -> Listed:
         place=lambda trial: trial.number,
         path=f"/sweeps/{swept.id}/trials",
         name="trials",
+        column="trials.changed",
         key="number",
     )
 
@@ -80,6 +86,7 @@ async def _schedules(store: Store) -> Listed:
         place=lambda row: row.id,
         path="/schedules",
         name="schedules",
+        column="schedules.changed",
         key="id",
     )
 
@@ -92,12 +99,28 @@ async def _configurations(store: Store) -> Listed:
         place=lambda row: row.name,
         path="/configurations",
         name="configurations",
+        column="configurations.changed",
         key="name",
     )
 
 
+async def _history(store: Store) -> Listed:
+    row = await store.configurations.create("digits", spec(config=LARGE))
+    for seed in range(1, NUM + 1):
+        row = (await store.configurations.replace(row, spec(config=LARGE, seed=seed))).configuration
+    return Listed(
+        places=[*range(NUM, 0, -1)],
+        part=lambda limit, behind: store.configurations.history(row.name, limit, behind or row.version),
+        place=lambda each: each.version,
+        path=f"/configurations/{row.name}",
+        name="history",
+        key="version",
+        column="configuration_versions.replaced_at",
+    )
+
+
 _STEPS = {"entrypoint": "workers.recipes.digits:build", "steps": 10}
-each_list = pytest.mark.parametrize("made", [_sweeps, _trials, _schedules, _configurations])
+each_list = pytest.mark.parametrize("made", [_sweeps, _trials, _schedules, _configurations, _history])
 
 
 @each_list
@@ -130,7 +153,7 @@ async def test_no_texts_are_read_of_rows_beyond_the_bound(
     engine = await store.database.read(lambda conn: conn.engine)
     with noted_statements(engine) as statements:
         await listed.part(5, None)
-    of_rows = [sent for sent in statements if f"{listed.name}.changed" in sent[0]]
+    of_rows = [sent for sent in statements if listed.column in sent[0]]
     assert await store.database.read(lambda conn: num_rows(conn, of_rows)) == 3
 
 

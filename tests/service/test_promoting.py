@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from service.configuration_records import ConfigurationRow
 from service.cost import Prices
 from service.promotion import step_of
 from service.promotion_records import INCUMBENT, PromotionState, PromotionView
@@ -69,6 +70,12 @@ async def swept(scene: Scene, gain: float, **changes: Any) -> SweepRow:
     return (await scene.store.sweeps.create(parsed, sample_job(parsed))).sweep
 
 
+async def configuration(scene: Scene) -> ConfigurationRow:
+    found = await scene.store.configurations.configuration("digits")
+    assert found is not None
+    return found
+
+
 async def until(scene: Scene, sweep: SweepRow, holds: Callable[[PromotionView], bool]) -> PromotionView:
     for _ in range(4000):
         await scene.reconciler.tick()
@@ -103,9 +110,8 @@ async def test_a_winner_that_is_really_better_replaces_the_configuration_whoever
     promotion = view.promotion
     assert promotion is not None
     assert (promotion.state, promotion.version) == (PromotionState.PROMOTED, 2)
-    found = await scene.store.configurations.view("digits")
-    assert found is not None
-    now, (before,) = found.configuration, found.history
+    now = await configuration(scene)
+    (before,) = (await scene.store.configurations.history("digits", 10, now.version)).rows
     assert (now.version, now.document["optimizer"]["lr"], now.document["labels"]) == (2, BETTER_LR, {"team": "a"})
     assert (before.version, before.by, before.document["optimizer"]["lr"]) == (1, sweep.id, 0.001)
     assert before.evidence is not None
@@ -136,9 +142,7 @@ async def test_luck_replaces_nothing(scene: Scene) -> None:
     assert view.promotion is not None
     assert view.promotion.state is PromotionState.KEPT
     assert str(view.promotion.reason).startswith("not distinguishable: after ")
-    found = await scene.store.configurations.view("digits")
-    assert found is not None
-    assert (found.configuration.version, found.history) == (1, ())
+    assert (await configuration(scene)).version == 1
 
 
 @on_sqlite
@@ -152,9 +156,8 @@ async def test_what_was_changed_by_hand_meanwhile_is_not_overwritten(scene: Scen
     assert view.promotion is not None
     assert view.promotion.state is PromotionState.FAILED
     assert "it is at version 2, compared was version 1" in str(view.promotion.reason)
-    found = await scene.store.configurations.view("digits")
-    assert found is not None
-    assert (found.configuration.version, found.configuration.document["seed"]) == (2, 3)
+    found = await configuration(scene)
+    assert (found.version, found.document["seed"]) == (2, 3)
 
 
 @on_sqlite

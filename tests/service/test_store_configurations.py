@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.configuration_records import ConfigurationView
+from service.configuration_records import ConfigurationRow, ReplacedVersion
 from service.store import configurations
 from service.store.configurations import replace_with
 from service.store.opening import Store
@@ -15,10 +15,10 @@ from tests.service.given import Clock, leader, spec, stored_bundle
 pytestmark = pytest.mark.anyio
 
 
-async def seen(store: Store, name: str = "digits") -> ConfigurationView:
-    found = await store.configurations.view(name)
-    assert found is not None
-    return found
+async def seen(store: Store) -> tuple[ConfigurationRow, list[ReplacedVersion]]:
+    row = await store.configurations.configuration("digits")
+    assert row is not None
+    return row, (await store.configurations.history("digits", 10, row.version)).rows
 
 
 async def test_each_version_replaces_the_one_before_and_leaves_it_in_the_history(store: Store, clock: Clock) -> None:
@@ -32,14 +32,15 @@ async def test_each_version_replaces_the_one_before_and_leaves_it_in_the_history
     clock.advance(60)
     evidence = {"trial": 3, "effect": 0.01}
     await store.database.write(lambda write: replace_with(write, second, spec(seed=3), "sweep_x", evidence))
-    view = await seen(store)
-    assert (view.configuration.version, view.configuration.document["seed"]) == (3, 3)
-    assert "name" not in view.configuration.document
-    told = [(each.version, each.document["seed"], each.by, each.evidence) for each in view.history]
+    row, history = await seen(store)
+    assert (row.version, row.document["seed"]) == (3, 3)
+    assert "name" not in row.document
+    told = [(each.version, each.document["seed"], each.by, each.evidence) for each in history]
     assert told == [(2, 2, "sweep_x", evidence), (1, 1, "user", None)]
-    assert view.history[0].replaced_at - view.history[1].replaced_at == 60
-    await store.configurations.delete(view.configuration)
-    assert await store.configurations.view("digits") is None
+    assert history[0].replaced_at - history[1].replaced_at == 60
+    await store.configurations.delete(row)
+    assert await store.configurations.configuration("digits") is None
+    assert (await store.configurations.history("digits", 10, row.version)).rows == []
 
 
 async def test_only_so_many_versions_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +48,7 @@ async def test_only_so_many_versions_are_kept(store: Store, monkeypatch: pytest.
     row = await store.configurations.create("digits", spec())
     for seed in range(1, 5):
         row = (await store.configurations.replace(row, spec(seed=seed))).configuration
-    assert [each.version for each in (await seen(store)).history] == [4, 3]
+    assert [each.version for each in (await seen(store))[1]] == [4, 3]
 
 
 async def test_a_configuration_keeps_its_bundle_until_it_names_another(store: Store, clock: Clock) -> None:
