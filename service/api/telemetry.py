@@ -42,7 +42,7 @@ async def metrics(
 
 @router.get("/jobs/{job_id}/timeline", operation_id="jobs_timeline", response_model=Timeline, responses=failures(404))
 async def timeline(job_id: str, use: Use, after: Step = 0) -> Answer:
-    """What changed while the job ran, oldest first."""
+    """What changed while the job ran, oldest first; an answer has a limit: ask until there is none after the last."""
     return Answer({"timeline": await use.telemetry.timeline(job_id, after)})
 
 

@@ -16,6 +16,7 @@ from service.records import JobRow, LogPiece, Point, StoredCluster, TimelineEntr
 from service.report import Moment, Near
 from service.store.database import Database
 from service.store.deleting import is_deleted
+from service.store.list_parts import part_of
 from service.store.moves import fetch_job
 from service.store.near import first_with, points_near
 from service.store.ranks import spans_of
@@ -117,12 +118,16 @@ class TelemetryStore:
         return {key: Near(_points_of(before), _points_of(after)) for key, (before, after) in found.items()}
 
     async def timeline(self, job_id: str, after: int, limit: int) -> list[TimelineEntry]:
-        """Rows with ``seq`` above ``after``, oldest first."""
-        statement = select(timeline).where(timeline.c.job_id == job_id, timeline.c.seq > any_number(after))
+        """At most ``limit`` rows with ``seq`` above ``after``, oldest first; fewer where their texts are large.
+
+        None only where there are none.
+        """
+        later = select(timeline).where(timeline.c.job_id == job_id, timeline.c.seq > any_number(after))
+        chosen = later.order_by(timeline.c.seq)
 
         def work(conn: Connection) -> list[TimelineEntry]:
-            found = conn.execute(statement.order_by(timeline.c.seq).limit(limit))
-            return [timeline_of(row) for row in found]
+            found = part_of(conn, chosen, text_bytes(timeline, conn.dialect.name), limit)
+            return [timeline_of(row) for row in found.rows]
 
         return await self._database.read(work)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import httpx2
 import pytest
@@ -214,6 +215,20 @@ async def test_an_answer_of_a_log_ends_at_a_bound_of_bytes_or_lines(
     monkeypatch.setattr("service.telemetry.MAX_TAIL_LINES", 3)
     tail = await services.telemetry.logs(job_id, LogQuery(rank=0, tail=100))
     assert (tail.text, tail.is_cut) == ("0006\n0007\n0008\n", True)
+
+
+async def test_an_answer_of_a_timeline_ends_at_a_bound_of_bytes(
+    client: httpx2.AsyncClient, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.list_parts.MAX_PAGE_BYTES", 25_000)
+    job = await placed(services.store, fence := await leader(services.store))
+    told = tuple(replace(row(f"k{n}", cost_s=0.1), reason="x" * 10_000) for n in range(NUM))
+    await services.store.reconciler.fold(snapshot(job, timeline=told), fence)
+    seen: list[list[int]] = []
+    while rows := await services.telemetry.timeline(job.id, seen[-1][-1] if seen else 0):
+        seen.append([entry["seq"] for entry in rows])
+    assert [len(part) for part in seen] == [3, 3, 3]
+    assert [seq for part in seen for seq in part] == [*range(1, NUM + 1)]
 
 
 async def test_a_change_is_looked_for_among_so_many_rows_of_a_timeline(
