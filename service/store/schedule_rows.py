@@ -34,6 +34,9 @@ from workers.errors import SpecError
 MAX_RUNS = 1000
 """Of one schedule; older ones go, the children that they made stay."""
 
+MAX_FAULT_CHARS = 1_000
+"""Of what is told of a refused target: it may have many faults, and each of its runs tells of them."""
+
 _OPEN = frozenset({Outcome.STARTED, Outcome.BUFFERED})
 
 # Built once: putting a statement together takes longer than SQLite does to run it.
@@ -114,7 +117,7 @@ def _fault(conn: Connection, schedule: ScheduleRow) -> str | None:
         target = _target(conn, schedule)
         children_of(target).check(conn, target)
     except SpecError as error:
-        return f"its target is refused by now: {error}; replace the schedule"
+        return f"its target is refused by now: {error!s:.{MAX_FAULT_CHARS}}; replace the schedule"
     except UnknownReferenceError as error:
         return f"what its target names is not there any more: {error}; replace the schedule"
     except (UnknownSweepError, OtherMetricError) as error:

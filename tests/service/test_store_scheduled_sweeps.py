@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from service.store.opening import Store
@@ -107,3 +109,19 @@ async def test_each_time_takes_the_job_as_its_configuration_is_by_then(firing: F
     await firing.at(at(10))
     (run, *_) = await store.schedules.runs(schedule.id, 1)
     assert (run.outcome, "there is no configuration 'digits'" in str(run.reason)) == ("FAILED", True)
+
+
+async def test_what_each_run_tells_of_a_target_that_is_refused_is_cut(
+    firing: Firing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.schedule_rows.MAX_FAULT_CHARS", 20)
+    store = firing.store
+    row = await store.configurations.create("digits", spec(steps=10))
+    target = {"sweep": {**SWEEP, "job": {"from": "digits"}, "space": {"steps": {"choice": [10, 20]}}, "pruner": "none"}}
+    schedule_of, parsed = schedule_spec(configuration=row, target=target)
+    schedule = (await store.schedules.create(schedule_of, parsed)).schedule
+    await store.configurations.replace(row, spec(steps=None, samples=3200))
+    await firing.at(at(8))
+    (run,) = await store.schedules.runs(schedule.id, 10)
+    assert run.outcome == "FAILED"
+    assert re.fullmatch(r"its target is refused by now: .{20}; replace the schedule", run.reason or "")
