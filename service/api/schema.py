@@ -8,6 +8,17 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from service.api.examples import (
+    CONFIGURATION_EXAMPLES,
+    EXTEND_EXAMPLES,
+    JOB_EXAMPLES,
+    PROMOTE_EXAMPLES,
+    REASON_EXAMPLES,
+    SCALE_EXAMPLES,
+    SCHEDULE_EXAMPLES,
+    SWEEP_EXAMPLES,
+    Examples,
+)
 from service.api.problems import MEDIA_TYPE
 from service.api.shapes import ProblemShape
 from service.schedule_spec import ScheduleSpec
@@ -40,23 +51,23 @@ def success(status: int, model: type[Any], text: str = "") -> dict[int | str, di
     return {status: {"model": model, "description": text or HTTPStatus(status).phrase}}
 
 
-def body_of(
-    schema: dict[str, Any], media_type: str = "application/json", *, is_required: bool = True
-) -> dict[str, Any]:
-    """Declaration of a body that the route reads itself."""
-    return {"requestBody": {"required": is_required, "content": {media_type: {"schema": schema}}}}
+def body_of(schema: dict[str, Any], examples: Examples, *, is_required: bool = True) -> dict[str, Any]:
+    """Declaration of a body of JSON that the route reads itself."""
+    content = {"application/json": {"schema": schema, "examples": examples} if examples else {"schema": schema}}
+    return {"requestBody": {"required": is_required, "content": content}}
 
 
-SPEC_BODY = body_of({"$ref": f"{_REF}JobSpec"})
-CONFIGURATION_BODY = body_of({"$ref": f"{_REF}ConfigurationSpec"})
-SWEEP_BODY = body_of({"$ref": f"{_REF}SweepSpec"})
+SPEC_BODY = body_of({"$ref": f"{_REF}JobSpec"}, JOB_EXAMPLES)
+CONFIGURATION_BODY = body_of({"$ref": f"{_REF}ConfigurationSpec"}, CONFIGURATION_EXAMPLES)
+SWEEP_BODY = body_of({"$ref": f"{_REF}SweepSpec"}, SWEEP_EXAMPLES)
 EXTEND_BODY = body_of(
     {
         "type": "object",
         "required": ["trials"],
         "additionalProperties": False,
         "properties": {"trials": {"type": "integer", "minimum": 1, "maximum": MAX_TRIALS}},
-    }
+    },
+    EXTEND_EXAMPLES,
 )
 PROMOTE_BODY = body_of(
     {
@@ -64,18 +75,20 @@ PROMOTE_BODY = body_of(
         "additionalProperties": False,
         "properties": {"configuration": {"type": "string", "pattern": NAME_PATTERN}},
     },
+    PROMOTE_EXAMPLES,
     is_required=False,
 )
-SCHEDULE_BODY = body_of({"$ref": f"{_REF}ScheduleSpec"})
+SCHEDULE_BODY = body_of({"$ref": f"{_REF}ScheduleSpec"}, SCHEDULE_EXAMPLES)
 REASON_BODY = body_of(
     {
         "type": "object",
         "additionalProperties": False,
         "properties": {"reason": {"type": "string", "maxLength": 500}},
     },
+    REASON_EXAMPLES,
     is_required=False,
 )
-EMPTY_BODY = body_of({"type": "object", "maxProperties": 0}, is_required=False)
+EMPTY_BODY = body_of({"type": "object", "maxProperties": 0}, {}, is_required=False)
 SCALE_BODY = body_of(
     {
         "type": "object",
@@ -96,9 +109,15 @@ SCALE_BODY = body_of(
             },
             "reason": {"type": ["string", "null"], "maxLength": 500},
         },
-    }
+    },
+    SCALE_EXAMPLES,
 )
-ZIP_BODY = body_of({"type": "string", "format": "binary"}, "application/zip")
+ZIP_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 
 
 _MADE_BY = {
