@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.api.configuration_shapes import Configuration, ConfigurationList
 from service.api.problems import Answer
@@ -13,11 +13,14 @@ from service.api.schema import CONFIGURATION_BODY, failures, success
 from service.configuration_documents import configuration_document, head_document
 from service.configurations import ConfigurationView
 from service.page_tokens import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from workers.spec_parts import NAME_PATTERN
 
 router = APIRouter(prefix="/configurations", tags=["configurations"])
 
 PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
 PageToken = Annotated[str | None, Query(max_length=500)]
+# What is no name, the use case refuses in words of its own.
+NewName = Annotated[str, Path(json_schema_extra={"pattern": NAME_PATTERN}, examples=["digits"])]
 
 
 def _answer(view: ConfigurationView, status: int = 200) -> Answer:
@@ -70,7 +73,7 @@ async def get(
     responses=success(201, Configuration, "the first version of that name") | failures(404, 409, 412, 413),
     openapi_extra=CONFIGURATION_BODY,
 )
-async def put(name: str, request: Request, use: Use, if_match: IfMatch = None) -> Answer:
+async def put(name: NewName, request: Request, use: Use, if_match: IfMatch = None) -> Answer:
     """Make a job spec without name the next version, or the first; the spec that it has already changes nothing."""
     done = await use.configurations.put(name, await read_json(request), if_match=if_match)
     return _answer(await use.configurations.view(name), 201 if done.is_new else 200)

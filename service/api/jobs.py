@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.problems import Answer
-from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, no_body, read_json
+from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Key, Use, checked_text, is_unchanged, no_body, read_json
 from service.api.schema import EMPTY_BODY, SCALE_BODY, SPEC_BODY, failures, success
 from service.api.shapes import Events, Job, JobList
 from service.jobs import ListQuery
@@ -47,9 +47,7 @@ def job_answer(services: Services, job: JobRow, status: int = 200) -> Answer:
     responses=success(200, Job, "the job of an earlier call with the same Idempotency-Key") | failures(409, 413),
     openapi_extra=SPEC_BODY,
 )
-async def create(
-    request: Request, use: Use, idempotency_key: Annotated[str | None, Header(max_length=4096)] = None
-) -> Answer:
+async def create(request: Request, use: Use, idempotency_key: Key = None) -> Answer:
     """Submit a job. With an ``Idempotency-Key``, repeating the call finds the job of the first."""
     document = await read_json(request)
     begin_s = time.perf_counter()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin
 
-from fastapi import Depends, Header, Request, params
+from fastapi import Depends, Header, Query, Request, params
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
+from pydantic import Field
 
 from service.errors import BadRequestError, InvalidError
+from service.idempotency import MAX_KEY_CHARS
 from service.services import Services
 from service.strict_json import parse_json
 from workers.errors import FieldProblem
@@ -29,6 +32,15 @@ async def services_of(request: Request) -> Services:
 Use = Annotated[Services, Depends(services_of)]
 IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=500)]
 IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", max_length=500)]
+
+# What is no key, or no state, the use cases refuse, in words of their own: here it is only told.
+_KEY = {"minLength": 1, "maxLength": MAX_KEY_CHARS, "pattern": "^[!-~][ -~]*$"}
+Key = Annotated[Annotated[str, Field(json_schema_extra=_KEY)] | None, Header(alias="Idempotency-Key")]
+
+
+def state_among(known: type[StrEnum]) -> Any:
+    """The parameter of a list that holds one of these states."""
+    return Query(max_length=20, json_schema_extra={"enum": [str(state) for state in known]})
 
 
 async def known_parameters_only(request: Request) -> None:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.api.problems import Answer
-from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, no_body, read_json
+from service.api.requests import (
+    MAX_INT,
+    IfMatch,
+    IfNoneMatch,
+    Key,
+    Use,
+    checked_text,
+    is_unchanged,
+    no_body,
+    read_json,
+    state_among,
+)
 from service.api.schema import EMPTY_BODY, SCHEDULE_BODY, failures, success
 from service.api.shapes import Schedule, ScheduleList, ScheduleRun, ScheduleRuns, UpcomingTimes
 from service.page_tokens import DEFAULT_PAGE_SIZE
 from service.schedule_documents import run_document, schedule_document
-from service.schedule_records import ScheduleRow
+from service.schedule_records import ScheduleRow, ScheduleState
 from service.schedule_spec import ScheduleSpec
 from service.schedules import MAX_UPCOMING
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
 
-Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=4096)]
 PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
 PageToken = Annotated[str | None, Query(max_length=500)]
 
@@ -63,7 +73,7 @@ async def validate(request: Request, use: Use) -> Answer:
 @router.get("", operation_id="schedules_list", response_model=ScheduleList, responses=failures())
 async def page(
     use: Use,
-    state: Annotated[str | None, Query(max_length=20)] = None,
+    state: Annotated[str | None, state_among(ScheduleState)] = None,
     search: Annotated[str | None, Query(max_length=63, description="beginning of an id, or part of a name")] = None,
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     page_token: PageToken = None,

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.api.problems import Answer
-from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, no_body, read_json
+from service.api.requests import (
+    MAX_INT,
+    IfMatch,
+    IfNoneMatch,
+    Key,
+    Use,
+    checked_text,
+    is_unchanged,
+    no_body,
+    read_json,
+    state_among,
+)
 from service.api.schema import EMPTY_BODY, EXTEND_BODY, PROMOTE_BODY, SWEEP_BODY, failures, success
 from service.api.sweep_shapes import Sweep, SweepEstimate, SweepList, SweepReport, SweepTrials
 from service.page_tokens import DEFAULT_PAGE_SIZE
 from service.services import Services
 from service.sweep_documents import trial_document
-from service.sweep_records import SweepRow
+from service.sweep_records import SweepRow, SweepState
 from tuning.spec import SweepSpec
+from tuning.trial import TrialState
 
 router = APIRouter(prefix="/sweeps", tags=["sweeps"])
 
@@ -36,9 +48,7 @@ async def _answer(use: Services, row: SweepRow, status: int = 200) -> Answer:
     responses=success(200, Sweep, "the sweep of an earlier call with the same Idempotency-Key") | failures(409, 413),
     openapi_extra=SWEEP_BODY,
 )
-async def create(
-    request: Request, use: Use, idempotency_key: Annotated[str | None, Header(max_length=4096)] = None
-) -> Answer:
+async def create(request: Request, use: Use, idempotency_key: Key = None) -> Answer:
     """Make a sweep, which runs at once. With an ``Idempotency-Key``, repeating the call finds that of the first."""
     created = await use.sweeps.create(await read_json(request), idempotency_key)
     answer = await _answer(use, created.sweep, 201 if created.is_new else 200)
@@ -75,7 +85,7 @@ async def estimate(request: Request, use: Use) -> Answer:
 @router.get("", operation_id="sweeps_list", response_model=SweepList, responses=failures())
 async def page(
     use: Use,
-    state: Annotated[str | None, Query(max_length=20)] = None,
+    state: Annotated[str | None, state_among(SweepState)] = None,
     search: Annotated[str | None, Query(max_length=63, description="beginning of an id, or part of a name")] = None,
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     page_token: PageToken = None,
@@ -102,7 +112,7 @@ async def get(sweep_id: str, use: Use, if_none_match: IfNoneMatch = None) -> Res
 async def trials(
     sweep_id: str,
     use: Use,
-    state: Annotated[str | None, Query(max_length=20)] = None,
+    state: Annotated[str | None, state_among(TrialState)] = None,
     page_size: PageSize = DEFAULT_PAGE_SIZE,
     page_token: PageToken = None,
 ) -> Answer:

@@ -79,3 +79,24 @@ async def test_every_example_is_by_the_schema_and_accepted_as_it_stands(
             if name == "schedules_create":  # free its name, which the example of another call has as well
                 await client.delete(answer.headers["location"])
     assert refused == {}
+
+
+async def test_keys_states_and_names_are_taken_as_the_document_tells(client: httpx2.AsyncClient) -> None:
+    paths = (await client.get("/openapi.json")).json()["paths"]
+
+    def is_valid(method: str, path: str, name: str, value: str) -> bool:
+        schemas = {part["name"]: part["schema"] for part in paths[path][method]["parameters"]}
+        return Draft202012Validator(schemas[name]).is_valid(value)
+
+    for key, is_good in (("k" * 255, True), ("k" * 256, False), ("", False), ("a key", True)):
+        assert is_valid("post", f"{V1}/jobs", "Idempotency-Key", key) is is_good
+        answer = await client.post(f"{V1}/jobs", json=spec_document(), headers={"Idempotency-Key": key})
+        assert answer.status_code == (201 if is_good else 400)
+    for path in (f"{V1}/sweeps", f"{V1}/schedules"):
+        for state, is_good in (("PAUSED", True), ("paused", False), ("OTHER", False)):
+            assert is_valid("get", path, "state", state) is is_good
+            assert (await client.get(path, params={"state": state})).status_code == (200 if is_good else 400)
+    for name, is_good in (("digits", True), ("Digits_1", False)):
+        assert is_valid("put", f"{V1}/configurations/{{name}}", "name", name) is is_good
+        answer = await client.put(f"{V1}/configurations/{name}", json=CONFIGURATION_EXAMPLES["digits"]["value"])
+        assert answer.status_code == (201 if is_good else 422)
