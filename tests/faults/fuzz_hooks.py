@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import schemathesis
+from schemathesis.generation.meta import TestPhase
 
 from tests.service.given import zip_bytes
 
@@ -23,7 +24,10 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     """Make bodies sane that would be refused for what a schema cannot tell.
 
     Only here, as what is changed now is judged anew: a body that was made to be wrong may have become right.
+    The document's own examples stay as they are.
     """
+    if case.meta is not None and case.meta.phase.name is TestPhase.EXAMPLES:
+        return
     body = _sane(case.operation.path, case.body)
     if body is not case.body:
         case.body = body

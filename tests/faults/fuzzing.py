@@ -34,6 +34,7 @@ CHECKS = (
     "response_headers_conformance",
     "response_schema_conformance",
     "negative_data_rejection",
+    "positive_data_acceptance",
     "unsupported_method",
     "use_after_free",
     "ignored_auth",

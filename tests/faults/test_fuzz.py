@@ -27,7 +27,7 @@ def test_every_answer_is_as_the_openapi_document_says(settings: Settings, tmp_pa
     done = fuzz(settings, tmp_path / "events.ndjson", EFFORT)
     assert done.is_fine, done.told
     assert not [status for status in done.statuses if status.startswith("5")], done.statuses
-    assert enough(done, coverage=3000, fuzzing=500, stateful=200), done.phases
+    assert enough(done, examples=25, coverage=3000, fuzzing=500, stateful=200), done.phases
     for commands in ("POST /jobs/{job_id}/", "POST /sweeps/{sweep_id}/", "POST /schedules/{schedule_id}/"):
         assert len([call for call in done.walked if call.startswith(commands)]) >= 2, done.walked
     assert {"200", "201", "204", "404", "409", "412", "422"} <= set(done.statuses), "it never came past the checks"
