@@ -12,9 +12,9 @@ from tests.faults.findings import assert_nothing_found
 from tests.faults.fuzzing import Effort, Fuzzed, fuzz
 from tests.faults.oracle import Case, judge
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(480)]
 
-EFFORT = Effort(seed=1, max_examples=15, limit_s=240)
+EFFORT = Effort(seed=1, max_examples=15, limit_s=420)
 
 
 def enough(done: Fuzzed, **floors: int) -> bool:
