@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,3 +59,54 @@ def test_those_on_nodes_where_none_are_wanted_end_unless_somebody_took_them(kill
     Spares(roster).keep({})  # type: ignore[arg-type]  # likewise
     assert killed == [free]
     assert roster.taken()[free] == "ended"
+
+
+class DeathError(Exception):
+    """Whoever keeps the spares dies."""
+
+
+class DeadlyHead(Roster):
+    """Spares that live at Ray's head, and whoever keeps them dies after so many effects."""
+
+    def __init__(self, taken: dict[SpareName, str], num_effects: int) -> None:
+        super().__init__(taken)
+        self.num_left = num_effects
+
+    def take(self, spare: SpareName, name: str) -> bool:
+        is_first = not self._taken[spare]
+        self._taken[spare] = self._taken[spare] or name
+        self._pass()
+        return is_first
+
+    def kill(self, spare: SpareName) -> None:
+        del self._taken[spare]
+        self._pass()
+
+    def begin(self, namespace: str, node_id: str, *, is_ready: bool) -> None:
+        self._taken[SpareName(node_id=node_id, tag=f"new-{len(self._taken)}")] = ""
+        self._pass()
+
+    def _pass(self) -> None:
+        self.num_left -= 1
+        if self.num_left == 0:
+            raise DeathError
+
+
+NUM_EFFECTS = 6
+"""Two are taken and killed, one is killed that was taken before, and one is begun."""
+
+
+@pytest.mark.parametrize("num_effects", range(1, NUM_EFFECTS + 2))
+def test_what_is_half_done_after_any_effect_is_done_by_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, num_effects: int
+) -> None:
+    left, others = SpareName(node_id=HERE, tag="0"), [SpareName(node_id=ELSEWHERE, tag=tag) for tag in ("1", "2")]
+    head = DeadlyHead({left: "ended", **dict.fromkeys(others, "")}, num_effects)
+    monkeypatch.setattr(module.ray, "kill", head.kill)
+    monkeypatch.setattr(module, "begin_spare", head.begin)
+    monkeypatch.setattr(module.Spares, "_renew", lambda self, spares: None)
+    with contextlib.suppress(DeathError):
+        Spares(head).keep({HERE: 1})  # type: ignore[arg-type]  # likewise
+    assert (head.num_left == 0) == (num_effects <= NUM_EFFECTS), "it died elsewhere than it should"
+    Spares(head).keep({HERE: 1})  # type: ignore[arg-type]  # likewise
+    assert [(spare.node_id, name) for spare, name in head.taken().items()] == [(HERE, "")]
