@@ -1,4 +1,4 @@
-"""The reconciler dies between two calls on a real Ray; what it left half done is taken up or taken away."""
+"""The reconciler dies within calls on a real Ray; what it left half done is taken up or taken away."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 NUM_CPUS = 3
 
 
-def test_a_reconciler_that_dies_between_two_calls_on_ray_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("within", ["calls", "effects"])
+def test_a_reconciler_that_dies_within_a_call_on_ray_loses_nothing_and_leaves_nothing(
+    tmp_path: Path, within: str
+) -> None:
     with own_ray(tmp_path, NUM_CPUS) as head:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.faults.ray_points", str(tmp_path)],
+            [sys.executable, "-m", "tests.faults.ray_points", str(tmp_path), within],
             cwd=ROOT,
             env=environment() | head.variables,
             capture_output=True,

@@ -47,6 +47,11 @@ class CrashPoint:
         return "." in self.method
 
     @property
+    def is_within_a_blocking_call(self) -> bool:
+        """Whether it lies between two effects on Ray, as ``ray_effects`` has them."""
+        return "/" in self.method
+
+    @property
     def last_words(self) -> str:
         """The line that a process writes where it strikes."""
         return f"the crash point {self} strikes\n"

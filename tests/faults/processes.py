@@ -32,6 +32,7 @@ from service.supervise.home import Home
 from service.supervise.ray_record import RayRecord, write_ray_record
 from tests.faults.crash_points import Armed, Committing, CrashPoint
 from tests.faults.ray_calls import DividedCluster
+from tests.faults.ray_effects import FollowedCluster
 from tests.faults.stage_cluster import RemoteCluster, serve_cluster
 from tests.forking import FORKS
 from tests.waiting import wait_for
@@ -110,6 +111,8 @@ def _run_reconciler(
             def make_armed(address: str, namespace: str) -> ClusterPort:
                 if point.is_within_a_call:
                     return DividedCluster(address, namespace, point)
+                if point.is_within_a_blocking_call:
+                    return FollowedCluster(address, namespace, point)
                 return cast(ClusterPort, Armed(make_cluster(address, namespace), point))
 
             return await Process(settings, armed, make_armed).run()
