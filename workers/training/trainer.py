@@ -73,7 +73,6 @@ class Trainer:
             while plan is not None:
                 plan, only_now = self._follow(plan)
             if self._mailbox.has_failed:
-                self._end_writing()
                 return
         self._publish_held()
         await_released(RELEASE_TIMEOUT_S)
@@ -82,13 +81,6 @@ class Trainer:
             self._writer.flush(LAST_SAVE_TIMEOUT_S)
         else:
             self._writer.abandon()
-
-    def _end_writing(self) -> None:
-        """What was saved before this worker failed is good: let it be written before the process may end."""
-        try:
-            self._writer.flush(LAST_SAVE_TIMEOUT_S)
-        except CheckpointError as error:
-            print(error, file=sys.stderr, flush=True)
 
     def _follow(self, plan: Plan) -> tuple[Plan | None, bool]:
         """Do what a plan says until another is in force (the first of the answer) or this worker rests.
