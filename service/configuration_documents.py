@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from service.configuration_records import ConfigurationRow
-from service.configurations import ConfigurationView
+from service.configuration_records import ConfigurationRow, ConfigurationView
 from service.documents import Document
 from service.times import rfc3339
 

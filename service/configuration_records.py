@@ -60,6 +60,18 @@ class ReplacedVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigurationView:
+    """A configuration with a page of the versions before it, the latest first, as one transaction saw them.
+
+    ``next_page_token`` is None on the last.
+    """
+
+    configuration: ConfigurationRow
+    history: list[ReplacedVersion]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """The configuration, and its version, that a sweep's job was taken from."""
 

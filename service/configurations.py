@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from service.configuration_records import ConfigurationRow, ReplacedVersion, nameless
+from service.configuration_records import ConfigurationRow, ConfigurationView, ReplacedVersion, nameless
 from service.errors import ConflictError, InvalidError, NotFoundError, PreconditionError
 from service.jobs import MAX_TRIES
 from service.labels import parse_given_job
@@ -35,18 +35,6 @@ class ConfigurationPage:
     next_page_token: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationView:
-    """A configuration with a page of the versions before it, the latest first; fewer where their specs are large.
-
-    ``next_page_token`` is None on the last.
-    """
-
-    configuration: ConfigurationRow
-    history: list[ReplacedVersion]
-    next_page_token: str | None
-
-
 class Configurations:
     """Job specs under a name, which sweeps begin from and may replace."""
 
@@ -67,19 +55,22 @@ class Configurations:
 
     async def view(self, name: str, page_size: int = MAX_PAGE_SIZE, page_token: str | None = None) -> ConfigurationView:
         """One configuration with a page of its history. Raises NotFoundError, BadRequestError for a bad token."""
-        row = await self.find(name)
-        if row is None:
+        if not _NAME.fullmatch(name):
             raise _not_found(name)
+        row: ConfigurationRow | None = None
 
         async def fetch(most: int, behind: str | None) -> ListPart[ReplacedVersion]:
-            # What replaced this one meanwhile is no part of its history.
-            return await self._store.history(name, most, row.version if behind is None else int(behind))
+            nonlocal row
+            found = await self._store.view(name, most, None if behind is None else int(behind))
+            if found is None:
+                raise _not_found(name)
+            row, history = found
+            return history
 
         described = f"history {name}"
-        return ConfigurationView(
-            row,
-            *await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda each: str(each.version)),
-        )
+        page = await self._tokens.bounded_page(described, page_size, page_token, fetch, lambda each: str(each.version))
+        assert row is not None
+        return ConfigurationView(row, *page)
 
     async def find(self, name: str) -> ConfigurationRow | None:
         """One configuration; None where there is none of that name, or none could be."""

@@ -8,17 +8,15 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.api.configuration_shapes import Configuration, ConfigurationList
 from service.api.problems import Answer
-from service.api.requests import MAX_INT, IfMatch, IfNoneMatch, Use, checked_text, is_unchanged, read_json
+from service.api.requests import IfMatch, IfNoneMatch, PageSize, PageToken, Use, checked_text, is_unchanged, read_json
 from service.api.schema import CONFIGURATION_BODY, failures, success
 from service.configuration_documents import configuration_document, head_document
-from service.configurations import ConfigurationView
+from service.configuration_records import ConfigurationView
 from service.page_tokens import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from workers.spec_parts import NAME_PATTERN
 
 router = APIRouter(prefix="/configurations", tags=["configurations"])
 
-PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
-PageToken = Annotated[str | None, Query(max_length=500)]
 # What is no name, the use case refuses in words of its own.
 NewName = Annotated[str, Path(json_schema_extra={"pattern": NAME_PATTERN}, examples=["digits"])]
 

@@ -37,6 +37,9 @@ IfNoneMatch = Annotated[str | None, Header(alias="If-None-Match", max_length=500
 _KEY = {"minLength": 1, "maxLength": MAX_KEY_CHARS, "pattern": "^[!-~][ -~]*$"}
 Key = Annotated[Annotated[str, Field(json_schema_extra=_KEY)] | None, Header(alias="Idempotency-Key")]
 
+PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
+PageToken = Annotated[str | None, Query(max_length=500)]
+
 
 def state_among(known: type[StrEnum]) -> Any:
     """The parameter of a list that holds one of these states."""

@@ -12,6 +12,8 @@ from service.api.requests import (
     IfMatch,
     IfNoneMatch,
     Key,
+    PageSize,
+    PageToken,
     Use,
     checked_text,
     is_unchanged,
@@ -28,9 +30,6 @@ from service.schedule_spec import ScheduleSpec
 from service.schedules import MAX_UPCOMING
 
 router = APIRouter(prefix="/schedules", tags=["schedules"])
-
-PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
-PageToken = Annotated[str | None, Query(max_length=500)]
 
 
 def _answer(row: ScheduleRow, status: int = 200) -> Answer:

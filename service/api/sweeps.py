@@ -8,10 +8,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from service.api.problems import Answer
 from service.api.requests import (
-    MAX_INT,
     IfMatch,
     IfNoneMatch,
     Key,
+    PageSize,
+    PageToken,
     Use,
     checked_text,
     is_unchanged,
@@ -29,9 +30,6 @@ from tuning.spec import SweepSpec
 from tuning.trial import TrialState
 
 router = APIRouter(prefix="/sweeps", tags=["sweeps"])
-
-PageSize = Annotated[int, Query(ge=1, le=MAX_INT, description="more than 500 counts as 500")]
-PageToken = Annotated[str | None, Query(max_length=500)]
 
 
 async def _answer(use: Services, row: SweepRow, status: int = 200) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -17,6 +18,9 @@ from service.documents import Document
 from service.pages.cluster import banner
 from service.pages.render import html
 from service.pages.source import PageSource
+
+NUM_VERSIONS = 10
+"""On one page, each as YAML, which for a large spec takes as long as a second."""
 
 
 class ConfigurationPages:
@@ -38,8 +42,8 @@ class ConfigurationPages:
     async def page(self, name: str, request: Request) -> HTMLResponse:
         """One configuration with its history."""
         token = request.query_params.get("page_token") or None
-        view = await self._source.configurations.view(name, page_token=token)
-        context = configuration_view(configuration_document(view))
+        view = await self._source.configurations.view(name, NUM_VERSIONS, token)
+        context = await asyncio.to_thread(configuration_view, configuration_document(view))
         return await self._html("configuration.html", context)
 
     async def _html(self, template: str, context: Mapping[str, Any]) -> HTMLResponse:

@@ -45,14 +45,24 @@ class ConfigurationStore:
         """One configuration, or None."""
         return await self._database.read(lambda conn: fetch_configuration(conn, name))
 
-    async def history(self, name: str, limit: int, before: int) -> ListPart[ReplacedVersion]:
-        """At most ``limit`` versions before version ``before``, the latest first; fewer where their specs are large."""
-        of_it = select(versions).where(versions.c.name == name, versions.c.version < any_number(before))
+    async def view(
+        self, name: str, limit: int, before: int | None = None
+    ) -> tuple[ConfigurationRow, ListPart[ReplacedVersion]] | None:
+        """One configuration and at most ``limit`` of its former versions, the latest first; None without it.
+
+        Those before version ``before``; fewer where their specs are large.
+        """
+        of_it = select(versions).where(versions.c.name == name)
+        if before is not None:
+            of_it = of_it.where(versions.c.version < any_number(before))
         chosen = of_it.order_by(versions.c.version.desc())
 
-        def work(conn: Connection) -> ListPart[ReplacedVersion]:
+        def work(conn: Connection) -> tuple[ConfigurationRow, ListPart[ReplacedVersion]] | None:
+            row = fetch_configuration(conn, name)
+            if row is None:
+                return None
             found = part_of(conn, chosen, text_bytes(versions, conn.dialect.name), limit)
-            return ListPart([_version_of(row) for row in found.rows], found.has_more)
+            return row, ListPart([_version_of(each) for each in found.rows], found.has_more)
 
         return await self._database.read(work)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
@@ -81,6 +82,7 @@ def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, Promot
     return {of: PromotionStanding(promotion=row, **counts.get(of, {})) for of, row in found.items()}
 
 
+@cache
 def latest_bytes(dialect: str) -> ColumnElement[int]:
     """What the texts of the latest promotion of a row of ``sweeps`` have in all, in bytes; 0 without one."""
     of_it = select(text_bytes(promotions, dialect)).where(promotions.c.sweep_id == sweeps.c.id)

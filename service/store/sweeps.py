@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sqlalchemy import ColumnElement, Connection, insert, select, update
 
@@ -246,6 +247,7 @@ class SweepStore:
         return await self._database.write(work)
 
 
+@cache
 def shown_bytes(dialect: str) -> ColumnElement[int]:
     """What is read to show a row of ``sweeps``: a promotion keeps the job of whoever it is held against."""
     return text_bytes(sweeps, dialect) + latest_bytes(dialect)

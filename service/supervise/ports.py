@@ -19,7 +19,7 @@ class PortTakenError(Exception):
 
 
 def free_port() -> int:
-    """A TCP port that is free on loopback, and stays so until a server that takes seconds to start listens there.
+    """A TCP port that is free on loopback, for a server that listens there only seconds later.
 
     The system gives it to nobody who does not name it; where it keeps hardly any back, it was free just now.
     """

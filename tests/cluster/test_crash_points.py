@@ -12,7 +12,7 @@ from service.settings import environment
 from tests.benchmarks.own_ray import own_ray
 from tests.cluster.serving import ROOT
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(560)]
 
 NUM_CPUS = 3
 
@@ -28,7 +28,7 @@ def test_a_reconciler_that_dies_within_a_call_on_ray_loses_nothing_and_leaves_no
             env=environment() | head.variables,
             capture_output=True,
             text=True,
-            timeout=360,
+            timeout=480,
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr

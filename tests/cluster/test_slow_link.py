@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,16 @@ class Afar:
 
         Points of metrics may come later than the verdict on their steps.
         """
-        rows = lambda: str([self._sent_bytes(), *map(self.told, ("exchange", "probation"))])  # noqa: E731
-        wait_for("bytes of the newest steps", lambda: are_so(self._sent_bytes()), LIMIT_S, rows)
+        wait_for("bytes of the newest steps", lambda: are_so(self._sent_bytes()), LIMIT_S, self._tried)
 
     def _sent_bytes(self) -> float:
+        """NaN, which is nothing, while there are no such steps."""
         told = self._client.get(f"/jobs/{self.id}/metrics", keys="wire_bytes", max_points=10_000)["points"]
-        return float(min(point["values"]["wire_bytes"] for point in told[-NUM_NEWEST:]))
+        newest = [point["values"]["wire_bytes"] for point in told[-NUM_NEWEST:]]
+        return float(min(newest)) if len(newest) == NUM_NEWEST else nan
+
+    def _tried(self) -> str:
+        return str([self._sent_bytes(), *map(self.told, ("exchange", "probation"))])
 
     def reported(self) -> list[dict[str, Any]]:
         found = self._client.get(f"/jobs/{self.id}/report")["sections"]

@@ -46,7 +46,10 @@ class EffectScene(Scene):
     def _num_ready(self) -> int:
         """0 where there is one that has no process."""
         spares = self._roster.spares()
-        states = [actors(self._roster.spare(spare)._actor_id.hex()).get("State") for spare in spares]
+        try:
+            states = [actors(self._roster.spare(spare)._actor_id.hex()).get("State") for spare in spares]
+        except ValueError:  # one ended just now
+            return 0
         return len(states) if set(states) == {"ALIVE"} else 0
 
     def _pool(self, key: str) -> Callable[[], bool]:

@@ -22,7 +22,7 @@ __all__ = ["caller"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
-READS = {"configuration", "history", "page", "check_references"}
+READS = {"configuration", "view", "page", "check_references"}
 PLACE = "/configurations/held"
 
 
@@ -42,7 +42,7 @@ async def put(caller: Caller, place: str, spec: dict[str, Any]) -> tuple[int, li
     assert answer.status_code in (200, 201), answer.text
     seen = answer.json()
     assert seen["spec"]["bundle"] == spec.get("bundle")
-    return seen["version"], [each["version"] for each in seen["history"]]
+    return seen["version"], [each["version"] for each in seen["view"]]
 
 
 async def create(caller: Caller) -> None:

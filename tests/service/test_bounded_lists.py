@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from service.configuration_records import ReplacedVersion
 from service.records import ListPart
 from service.services import Services
 from service.store.opening import Store
@@ -108,9 +109,15 @@ async def _history(store: Store) -> Listed:
     row = await store.configurations.create("digits", spec(config=LARGE))
     for seed in range(1, NUM + 1):
         row = (await store.configurations.replace(row, spec(config=LARGE, seed=seed))).configuration
+
+    async def part(limit: int, behind: int | None) -> ListPart[ReplacedVersion]:
+        view = await store.configurations.view(row.name, limit, behind)
+        assert view is not None
+        return view[1]
+
     return Listed(
         places=[*range(NUM, 0, -1)],
-        part=lambda limit, behind: store.configurations.history(row.name, limit, behind or row.version),
+        part=part,
         place=lambda each: each.version,
         path=f"/configurations/{row.name}",
         name="history",

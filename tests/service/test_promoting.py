@@ -110,8 +110,9 @@ async def test_a_winner_that_is_really_better_replaces_the_configuration_whoever
     promotion = view.promotion
     assert promotion is not None
     assert (promotion.state, promotion.version) == (PromotionState.PROMOTED, 2)
-    now = await configuration(scene)
-    (before,) = (await scene.store.configurations.history("digits", 10, now.version)).rows
+    found = await scene.store.configurations.view("digits", 10)
+    assert found is not None
+    now, (before,) = found[0], found[1].rows
     assert (now.version, now.document["optimizer"]["lr"], now.document["labels"]) == (2, BETTER_LR, {"team": "a"})
     assert (before.version, before.by, before.document["optimizer"]["lr"]) == (1, sweep.id, 0.001)
     assert before.evidence is not None

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def seen(store: Store) -> tuple[ConfigurationRow, list[ReplacedVersion]]:
-    row = await store.configurations.configuration("digits")
-    assert row is not None
-    return row, (await store.configurations.history("digits", 10, row.version)).rows
+    view = await store.configurations.view("digits", 10)
+    assert view is not None
+    return view[0], view[1].rows
 
 
 async def test_each_version_replaces_the_one_before_and_leaves_it_in_the_history(store: Store, clock: Clock) -> None:
@@ -39,8 +39,9 @@ async def test_each_version_replaces_the_one_before_and_leaves_it_in_the_history
     assert told == [(2, 2, "sweep_x", evidence), (1, 1, "user", None)]
     assert history[0].replaced_at - history[1].replaced_at == 60
     await store.configurations.delete(row)
-    assert await store.configurations.configuration("digits") is None
-    assert (await store.configurations.history("digits", 10, row.version)).rows == []
+    assert await store.configurations.view("digits", 10) is None
+    await store.configurations.create("digits", spec())
+    assert (await seen(store))[1] == []
 
 
 async def test_only_so_many_versions_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,10 @@ import pytest
 
 from service.migrations.upgrade import upgrade
 from service.settings import load_settings
-from service.supervise import ports
 from service.supervise.child import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_before_start_s
 from service.supervise.home import MAX_TEMP_CHARS, Home, HomeError
 from service.supervise.inherited import inherited
 from service.supervise.lock import AlreadyServedError, DatabaseServedError, ServeLock, current_holder, database_lock
-from service.supervise.ports import PortTakenError, free_port, is_free, listen, speaks
 from service.supervise.processes import (
     Identity,
     belonging_to,
@@ -293,29 +291,6 @@ def test_purging_takes_all_that_is_ours_and_nothing_else(home: Path, tmp_path: P
     assert not home.exists()
     assert not temp_dir.exists()
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["elsewhere.txt", "mine", "storage"]
-
-
-@pytest.mark.parametrize(("begin", "is_kept_back"), [("20050", True), ("20001", False), (None, False)])
-def test_a_port_is_one_that_the_system_gives_to_nobody_where_it_keeps_some_back(
-    begin: str | None, is_kept_back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "range"
-    if begin:
-        file.write_text(f"{begin}\t60999\n")
-    monkeypatch.setattr(ports, "GIVEN", file)
-    monkeypatch.setattr(ports, "NUM_TRIES", 50)
-    port = free_port()
-    assert is_free(port)
-    assert (20_000 <= port < 20_050) == is_kept_back
-
-
-def test_a_taken_port_is_told_with_its_remedy() -> None:
-    with listen("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        assert not speaks(port, 0.1)  # the kernel accepts, and nobody is at work behind it
-        assert not is_free(port)
-        with pytest.raises(PortTakenError, match=f"port {port} .* choose another by --port"):
-            listen("127.0.0.1", port)
 
 
 @pytest.mark.parametrize(

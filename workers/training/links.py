@@ -24,8 +24,10 @@ LATE_S, MOST_BUDGETS = 0.025, 5.0
 """A group with links so long has twice the time, as all takes longer there, and so on up to that."""
 AGREED = 0.8
 """Two measurements of which one is so much of the other; where it is less, one was disturbed or both were."""
-MOST_AGAIN, SPENT_AGAIN = 4, 0.5
-"""How often a link is measured anew at most, and the share of the time after which none is."""
+NUM_ANEW = 4
+"""How often a link is measured anew at most, ..."""
+ANEW_FRACTION = 0.5
+"""... and the share of the time that may be spent by then: what is left is for links that turn out to lack."""
 MOST_TOLD = 28
 LEAST_COMPARED = 3
 
@@ -71,12 +73,13 @@ def measure(world: World, machines: Sequence[int] = ()) -> list[list[float]] | N
     machines = machines or range(world.size)
     world.gather([0])  # who took over state for longer is waited for, not measured
     meetings = Meetings(world)
-    rounds = first_rounds(machines)
+    rounds, is_first = first_rounds(machines), True
     while rounds:
         if not all(meetings.held(pairs) for pairs in rounds):
             return None
-        meetings.settle()
-        rounds = next_rounds(meetings.speeds, machines)
+        if is_first:
+            meetings.settle()
+        rounds, is_first = next_rounds(meetings.speeds, machines), False
     return table(meetings.speeds, machines)
 
 
@@ -99,7 +102,7 @@ class Meetings:
         self.speeds: dict[Pair, float] = {}
         self._world, self._began_s = world, time.perf_counter()
         self._trips = Trips(world.latencies_s())
-        self._spent_s = 0.0  # by the clock of rank 0
+        self._spent_s = self._longest_s = 0.0  # by the clock of rank 0; the longest time that measuring anew took
         self._doubtful: set[Pair] = set()
 
     def held(self, pairs: Sequence[Pair]) -> bool:
@@ -115,18 +118,21 @@ class Meetings:
 
     def settle(self) -> None:
         """Measure slow links anew of which two measurements differ, while there is time for it."""
-        for _ in range(MOST_AGAIN):
-            doubtful = sorted(pair for pair in self._doubtful if self.speeds[pair] <= SLOW_BYTES_PER_S)
-            for pairs in apart(doubtful):
-                if self._spent_s > SPENT_AGAIN * self._trips.budget_s:
+        for _ in range(NUM_ANEW):
+            for pairs in apart(sorted(pair for pair in self._doubtful if self.speeds[pair] <= SLOW_BYTES_PER_S)):
+                if self._spent_s + self._longest_s > ANEW_FRACTION * self._trips.budget_s:
                     return
-                before = {pair: self.speeds.pop(pair) for pair in pairs}
-                self.held(pairs)
-                for pair, speed in before.items():
-                    now = self.speeds[pair]
-                    self.speeds[pair] = max(speed, now)
-                    if _agree(speed, now):
-                        self._doubtful.discard(pair)
+                self._measure_anew(pairs)
+
+    def _measure_anew(self, pairs: Sequence[Pair]) -> None:
+        before, began_s = {pair: self.speeds.pop(pair) for pair in pairs}, self._spent_s
+        self.held(pairs)
+        self._longest_s = max(self._longest_s, self._spent_s - began_s)
+        for pair, speed in before.items():
+            now = self.speeds[pair]
+            self.speeds[pair] = max(speed, now)
+            if _agree(speed, now):
+                self._doubtful.discard(pair)
 
     def _send(self, pairs: Sequence[Pair], num_bytes: int, *, is_again: bool) -> None:
         took_s = _send(self._world, pairs, num_bytes)
