@@ -42,7 +42,7 @@ async def put(caller: Caller, place: str, spec: dict[str, Any]) -> tuple[int, li
     assert answer.status_code in (200, 201), answer.text
     seen = answer.json()
     assert seen["spec"]["bundle"] == spec.get("bundle")
-    return seen["version"], [each["version"] for each in seen["view"]]
+    return seen["version"], [each["version"] for each in seen["history"]]
 
 
 async def create(caller: Caller) -> None:
