@@ -32,13 +32,16 @@ NO_LIMIT = Room()
 Cost = Callable[[int], float]
 
 
-def settle(sizes: MicroSize, part: int, seconds: Cost, held: Cost, room: Room = NO_LIMIT) -> Choice:
+def settle(
+    sizes: MicroSize, part: int, seconds: Cost, held: Cost, room: Room = NO_LIMIT, *, tells_passes: bool = False
+) -> Choice:
     """Rounds of ``part`` samples until a size is settled on; ``seconds`` and ``held`` are of one forward pass."""
     for _ in range(100):
         size = sizes.begin(part, lambda: (BASE, room))
         assert 1 <= size <= part
         assert held(size) <= (room.limit_bytes or held(size)), "a size was tried that does not fit"
-        choice = sizes.measured(size, seconds(size) / size, round(held(size)), room)
+        warm_s = seconds(size) / size if tells_passes and size < part else None
+        choice = sizes.measured(size, seconds(size) / size, round(held(size)), room, warm_s)
         if choice is not None:
             assert not sizes.is_trying
             assert sizes.within(part) == choice.size
@@ -56,10 +59,11 @@ def held(size: int) -> float:
     cache=st.integers(2, 4096),
     slower=st.floats(1.2, 3.0),
     seed=st.integers(0, 99),
+    tells_passes=st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
 def test_the_size_found_is_nearly_the_fastest_of_all_in_spite_of_noise(
-    part: int, overhead: float, cache: int, slower: float, seed: int
+    part: int, overhead: float, cache: int, slower: float, seed: int, tells_passes: bool
 ) -> None:
     noise = random.Random(seed)
 
@@ -67,7 +71,12 @@ def test_the_size_found_is_nearly_the_fastest_of_all_in_spite_of_noise(
         """A fixed cost, and a cost a sample that is higher where a pass leaves the cache."""
         return overhead + 1e-4 * (size if size <= cache else cache + (size - cache) * slower)
 
-    choice = settle(MicroSize(None), part, lambda s: plain(s) * (1 + abs(noise.gauss(0, 0.02))), lambda s: BASE)
+    room = Room(limit_bytes=2**40)
+
+    def noisy(size: int) -> float:
+        return plain(size) * (1 + abs(noise.gauss(0, 0.02)))
+
+    choice = settle(MicroSize(None), part, noisy, lambda s: BASE, room, tells_passes=tells_passes)
     best = min(plain(s) / s for s in (-(-part // 2**i) for i in range(part.bit_length())))
     assert plain(choice.size) / choice.size <= 1.12 * best
 
@@ -93,6 +102,16 @@ def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> No
     assert "512 would not fit" in choice.reason
     assert "the worker holds about 356 MiB" in choice.reason
     assert sorted(choice.seconds) == [8, 16, 128, 256]
+
+
+@pytest.mark.parametrize(("limit", "then"), [(9000, 128), (300, 64), (120, 16)])
+def test_after_a_first_round_of_several_passes_a_much_larger_size_that_surely_fits_is_tried(
+    limit: int, then: int
+) -> None:
+    sizes, room = MicroSize(None), Room(limit_bytes=limit * MIB)
+    assert sizes.begin(1024, lambda: (BASE, room)) == 8
+    sizes.measured(8, 1e-3, round(held(8)), room, warm_s=1e-4)
+    assert sizes.within(1024) == then
 
 
 def test_within_a_fixed_limit_sizes_are_tried_from_the_whole_part_downwards() -> None:
@@ -267,15 +286,13 @@ def test_a_worker_finds_its_micro_batch_while_it_trains_as_plain_torch_would() -
 
 def hungry(memory_bytes: int | None) -> WorkerStatus:
     """How a worker stands three rounds after it found its size, however many rounds it tried for that."""
-    found_at: list[int] = []
-
-    def has_used_it(status: WorkerStatus) -> bool:
-        if status.micro_changes and not found_at:
-            found_at.append(status.round or 0)
-        return bool(found_at) and (status.round or 0) >= found_at[0] + 3
-
     spec = {"steps": STEPS, "batch": {"global_size": PART}, "resources": {"memory_bytes": memory_bytes}}
     with ProcessGroup(entrypoint="tests.training.hungry:build", **spec) as group:
+
+        def has_used_it(status: WorkerStatus) -> bool:
+            last = [record for _, record in sorted(group.records.items())][-3:]
+            return bool(status.micro_changes) and len(last) == 3 and not any(record.is_trial for record in last)
+
         workers = group.start(1)
         group.train(workers)
         return group.await_all(has_used_it, workers, limit_s=3 * WAIT_S)[workers[0]]

@@ -70,7 +70,7 @@ class Batcher:
     def read(self, indexes: Sequence[int]) -> Batch:
         """A batch on the CPU. Raises DataError, or whatever signals a lack of memory."""
         if self._columns is not None:
-            rows = torch.tensor(indexes)
+            rows = torch.from_numpy(np.array(indexes, dtype=np.int64))  # torch.tensor takes three times as long
             return [column[rows] for column in self._columns]
         place = self.turnstile.place
         with self.turnstile.lock, place.reading(self.name):

@@ -14,7 +14,7 @@ import torch
 from workers.training.device import memory_bytes as held
 from workers.training.micro import Room
 
-__all__ = ["held", "peak_bytes", "release", "restart_peak", "room", "wait"]
+__all__ = ["held", "peak_bytes", "release", "restart_peak", "room", "trim", "wait"]
 
 SHARE = 0.5
 """Of the memory that nobody uses on a machine without a limit: other workers may come to it at the same time."""
@@ -76,7 +76,13 @@ def release(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    elif (trim := _malloc_trim()) is not None:
+    else:
+        trim(device)
+
+
+def trim(device: torch.device) -> None:
+    """Give back to the machine what was freed and is still mapped."""
+    if device.type == "cpu" and (trim := _malloc_trim()) is not None:
         trim(0)
 
 

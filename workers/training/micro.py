@@ -16,6 +16,9 @@ FIRST = 8
 JUMP = 3
 """Doublings skipped at once while a forward pass of twice the samples takes next to no longer."""
 
+FURTHEST = 16
+"""Times as many samples as the first passes had are tried next, at most."""
+
 _IDLE = 1.3
 _LEVEL = 1.08
 _CLOSE = 1.15
@@ -29,6 +32,9 @@ FILL = 0.9
 """The share of the free memory that a size may be expected to take; the rest is for what a fit does not see."""
 
 _FREE = 0.8
+_FAR = 0.5
+"""The share of the free memory up to which a first pass tells that many more samples at once will fit."""
+
 _GIVEN_BACK = 1.25
 _RESOLUTION_BYTES = 2**20
 
@@ -122,15 +128,22 @@ class MicroSize:
         self._part, self._size = 0, None
         self._limit, self._capped_bytes = self._fixed, None
 
-    def measured(self, size: int, seconds: float, peak_bytes: int, room: Room) -> Choice | None:
-        """Take what a round at ``size`` took: seconds a sample, bytes held at most. The choice once it is made."""
+    def measured(
+        self, size: int, seconds: float, peak_bytes: int, room: Room, warm_s: float | None = None
+    ) -> Choice | None:
+        """Take what a round at ``size`` took: seconds a sample, bytes held at most. The choice once it is made.
+
+        ``warm_s`` are the least seconds a sample of its passes but the first, None where nobody knows.
+        """
         known, self._num_rounds = self._trials.get(size), self._num_rounds + 1
-        if known is None:  # libraries set themselves up in the first round of a size, the optimizer in the very first
-            self._trials[size] = Trial()
-        elif seconds > 0.0:
-            peak_bytes = max(peak_bytes, known.peak_bytes)
-            self._trials[size] = replace(known, seconds=(*known.seconds, seconds), peak_bytes=peak_bytes)
-        following = self._following(room)
+        if known is None:  # libraries set themselves up in the first pass of a size, the optimizer in the very first
+            known, seconds = Trial(), warm_s or 0.0
+        if seconds > 0.0:
+            is_first = self._num_rounds == 1  # its peak is without what the optimizer keeps
+            most_bytes = 0 if is_first else max(peak_bytes, known.peak_bytes)
+            known = replace(known, seconds=(*known.seconds, seconds), peak_bytes=most_bytes)
+        self._trials[size] = known
+        following = self._far(size, peak_bytes, room) or self._following(room)
         if following is not None and self._num_rounds < _MAX_ROUNDS:
             self._size = following
             return None
@@ -194,6 +207,18 @@ class MicroSize:
             is_bounded = room.is_enforced and not room.is_shared
             self._size = max((s for s in self._sizes if s <= first or is_bounded), default=self._sizes[0])
 
+    def _far(self, size: int, peak_bytes: int, room: Room) -> int | None:
+        """After the very first round a much larger size, if it surely fits: a part of small passes takes the longest.
+
+        What that round took of memory for good counts as if each sample took it, so that more is expected than comes.
+        """
+        if self._num_rounds > 1 or not self._trials[size].seconds or room.limit_bytes is None:
+            return None
+        sample_bytes = (max(0, peak_bytes - self._base_bytes) + _RESOLUTION_BYTES) / size
+        spare_bytes = _FAR * max(0, room.limit_bytes - self._base_bytes)
+        fitting = (s for s in self._sizes if size < s <= FURTHEST * size and sample_bytes * s <= spare_bytes)
+        return max(fitting, default=None)
+
     def _following(self, room: Room) -> int | None:
         """The next size to try, None when enough is known."""
         sizes, seconds = self._sizes, self._seconds()
@@ -217,11 +242,12 @@ class MicroSize:
         """A size beside those that are about the fastest; further up, where larger passes hardly take longer."""
         if not level:
             return None
-        low, high = sizes.index(min(level)), sizes.index(max(level))
+        high = sizes.index(max(level))
         above = list(sizes[high + 1 : high + 1 + (JUMP if self._is_idle(sizes[high]) else 1)])
         self._excluded += [s for s in above[:1] if not self._fits(s, room) and s not in self._excluded]
         fitting = [s for s in above if self._fits(s, room)]
-        beside = fitting[-1:] + fitting[:1] + list(sizes[max(0, high - 1) : high]) + list(sizes[max(0, low - 1) : low])
+        beside = [s for of in reversed(level) for s in _neighbours(of, sizes) if self._fits(s, room)]
+        beside = [*fitting[-1:], *fitting[:1], *beside]
         return next((s for s in beside if s not in self._trials), None)
 
     def _is_idle(self, size: int) -> bool:

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from workers.measures import Footprint
 from workers.training import footprint
-from workers.training.micro import Choice, MicroSize
+from workers.training.micro import Choice, MicroSize, Room
 from workers.training.stopwatch import Stopwatch
 
 LEAST_NORMALISED = 32
@@ -37,20 +37,29 @@ class MicroTuning:
 
     def begin(self, num_samples: int) -> int:
         """The size for the coming round's part; call it once a round. Nothing is tried for a part of 0."""
-        return self._sizes.begin(num_samples, lambda: (footprint.held(self._device), footprint.room(self._device)))
+        return self._sizes.begin(num_samples, self._read)
 
-    def run(self, compute: Callable[[], None], num_samples: int, size: int) -> Choice | None:
-        """Compute a part of ``num_samples`` at ``size``; a choice where the size was on trial and is settled now."""
+    def _read(self) -> tuple[int, Room]:
+        """What is held now is not to count what was freed before: passes would take of that, as if of nothing."""
+        footprint.trim(self._device)
+        return footprint.held(self._device), footprint.room(self._device)
+
+    def run(self, compute: Callable[[], float | None], num_samples: int, size: int) -> Choice | None:
+        """Compute a part of ``num_samples`` at ``size``; a choice where the size was on trial and is settled now.
+
+        ``compute`` gives the host's least seconds a sample of all its passes but the first.
+        """
         if not self._sizes.is_trying or num_samples == 0:
             compute()
             return None
         footprint.restart_peak(self._device)
         watch = Stopwatch()
-        compute()
+        warm_s = compute()
         footprint.wait(self._device)
         seconds = watch.seconds() / num_samples
         peak_bytes, room = footprint.peak_bytes(self._device), footprint.room(self._device)
-        choice = self._sizes.measured(size, seconds, peak_bytes, room)
+        # An accelerator is not done with a pass when the host is.
+        choice = self._sizes.measured(size, seconds, peak_bytes, room, warm_s if self._device.type == "cpu" else None)
         if choice is not None:
             footprint.restart_peak(self._device)  # from here on it is that of the size chosen
         return choice

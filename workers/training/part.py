@@ -209,7 +209,8 @@ class Part:
         """Check that all ranks divided this batch alike. Raises DataError where their lengths differ."""
         check_division(self.sums.division, summed.division, self.plan.num_members, f"the step's {self.size} samples")
 
-    def _accumulate(self) -> None:
+    def _accumulate(self) -> float | None:
+        """Compute the part; the least seconds a sample of its passes but the first, None where there is only that."""
         self._exchange.clear()
         draw = self._drawn()
         if self.is_split and isinstance(draw, InOrder):
@@ -219,13 +220,19 @@ class Part:
         self.is_way_on_trial = self._setup.feed.is_on_trial and bool(batches)
         is_trial = self._is_on_trial or self.is_split or self.is_way_on_trial
         self.sums, self.micro, self.num_passes = LocalSums(division=draw.checksum, is_trial=is_trial), 1, len(batches)
-        for micro in batches:
+        warm_s: float | None = None
+        for number, micro in enumerate(batches):
+            begun_s = time.perf_counter()
             self._tried, self.micro = micro.cost, max(self.micro, len(micro.indexes))
             self._micro_batch(micro, is_last=micro is batches[-1])
+            if number > 0:
+                sample_s = (time.perf_counter() - begun_s) / len(micro.indexes)
+                warm_s = sample_s if warm_s is None else min(warm_s, sample_s)
         if self.sums.is_cut:
             self._mailbox.cut("values", vector.VALUES_REASON)
         if self.sums.names is not None:
             self._state.user_names = self.sums.names
+        return warm_s
 
     def _drawn(self) -> Draw:
         """What this rank draws, found once a round."""
