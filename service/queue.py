@@ -95,13 +95,19 @@ def wanted_workers(job: JobRow) -> int:
     return scale.pinned if scale.pinned is not None else max(scale.min, min(job.num_desired, scale.max))
 
 
-def admit(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Sequence[NodeView]) -> list[Grant]:
+def admit(
+    waiting: Sequence[Waiting],
+    running: Sequence[Running],
+    nodes: Sequence[NodeView],
+    others: Mapping[str, Mapping[str, float]] | None = None,
+) -> list[Grant]:
     """Which of the waiting (oldest first) start now, and with how many workers: what is free, up to their max.
 
     Nobody overtakes; only a job that would not even fit into the empty cluster holds nobody up. A
     pinned job is granted its number as soon as its minimum fits: the rest comes when there is room.
+    ``others`` as of ``held_by_others``.
     """
-    free = _free(running, nodes)
+    free = _free(running, nodes, others=others)
     grants = []
     for job in waiting:
         if _fit(job.need, _empty(nodes), job.min) < job.min:
@@ -246,25 +252,71 @@ def _of_one(part: float) -> float:
     return 1 / int(1 / part + EPSILON)
 
 
-def _free(
-    running: Sequence[Running], nodes: Sequence[NodeView], leaving: Mapping[str, Mapping[str, float]] = _NONE
-) -> list[dict[str, float]]:
-    """What each node has left after all that was granted, whether it is there already or not.
+def held_by_others(
+    before: Mapping[str, Mapping[str, float]], running: Sequence[Running], nodes: Sequence[NodeView]
+) -> Mapping[str, Mapping[str, float]]:
+    """What others than our jobs hold of each node, after what was known ``before``.
 
-    ``leaving`` is, by node, what is still in use and comes free.
+    Of workers that were granted and are not heard of yet nobody knows whether Ray counts them already, nor whether it
+    still does of those that leave: that leaves a range, and what was known before is kept as far as it lies in it.
     """
-    by_node = {node.node_id: node for node in nodes if node.is_alive}
-    ours = {node_id: dict.fromkeys(KINDS, 0.0) for node_id in by_node}
+    staying = [job for job in running if not job.is_leaving]
+    ours = _placed(staying, nodes)
+    unsure = [(job, job.num_workers if job.is_leaving else job.num_workers - len(job.places)) for job in running]
+    coming = {k: sum(max(0, count) * job.need.get(k, 0.0) for job, count in unsure) for k in KINDS}
+    held = {}
+    for node in (node for node in nodes if node.is_alive):
+        most = {k: node.total.get(k, 0.0) - node.free.get(k, 0.0) - ours[node.node_id][k] for k in KINDS}
+        known = before.get(node.node_id, most)
+        held[node.node_id] = {k: max(0.0, min(most[k], max(known[k], most[k] - coming[k]))) for k in KINDS}
+    return held
+
+
+def _placed(running: Sequence[Running], nodes: Sequence[NodeView]) -> dict[str, dict[str, float]]:
+    """What workers that are there hold of each node."""
+    ours = {node.node_id: dict.fromkeys(KINDS, 0.0) for node in nodes if node.is_alive}
     for job in running:
         for node_id in job.places:
             for kind in KINDS if node_id in ours else ():
                 ours[node_id][kind] += job.need.get(kind, 0.0)
+    return ours
+
+
+def _free(
+    running: Sequence[Running],
+    nodes: Sequence[NodeView],
+    leaving: Mapping[str, Mapping[str, float]] = _NONE,
+    others: Mapping[str, Mapping[str, float]] | None = None,
+) -> list[dict[str, float]]:
+    """What each node has left after all that was granted, whether it is there already or not.
+
+    ``leaving`` is, by node, what is still in use and comes free. Where it is known what ``others`` hold, who is on
+    its way is not counted twice, as what is no longer free and as what has still to come.
+    """
+    by_node = {node.node_id: node for node in nodes if node.is_alive}
+    ours = _placed(running, nodes)
     # The smaller of both views: Ray knows of others' use, we know what was granted just now.
-    free = [
-        {k: min(node.free.get(k, 0.0) + back.get(k, 0.0), node.total.get(k, 0.0) - ours[node_id][k]) for k in KINDS}
+    seen = [
+        {k: node.free.get(k, 0.0) + back.get(k, 0.0) for k in KINDS}
         for node_id, node in by_node.items()
         for back in (leaving.get(node_id, {}),)
     ]
+    own = [
+        {k: node.total.get(k, 0.0) - ours[node_id][k] - theirs.get(k, 0.0) for k in KINDS}
+        for node_id, node in by_node.items()
+        for theirs in ((others or _NONE).get(node_id, {}),)
+    ]
+    if others is not None:
+        return _least(seen, _after_claims(running, own))
+    return _after_claims(running, _least(seen, own))
+
+
+def _least(some: Sequence[Mapping[str, float]], others: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    return [{k: min(one[k], other[k]) for k in KINDS} for one, other in zip(some, others, strict=True)]
+
+
+def _after_claims(running: Sequence[Running], free: list[dict[str, float]]) -> list[dict[str, float]]:
+    """What is left of ``free`` once all have come who were granted and are not there yet."""
     for job in sorted(running, key=lambda j: -j.need.get("cpus", 0.0)):
         coming = job.num_workers - len(job.places)
         left = coming - take(job.need, free, coming)

@@ -14,6 +14,7 @@ from service.queue import (
     admit,
     earliest_start_s,
     explain,
+    held_by_others,
     need_of,
     offers,
     reclaim,
@@ -94,6 +95,52 @@ def test_workers_that_are_there_are_counted_once() -> None:
 
 def test_what_others_use_on_the_cluster_is_not_free() -> None:
     assert admit([queued("a", 1, 4)], [], [node("n", 4, free=1)]) == [Grant("a", 1)]
+
+
+def test_who_is_on_its_way_is_not_counted_twice_where_it_is_known_what_others_hold() -> None:
+    known = held_by_others({}, [placed("a", 1, on={"n": 1})], [node("n", 2, free=1)])
+    assert known["n"]["cpus"] == 0.0
+    # Another has come into a's place, and Ray counts its worker already, of which nobody here has heard.
+    coming, view = [placed("b", 1)], [node("n", 2, free=1)]
+    assert admit([queued("c")], coming, view) == []
+    known = held_by_others(known, coming, view)
+    assert admit([queued("c")], coming, view, known) == [Grant("c", 1)]
+    assert admit([queued("c")], [*coming, placed("d", 1)], view, known) == []
+
+
+@given(
+    others=st.integers(0, 3),
+    course=st.lists(st.sampled_from(["grant", "come", "hear", "leave", "take", "free", "look"]), max_size=30),
+)
+def test_nothing_is_granted_that_is_not_there_whatever_is_heard_late(others: int, course: list[str]) -> None:
+    """One node of 6 CPUs, of which strangers hold some; Ray knows who has come, we know of whom we have heard."""
+    unplaced, unheard, heard = 0, 0, 0
+    known = held_by_others({}, [], [node("n", 6, free=6 - others)])
+    for event in course:
+        if event == "come" and unplaced and others + unheard + heard < 6:
+            unplaced, unheard = unplaced - 1, unheard + 1
+        elif event == "hear" and unheard:
+            unheard, heard = unheard - 1, heard + 1
+        elif event == "leave":
+            heard = max(0, heard - 1)
+        elif event == "free":
+            others = max(0, others - 1)
+        elif event == "take" and not unplaced and not unheard and others + heard < 6:
+            others += 1  # of one that came meanwhile it would look as if it were ours
+        view = [node("n", 6, free=6 - others - unheard - heard)]
+        jobs = [placed("heard", heard, on={"n": heard}), placed("coming", unplaced + unheard)]
+        known = held_by_others(known, jobs, view)
+        grants = admit([queued("w")], jobs, view, known)
+        assert others + unplaced + unheard + heard < 6 or not grants
+        if event == "grant" and grants:
+            unplaced += 1
+
+
+def test_room_that_one_has_left_whose_end_is_not_known_yet_is_none_that_others_have_left() -> None:
+    known = held_by_others({}, [placed("a", 1, on={"n": 1})], [node("n", 6, free=3)])
+    assert known["n"]["cpus"] == 2.0
+    leaving = replace(placed("a", 1, on={"n": 1}), is_leaving=True)
+    assert held_by_others(known, [leaving], [node("n", 6, free=4)])["n"]["cpus"] == 2.0
 
 
 def test_what_finds_no_room_has_a_claim_on_the_next() -> None:

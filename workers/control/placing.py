@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from ray.exceptions import RayError
 from workers.control.hands import Hands
 from workers.control.launch import Launch
 from workers.control.names import SpareName
+
+ROOM_S, ROOM_LOOK_S = 0.25, 0.02
+"""Nodes tell Ray's head of their room every tenth of a second at the latest; a new process takes seconds."""
 
 READY_S = 10.0
 """How long a spare may need to become ready and to reserve its room; a new process would need as long."""
@@ -22,10 +26,8 @@ async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str],
     A new one may still wait for its place, if it need not fit right now. Raises RayError, ValueError.
     """
     room = _room(launch)
-    if launch.pool:
-        for spare in await hands.waiting(launch.pool, room, avoids):
-            if (actor := await _called_up(hands, spare, name, room)) is not None:
-                return actor
+    if launch.pool and (actor := await _from_pool(hands, launch.pool, name, room, avoids)) is not None:
+        return actor
     if launch.fits_spare:
         for spare in await hands.nearest(room, avoids):
             if (actor := await _taken(hands, spare, name, room)) is not None:
@@ -35,6 +37,18 @@ async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str],
     if begun is not None and (actor := await _taken(hands, begun, name, room)) is not None:
         return actor
     return await hands.create(launch, name, avoids, must_fit=must_fit)
+
+
+async def _from_pool(hands: Hands, pool: str, name: str, room: Mapping[str, float], avoids: frozenset[str]) -> Any:
+    """One that waits where there is room; for a moment also where Ray may yet have to learn of the room."""
+    until_s = time.monotonic() + ROOM_S
+    while True:
+        for spare in await hands.waiting(pool, room, avoids):
+            if (actor := await _called_up(hands, spare, name, room)) is not None:
+                return actor
+        if time.monotonic() > until_s or not await hands.waiting(pool, {}, avoids):
+            return None
+        await asyncio.sleep(ROOM_LOOK_S)
 
 
 async def _called_up(hands: Hands, spare: SpareName, name: str, room: Mapping[str, float]) -> Any:
