@@ -204,6 +204,14 @@ class SweepView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepLook:
+    """A sweep after a look at its trials' jobs; ``has_told``: a job of them was told something in it."""
+
+    sweep: SweepRow
+    has_told: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialCounts:
     """How many trials are in each state."""
 

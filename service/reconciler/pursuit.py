@@ -164,7 +164,7 @@ class Pursuit:
     async def _step(self, job: JobRow, *, is_leaving: bool, avoid: tuple[AvoidedNode, ...]) -> JobRow | None:
         """The row to go on with at once; None where the next look says how."""
         if self._is_lost or self._is_unstarted:
-            await (self.lose(job) if self._is_lost else self._start(job))
+            await (self.lose(job) if self._is_lost else self._start_later(job))
             return None
         office = self._office
         acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
@@ -186,9 +186,9 @@ class Pursuit:
             await self._give_up(job, replace(failure_of(error), reason=Reason.CONTROLLER_ERROR))
         else:
             if snapshot is None:
-                await self._start(job, "it was never told what to do")
+                await self._start_later(job, "it was never told what to do")
             else:
-                self._num_directed = direction.num_workers
+                self._num_directed, self._told_s = direction.num_workers, office.monotonic_s()
                 return await self._take(job, snapshot)
         return None
 
@@ -231,6 +231,11 @@ class Pursuit:
         self._is_unstarted = launch is None
         return launch is not None and await self._put_in_office(job, launch)
 
+    async def _start_later(self, job: JobRow, seen: str = "") -> None:
+        """Start it, and direct it at the next look."""
+        if await self._start(job, seen):
+            self._office.news.tell()
+
     async def _succeed(self, job: JobRow, seen: str, *, past: str | None) -> None:
         """Put a controller of a new term in office; it adopts the workers. The old one is ended after."""
         if not (self._office.cluster.has_node() and await self._office.cluster.is_reachable()):
@@ -243,7 +248,8 @@ class Pursuit:
             return
         log.warning("new controller", job=job.id, attempt=job.attempt, term=job.term + 1, why=seen)
         job = await self._office.store.new_term(job, self._office.fence)
-        await self._put_in_office(job, launch)
+        if await self._put_in_office(job, launch):
+            self._office.news.tell()
         if past is not None:
             await self._office.cluster.kill([past])
         self._acked = None
@@ -295,8 +301,6 @@ class Pursuit:
             wrong = str(error)
             log.warning("controller did not start", job=job.id, term=job.term, error=wrong)
         self._starts = self._starts.after(began_s, self._office.monotonic_s(), wrong)
-        if not wrong:
-            self._office.news.tell()
         return not wrong
 
     async def _wait_for_storage(self, job: JobRow, error: OSError) -> None:
@@ -312,7 +316,7 @@ class Pursuit:
         now_s = self._office.monotonic_s()
         is_news = self._acked is None or _is_news(snapshot, self.snapshot)
         is_due = is_news or now_s - self._stored_s >= STORED_S
-        self.snapshot, self._has_more = snapshot, is_news
+        self.snapshot, self._has_more = snapshot, is_news and not _has_told_all(snapshot)
         self._starts = self._starts.heard(snapshot.cursor, now_s)
         if is_due:
             self._acked = await self._office.store.fold(snapshot, self._office.fence)
@@ -385,6 +389,11 @@ def _is_news(now: JobSnapshot, before: JobSnapshot | None) -> bool:
 def _stands(snapshot: JobSnapshot) -> bool:
     """Whether its workers wait for a word on how far to train."""
     return any(view.phase is Phase.HELD for view in snapshot.workers)
+
+
+def _has_told_all(snapshot: JobSnapshot) -> bool:
+    """Whether its workers wait for a word and this brings the last step that they have done."""
+    return _stands(snapshot) and bool(snapshot.records) and snapshot.records[-1].cursor >= snapshot.cursor
 
 
 def _places(snapshot: JobSnapshot) -> list[tuple[str, int | None, Phase]]:

@@ -96,7 +96,6 @@ class _Follow:
     def __init__(self, office: Office, sweep_id: str) -> None:
         self._office, self.sweep_id = office, sweep_id
         self._seen = _Seen()
-        self._looked = -1
         self._term = 0
         self._backoff = Backoff()
         self._is_new = True
@@ -113,10 +112,10 @@ class _Follow:
         Raises StaleRowError, TransitionError, ClusterLostError, FencedOutError.
         """
         store, now_s = self._office.store, self._office.monotonic_s()
-        sweep = await store.observe_sweep(self.sweep_id, self._office.fence)
-        if sweep is not None and sweep.changed != self._looked:
-            self._looked = sweep.changed
-            self._office.news.tell()  # jobs may have been told something
+        look = await store.observe_sweep(self.sweep_id, self._office.fence)
+        sweep = None if look is None else look.sweep
+        if look is not None and look.has_told:
+            self._office.news.tell()
         if sweep is None or sweep.state is not SweepState.RUNNING:
             await self.has_ended()
             return
@@ -142,8 +141,6 @@ class _Follow:
         self._reckoning.asked(question, answer)
         if answer.orders or dict(answer.importance) != dict(view.sweep.importance):
             await self._carry_out(view.sweep, answer)
-            # What is wanted of jobs from now on is told at once: each look later a worker waits for it.
-            await store.observe_sweep(self.sweep_id, self._office.fence)
             self._office.news.tell()
 
     async def has_ended(self) -> bool:

@@ -17,7 +17,7 @@ from service.records import BundleRow, ClusterView, Explanation, JobRow, Loss, N
 from service.schedule_records import DueSchedules, Firing, ScheduleRow
 from service.states import JobState
 from service.survey import Survey
-from service.sweep_records import SweepRow, SweepView
+from service.sweep_records import SweepLook, SweepRow, SweepView
 from tuning.orders import Answer, Beginning
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
 
@@ -238,8 +238,8 @@ class ReconcilerStore(Protocol):
         """Sweeps that run, or of which a trial has not ended."""
         ...
 
-    async def observe_sweep(self, sweep_id: str, fence: int) -> SweepRow | None:
-        """Note what jobs say of their trials, and tell jobs what is wanted of them; the sweep after it, None if gone.
+    async def observe_sweep(self, sweep_id: str, fence: int) -> SweepLook | None:
+        """Note what jobs say of their trials, and tell jobs what is wanted of them; None if the sweep is gone.
 
         Nothing is written where there is no news. Raises StaleRowError, TransitionError, FencedOutError.
         """

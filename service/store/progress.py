@@ -35,7 +35,9 @@ def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float, passed_s:
         "num_current": snapshot.num_current if job.state in PLACED_STATES else 0,
         "observed_at": now_s,
         "observed": dumps(_view(snapshot) | {"exchange": _exchange(job, records), "counted": _counted(job, records)}),
-        "worker_s": job.worker_s + _held_s(job, now_s, passed_s, _most_s(job, snapshot.cursor, records)),
+        "worker_s": job.worker_s
+        + _held_s(job, now_s, passed_s, _most_s(job, snapshot.cursor, records))
+        + _begun_s(job, snapshot, now_s, records),
         "eval_values": dumps(_latest_eval(job, records)),
     }
     if snapshot.total_samples is not None:
@@ -59,6 +61,15 @@ def _held_s(job: JobRow, now_s: float, passed_s: float | None, most_s: float) ->
     if passed_s is None:
         passed_s = min(max(0.0, now_s - job.observed_at), most_s)
     return passed_s * len(job.observed.get("workers", ()))
+
+
+def _begun_s(job: JobRow, snapshot: JobSnapshot, now_s: float, records: Sequence[RoundRecord]) -> float:
+    """Of workers that no look has shown yet, since the first step that they tell of: a short trial has one look."""
+    if job.observed_at is None or job.observed.get("workers") or not records:
+        return 0.0
+    since = max(job.observed_at, records[0].time - records[0].values.get("step_s", 0.0))
+    num_workers = len(snapshot.workers) or (0 if snapshot.plan is None else snapshot.plan.num_members)
+    return max(0.0, now_s - since) * num_workers
 
 
 def _most_s(job: JobRow, cursor: int, records: Sequence[RoundRecord]) -> float:

@@ -35,7 +35,7 @@ from service.store.sweep_rows import (
     update_sweep,
 )
 from service.store.trial_points import last_keys, new_reports
-from service.sweep_records import ENDED_SWEEPS, SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
+from service.sweep_records import ENDED_SWEEPS, SweepLook, SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
 from service.sweeping import observed, verb_for
 from tuning.orders import Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
 from tuning.pruning import rungs_for
@@ -107,7 +107,7 @@ class SearchStore:
         """Sweeps that run, or of which a trial has not ended."""
         return await self._database.read(fetch_live_sweeps)
 
-    async def observe_sweep(self, sweep_id: str, fence: int) -> SweepRow | None:
+    async def observe_sweep(self, sweep_id: str, fence: int) -> SweepLook | None:
         """Note what jobs say of their trials, and tell jobs what is wanted of them. Raises FencedOutError."""
 
         looked = self._looked.get(sweep_id)
@@ -118,14 +118,12 @@ class SearchStore:
             has_news = sweep is not None and any(finding.is_news for finding in _look(conn, sweep, now_s, looked))
             return sweep, None if has_news else change
 
-        def note(write: Write) -> SweepRow | None:
+        def note(write: Write) -> SweepLook | None:
             sweep = fetch_sweep(write.conn, sweep_id)
             if sweep is None:
                 return None
-            for finding in _look(write.conn, sweep, write.now_s, looked):
-                if finding.is_news:
-                    _note(write, sweep, finding)
-            return update_sweep(write, sweep, {})
+            has_told = _note_all(write, sweep, looked)
+            return SweepLook(sweep=update_sweep(write, sweep, {}), has_told=has_told)
 
         sweep, change = await self._database.read(look)
         if change is None:
@@ -134,7 +132,7 @@ class SearchStore:
             self._looked.pop(sweep_id, None)
         else:
             self._looked[sweep_id] = _Looked(state=sweep.state, change=change)
-        return sweep
+        return None if sweep is None else SweepLook(sweep=sweep, has_told=False)
 
     async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
         """See ``ReconcilerStore.sweep_view``."""
@@ -166,18 +164,21 @@ class SearchStore:
         return await self._database.write(lambda write: update_sweep(write, sweep, {"term": sweep.term + 1}), fence)
 
     async def carry_out(self, sweep: SweepRow, answer: Answer, fence: int) -> bool:
-        """Write what a search decided, with the jobs that it starts, in one transaction.
+        """Write what a search decided, with the jobs that it starts and what others are told, in one transaction.
 
         False where some order no longer fitted the rows and was left out. Raises StaleRowError when anybody wrote
         the sweep since it was read, FencedOutError.
         """
+
+        looked = self._looked.get(sweep.id)
 
         def work(write: Write) -> bool:
             held = {trial.number: trial for trial in fetch_trials(write.conn, sweep.id)}
             done = [_carry_out(write, self._ids, sweep, order, held) for order in answer.orders]
             ends = [order for order in answer.orders if isinstance(order, Finish)]
             columns = _finished(sweep, ends[0], write.now_s) if ends else {}
-            update_sweep(write, sweep, {**columns, "importance": dumps(answer.importance)})
+            told = update_sweep(write, sweep, {**columns, "importance": dumps(answer.importance)})
+            _note_all(write, told, looked)
             return all(done)
 
         return await self._database.write(work, fence)
@@ -273,6 +274,14 @@ def _trial_job(job: JobRow) -> TrialJob:
     )
 
 
+def _note_all(write: Write, sweep: SweepRow, looked: _Looked | None) -> bool:
+    """Whether a job was told something."""
+    news = [finding for finding in _look(write.conn, sweep, write.now_s, looked) if finding.is_news]
+    for finding in news:
+        _note(write, sweep, finding)
+    return any(finding.verb is not None or finding.donor is not None for finding in news)
+
+
 def _note(write: Write, sweep: SweepRow, finding: _Finding) -> None:
     trial = finding.after
     if finding.verb is not None and finding.job is not None:
@@ -298,7 +307,7 @@ def _write_trial(write: Write, sweep_id: str, trial: TrialRow) -> None:
 
 
 def _carry_out(write: Write, ids: IdSource, sweep: SweepRow, order: Order, held: dict[int, TrialRow]) -> bool:
-    """Whether the order fitted; jobs are told at the next look, as after any other change of wishes."""
+    """Whether the order fitted."""
     if sweep.state is not SweepState.RUNNING:
         return False
     if isinstance(order, Start):

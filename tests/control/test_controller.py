@@ -9,7 +9,7 @@ import pytest
 
 from tests.control.fake_fleet import BATCH, FakeFleet, FakeWorker
 from workers.assignment import JobKey, Storage
-from workers.control import pace
+from workers.control import pace, telemetry
 from workers.control.controller import JobController
 from workers.control.decisions import ControlSettings
 from workers.control.launch import Launch
@@ -161,6 +161,23 @@ def test_a_job_runs_to_its_end_and_the_outcome_is_told_with_the_last_of_what_is_
     play(act)
 
 
+def test_the_outcome_comes_with_the_last_portion_of_what_is_known_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "MAX_SENT_LOG_BYTES", 16)
+
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        before = await scene.until(lambda s: s.phase is RunPhase.STOPPING and not s.workers and bool(s.logs))
+        assert before.outcome is None
+        last = await scene.until(lambda s: s.outcome is not None)
+        assert last.logs
+        assert scene.store.logs["1.1"] == b"".join(b"round %d\n" % n for n in range(1, 21))
+
+    play(act)
+
+
 def test_only_one_member_is_asked_for_records(tmp_path: Path) -> None:
     async def act() -> None:
         scene = Scene(tmp_path)
@@ -180,7 +197,7 @@ def test_who_has_come_to_rest_is_asked_at_once_for_all_it_has_to_tell(
     async def act() -> None:
         await scene.prepare()
         await scene.until(lambda snapshot: snapshot.num_current == 1)
-        for interval in ("STEADY_S", "BRISK_S", "RECORDS_S"):
+        for interval in ("STEADY_S", "BRISK_S", "RECORDS_S", "TURN_S"):
             monkeypatch.setattr(pace, interval, 3600.0)
         for _ in range(2):
             scene.fleet.asked_for_records.clear()

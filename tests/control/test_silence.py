@@ -9,7 +9,7 @@ import pytest
 from tests.control.desk import Desk
 from workers.control.decisions import AskHead, AskNode, KillWorker
 from workers.control.membership import LATE_TURN_S
-from workers.control.pace import STEADY_S
+from workers.control.pace import TURN_S
 from workers.control.reach import MARGIN_S
 from workers.status import Phase, StopCause
 
@@ -86,7 +86,7 @@ def test_when_the_network_to_a_node_is_back_its_worker_has_time_to_answer_too() 
         assert desk.of(KillWorker) == []
 
 
-@pytest.mark.parametrize(("turn_s", "late_s"), [(STEADY_S, 0.0), (0.5, 1.0), (1.0, 2.0), (LATE_TURN_S, 4.0)])
+@pytest.mark.parametrize(("turn_s", "late_s"), [(TURN_S, 0.0), (0.5, 1.0), (1.0, 2.0), (LATE_TURN_S, 4.0)])
 def test_who_falls_silent_is_given_up_within_liveness_s_or_two_turns_later_where_they_are_slow(
     turn_s: float, late_s: float
 ) -> None:

@@ -149,6 +149,7 @@ async def test_a_jump_does_not_end_a_sweep_by_its_limit_of_time(
     scene: Scene, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("workers.control.pace.STEADY_S", 0.01)
+    monkeypatch.setattr("workers.control.pace.TURN_S", 0.01)
     monkeypatch.setattr("workers.control.pace.BRISK_S", 0.005)
     sweep = await submit(scene, trials=2, parallel=1, limits={"time_s": DAY_S / 2})
     await until(scene, sweep, lambda view: len(view.trials) == 1)

@@ -128,6 +128,7 @@ class Field:
 @pytest.fixture
 async def field(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Field]:
     monkeypatch.setattr("workers.control.pace.STEADY_S", 0.02)
+    monkeypatch.setattr("workers.control.pace.TURN_S", 0.02)
     monkeypatch.setattr("workers.control.pace.BRISK_S", 0.01)
     for name in ("orphans.PATIENCE_S", "reaper.REAP_S", "reaper.BUNDLES_S", "reconciler.VIEW_S"):
         monkeypatch.setattr(f"service.reconciler.{name}", 0.1)

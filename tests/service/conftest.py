@@ -129,6 +129,7 @@ def running_app() -> Callable[..., object]:
 async def scene(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     # Workers in memory answer at once: the rhythm of polls over a network would be all that tests wait for.
     monkeypatch.setattr("workers.control.pace.STEADY_S", 0.01)
+    monkeypatch.setattr("workers.control.pace.TURN_S", 0.01)
     monkeypatch.setattr("workers.control.pace.BRISK_S", 0.005)
     monkeypatch.setattr("service.reconciler.reconciler.VIEW_S", 0.05)
     settings = load_settings({"home": tmp_path / "home"}, {})

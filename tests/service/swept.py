@@ -83,11 +83,10 @@ class Swept:
         return job
 
     async def order(self, *orders: Order, **importance: float) -> None:
-        """What the search answers, carried out."""
+        """What the search answers, carried out, with what jobs are told by it."""
         named = {path.replace("__", "."): share for path, share in importance.items()}
         answer = Answer(orders=orders, importance=named)
         assert await self.store.reconciler.carry_out(await self.row(), answer, self.fence)
-        await self.look()
 
     async def look(self) -> None:
         await self.store.reconciler.observe_sweep(self.id, self.fence)

@@ -366,6 +366,21 @@ async def test_worker_seconds_grow_by_what_was_held_since_the_last_look(store: S
     assert (await fresh(store, job)).worker_s == pytest.approx(210)
 
 
+async def test_what_was_trained_before_the_first_look_counts_from_its_first_step(store: Store, clock: Clock) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    begun_s = clock.now_s
+    clock.advance(100)
+    first = replace(record(1), time=begun_s + 60, values={"loss": 1.0, "step_s": 2.0})
+    two = (view("1.0"), view("1.1", 1))
+    await store.reconciler.fold(snapshot(job, [first], workers=two), fence)
+    assert (await fresh(store, job)).worker_s == pytest.approx(2 * 42)
+    clock.advance(10)
+    later = replace(record(2), time=begun_s + 105)
+    await store.reconciler.fold(snapshot(job, [later], workers=two), fence)
+    assert (await fresh(store, job)).worker_s == pytest.approx(2 * 52)
+
+
 async def test_registered_checkpoints_are_what_storage_holds(store: Store) -> None:
     fence = await leader(store)
     job = await placed(store, fence)

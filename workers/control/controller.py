@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from workers.assignment import JobKey
+from workers.assignment import SWEEP_LABEL, JobKey
 from workers.control import ending, membership
 from workers.control.costs import row_of
 from workers.control.decisions import (
@@ -87,9 +87,9 @@ class JobController:
     ) -> JobSnapshot | None:
         """Take the row's desired state and what the store has; answer with the attempt as it is.
 
-        None when it was never prepared. The first call begins the work. The outcome is told only once the store has
-        acknowledged everything else. The answer waits up to ``wait_s`` for something that the last one did not tell,
-        but not for records of a training that goes on.
+        None when it was never prepared. The first call begins the work. The outcome is told with the last of what the
+        store has not acknowledged: whoever gets it stores that first. The answer waits up to ``wait_s`` for something
+        that the last one did not tell, but not for records of a training that goes on.
         """
         self._check(term)
         if self._launch is None:
@@ -159,6 +159,7 @@ class Course:
         self._tails: set[asyncio.Task[None]] = set()
         self._turned = asyncio.Event()
         self._gist: Gist | None = None
+        self._has_told_all = True
 
     def begin(self, direction: Direction, acked: Acknowledged) -> None:
         """Start turning."""
@@ -168,7 +169,7 @@ class Course:
         self._state = replace(self._state, furthest=acked.rounds)
         self._progress = Progress(has_trained=acked.rounds > (0, 0))
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
-        self._gist = gist_of(self._fold())  # that nothing has happened yet is no news
+        self._gist = self._gist_of(self._fold())  # that nothing has happened yet is no news
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def direct(self, direction: Direction, acked: Acknowledged) -> None:
@@ -187,22 +188,32 @@ class Course:
                 async with asyncio.timeout(rest_s):
                     await self._turned.wait()
         snapshot = self._fold()
-        self._gist = gist_of(snapshot)
+        self._gist, self._has_told_all = self._gist_of(snapshot), self._telemetry.pending().is_all
         return snapshot
 
     def _has_news(self) -> bool:
         """Whether something is worth an answer; of stopping only what is left at its end."""
         snapshot = self._fold()
-        is_stopping = snapshot.phase is RunPhase.STOPPING and not self._is_over
-        return not is_stopping and gist_of(snapshot) != self._gist
+        if snapshot.phase is RunPhase.STOPPING:
+            return self._has_all
+        return self._gist_of(snapshot) != self._gist or not self._has_told_all
+
+    def _gist_of(self, snapshot: JobSnapshot) -> Gist:
+        return gist_of(snapshot, self._telemetry.num_news, is_short=SWEEP_LABEL in self._launch.spec.labels)
 
     @property
     def _is_over(self) -> bool:
         return self._state.outcome is not None or self._crash is not None
 
+    @property
+    def _has_all(self) -> bool:
+        """Whether nothing will come any more that is to be told."""
+        return self._is_over and self._has_left and not self._tails
+
     def _fold(self) -> JobSnapshot:
-        is_told = self._is_over and self._has_left and not self._tails and self._telemetry.is_drained
-        snapshot = fold(self._state, self._direction, self._telemetry.pending(), self._progress, self._crash)
+        pending = self._telemetry.pending()
+        is_told = self._has_all and pending.is_all
+        snapshot = fold(self._state, self._direction, pending, self._progress, self._crash)
         if waits := self._lookout.told(time.monotonic()):
             snapshot = replace(snapshot, detail=snapshot.detail or waits)
         return snapshot if is_told or not self._is_over else replace(snapshot, phase=RunPhase.STOPPING, outcome=None)

@@ -8,9 +8,12 @@ from workers.control.decisions import ControllerState, WorkerFacts
 from workers.plan import Plan, PlanId
 from workers.status import Phase
 
-STEADY_S = 0.1
+STEADY_S = 0.25
 BRISK_S = 0.02
 RECORDS_S = 0.25
+TURN_S = 0.1
+"""So often a turn looks at what only time changes."""
+
 LOOK_S = 0.5
 FRESH_S = 1.0
 
@@ -51,6 +54,9 @@ class Pace:
 
     def is_due(self, state: ControllerState, facts: WorkerFacts, wants_records: bool, now_s: float) -> bool:
         """Whether to poll a worker now."""
+        if facts.status is None and not state.is_adopting:
+            # It has just been started, and tells itself when it is ready.
+            self._asked_s.setdefault(facts.worker_id, now_s)
         asked_s = self._asked_s.get(facts.worker_id)
         offer = state.offers.get(facts.worker_id)
         offer_id = offer.id if offer else None
@@ -71,7 +77,7 @@ class Pace:
             self._broken_s = now_s
         asked = [(self._asked_s.get(i, now_s), f) for i, f in state.workers.items() if can_poll(i)]
         due = [asked_s + self._interval_s(state, facts, now_s) for asked_s, facts in asked]
-        return min(max(min(due, default=now_s + STEADY_S) - now_s, BRISK_S / 4), STEADY_S)
+        return min(max(min(due, default=now_s + TURN_S) - now_s, BRISK_S / 4), TURN_S)
 
     def may_look(self, now_s: float) -> bool:
         """Whether it is time to look into storage again."""

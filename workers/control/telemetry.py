@@ -35,19 +35,21 @@ MAX_STORED_KEYS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """What the store should take next, oldest first."""
+    """What the store should take next, oldest first; ``is_all`` there is for it to take by now."""
 
     records: tuple[RoundRecord, ...] = ()
     logs: tuple[LogChunk, ...] = ()
     checkpoints: tuple[CheckpointInfo, ...] = ()
     timeline: tuple[TimelineRow, ...] = ()
     spans: tuple[RankSpan, ...] = ()
+    is_all: bool = True
 
 
 class Telemetry:
     """The buffers of one attempt, of which the store has ``acked`` already.
 
-    ``global_size`` is the spec's, in samples: it turns samples into steps.
+    ``global_size`` is the spec's, in samples: it turns samples into steps. ``num_news`` counts the records, rows and
+    checkpoints that have come, and what came again with something new.
     """
 
     def __init__(self, global_size: int, acked: Acknowledged) -> None:
@@ -68,17 +70,12 @@ class Telemetry:
         self._sent: Pending = Pending()
         self._redone_from: tuple[int, int] | None = None
         self._redone_by = 0
+        self.num_news = 0
 
     @property
     def has_room(self) -> bool:
         """Whether more records can be taken; while False, ask no worker for them."""
         return len(self._records) < MAX_RECORDS
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the store has everything that is known by now."""
-        rows_stored = all(self._is_stored_open(row) for row in self._rows.values())
-        return rows_stored and not (self._records or self._amended or self._logs or self._checkpoints)
 
     def take(self, status: WorkerStatus) -> None:
         """Keep what one answer of a worker brings; what is here or stored already changes nothing."""
@@ -97,6 +94,7 @@ class Telemetry:
             self.take_log(chunk)
         for info in status.checkpoints:
             if info.path not in self._acked.checkpoints:
+                self.num_news += info.path not in self._checkpoints
                 self._checkpoints[info.path] = info
                 self._note_checkpoint(info)
         for failed in status.failed_saves:
@@ -154,14 +152,14 @@ class Telemetry:
         """Keep a row that workers tell of in every answer, once."""
         if row.key not in self._told and row.key not in self._acked.timeline:
             self._told.add(row.key)
-            self._rows[row.key] = row
+            self._keep(row)
 
     def _note_checkpoint(self, info: CheckpointInfo) -> None:
         key = f"checkpoint/{info.path}"
         if key in self._rows or key in self._acked.timeline:
             return
         metric = {} if info.metric is None else {"metric": info.metric}
-        self._rows[key] = TimelineRow(
+        row = TimelineRow(
             key=key,
             kind=TimelineKind.CHECKPOINT,
             time=info.created_at,
@@ -177,12 +175,17 @@ class Telemetry:
             cost_s=info.held_s,
             steps_lost=0,
         )
+        self._keep(row)
 
     def note(self, row: TimelineRow) -> None:
         """Keep a row, or complete one that is kept."""
-        self._rows[row.key] = row
+        self._keep(row)
         self._costs.notice(row)
         self._price([row])
+
+    def _keep(self, row: TimelineRow) -> None:
+        self.num_news += self._rows.get(row.key) != row
+        self._rows[row.key] = row
 
     def note_unstored(self, row: TimelineRow) -> None:
         """Keep a row unless the store has one by its key."""
@@ -221,12 +224,14 @@ class Telemetry:
         """The next portion for the store: what is oldest, bounded, with every row whose price is news."""
         records = sorted(self._records.items())[:MAX_SENT_RECORDS]
         amended = sorted(self._amended.items())
+        logs = tuple(self._portion_of_logs())
         self._sent = Pending(
             records=tuple(r for _, r in (*amended, *records)),
-            logs=tuple(self._portion_of_logs()),
+            logs=logs,
             checkpoints=tuple(self._checkpoints.values()),
             timeline=tuple(r for r in self._rows.values() if not self._is_stored_open(r)),
             spans=self._spans.pending(),
+            is_all=len(records) == len(self._records) and sum(len(c.data) for c in logs) == self._log_bytes,
         )
         return self._sent
 
@@ -267,16 +272,18 @@ class Telemetry:
         if record.key <= self._acked.rounds:
             # Of what a predecessor stored the generation is not known here; the store keeps the higher one.
             if record.generation > self._stored.get(record.key, 0):
+                self.num_news += self._amended.get(record.key) != record
                 self._amended[record.key] = record
                 self._costs.observe(record)
         elif known is None or record.generation > known.generation:
             self._costs.observe(record)
             if known is not None or self.has_room:
+                self.num_news += 1
                 self._records[record.key] = record
 
     def _price(self, rows: Iterable[TimelineRow]) -> None:
         for row in list(rows):
-            self._rows[row.key] = self._costs.price(row)
+            self._keep(self._costs.price(row))
 
     def _is_stored_open(self, row: TimelineRow) -> bool:
         return row.key in self._acked.timeline and self._costs.is_open(row)

@@ -93,10 +93,12 @@ def test_following_tells_each_better_value_and_failure_until_the_end(
 
 
 def test_in_a_terminal_a_bar_counts_the_trials(api: Api) -> None:
+    parts = iter((Swept.play, Swept.finish))
     with api.client() as client, terminal() as taking:
         sweep_id = client.submit_sweep(sweep_document(name="watched"))["id"]
-        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play_sweep(api, sweep_id, end)) == 0
+        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play_sweep(api, sweep_id, next(parts))) == 0
     assert "  0 %  0 of 8 trials  best –" in taking.shown
+    assert " 50 %  4 of 8 trials, 1 failed  best 95 % (trial 1)" in taking.shown
     assert " 80 %  4 of 5 trials, 1 failed  best 95 % (trial 1)" in taking.shown
 
 
