@@ -37,7 +37,7 @@ def settle(
 ) -> Choice:
     """Rounds of ``part`` samples until a size is settled on; ``seconds`` and ``held`` are of one forward pass."""
     for _ in range(100):
-        size = sizes.begin(part, lambda: (BASE, room))
+        size = sizes.begin(part, lambda: BASE)
         assert 1 <= size <= part
         assert held(size) <= (room.limit_bytes or held(size)), "a size was tried that does not fit"
         warm_s = seconds(size) / size if tells_passes and size < part else None
@@ -109,25 +109,24 @@ def test_after_a_first_round_of_several_passes_a_much_larger_size_that_surely_fi
     limit: int, then: int
 ) -> None:
     sizes, room = MicroSize(None), Room(limit_bytes=limit * MIB)
-    assert sizes.begin(1024, lambda: (BASE, room)) == 8
+    assert sizes.begin(1024, lambda: BASE) == 8
     sizes.measured(8, 1e-3, round(held(8)), room, warm_s=1e-4)
     assert sizes.within(1024) == then
 
 
-def test_within_a_fixed_limit_sizes_are_tried_from_the_whole_part_downwards() -> None:
+def test_within_a_fixed_limit_memory_is_run_out_of_once_at_most() -> None:
     sizes, room = MicroSize(None), Room(limit_bytes=400 * MIB, is_enforced=True)
-    tried = []
+    lacking = []
     for _ in range(40):
-        size = sizes.begin(512, lambda: (BASE, room))
-        tried.append(size)
+        size = sizes.begin(512, lambda: BASE)
         while held(size) > 400 * MIB:
+            lacking.append(size)
             assert sizes.halve(size)
             size = sizes.within(512)
-        if sizes.measured(size, 1e-3 / size + 1e-6 * max(0, size - 64), round(held(size)), room) is not None:
+        if sizes.measured(size, 1e-3 / size, round(held(size)), room) is not None:
             break
-    assert tried[0] == 512
-    assert [size for size in tried if held(size) > 400 * MIB] == [512]
-    assert sizes.within(512) == 64
+    assert lacking == [512]
+    assert sizes.within(512) == 256
 
 
 def shared(mib: int) -> Room:
@@ -151,7 +150,7 @@ def test_a_size_at_which_memory_ran_out_is_never_tried_again() -> None:
     sizes = MicroSize(None)
     tried = []
     for _ in range(30):
-        size = sizes.begin(256, lambda: (BASE, NO_LIMIT))
+        size = sizes.begin(256, lambda: BASE)
         tried.append(size)
         while size > 40:
             assert sizes.halve(size)
@@ -171,7 +170,7 @@ def test_a_size_at_which_memory_ran_out_is_tried_again_once_others_have_given_me
         assert sizes.halve(sizes.within(1024))
     for mib in (200, 240):
         assert sizes.watch(lambda mib=mib: shared(mib)) is None
-        assert sizes.begin(1024, lambda: (BASE, shared(240))) == 64
+        assert sizes.begin(1024, lambda: BASE) == 64
         assert not sizes.is_trying
     assert sizes.watch(lambda: shared(2000)) is None
     assert settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB)).size == 1024
@@ -180,12 +179,12 @@ def test_a_size_at_which_memory_ran_out_is_tried_again_once_others_have_given_me
 def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> None:
     sizes = MicroSize(None)
     settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held)
-    assert sizes.begin(20, lambda: (BASE, NO_LIMIT)) == 20
+    assert sizes.begin(20, lambda: BASE) == 20
     assert not sizes.is_trying
-    assert sizes.begin(64, lambda: (BASE, NO_LIMIT)) == 64
+    assert sizes.begin(64, lambda: BASE) == 64
     for _ in range(2):
         assert not sizes.is_trying
-        sizes.begin(512, lambda: (BASE, NO_LIMIT))
+        sizes.begin(512, lambda: BASE)
     assert sizes.is_trying
     sizes.again()
 
@@ -194,7 +193,7 @@ def test_a_part_that_was_computed_whole_and_grows_a_little_is_not_cut_in_two() -
     sizes = MicroSize(None)
     assert settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held).size == 64
     for _ in range(2):
-        sizes.begin(70, lambda: (BASE, NO_LIMIT))
+        sizes.begin(70, lambda: BASE)
     assert sizes.is_trying
     assert settle(sizes, 70, lambda s: 1e-3 + 1e-6 * s, held).size == 70
 
@@ -209,7 +208,7 @@ def test_a_reading_of_no_time_at_all_is_none() -> None:
 
 def test_nothing_is_tried_where_the_spec_fixes_the_size_or_the_part_is_small() -> None:
     fixed, small = MicroSize(8), MicroSize(None)
-    assert [fixed.begin(100, lambda: (BASE, NO_LIMIT)), small.begin(12, lambda: (BASE, NO_LIMIT))] == [8, 12]
+    assert [fixed.begin(100, lambda: BASE), small.begin(12, lambda: BASE)] == [8, 12]
     assert not fixed.is_trying
     assert not small.is_trying
     assert not fixed.halve(8)
@@ -232,7 +231,7 @@ def test_batch_normalisation_is_given_enough_samples_for_its_statistics() -> Non
 def test_a_part_that_grows_a_little_still_gives_batch_normalisation_enough_samples(part: int) -> None:
     sizes = MicroSize(None, least=32)
     assert settle(sizes, 64, lambda s: 1e-6 * s * s, held).size == 32
-    size = sizes.begin(part, lambda: (BASE, NO_LIMIT))
+    size = sizes.begin(part, lambda: BASE)
     assert 32 <= size <= 48
     assert sizes.halve(size)
     assert sizes.within(part) < 32  # memory comes first

@@ -107,12 +107,11 @@ class MicroSize:
         is_tight = self._limit is not None or self._excluded
         return larger if size < self._least and not is_tight and larger <= _OTHER_PART * (self._size or 0) else size
 
-    def begin(self, num_samples: int, read: Callable[[], tuple[int, Room]]) -> int:
-        """The size for the next round's part, which may begin to try others.
+    def begin(self, num_samples: int, read_bytes: Callable[[], int]) -> int:
+        """The size for the next round's part, which may begin to try others: from the small ones on.
 
-        ``read`` tells how many bytes are held now and what room there is. Sizes are tried from the small ones on; but
-        within a fixed limit from the whole part downwards, since memory that was run out of is returned in pieces,
-        if at all, and each size tried keeps some of it.
+        ``read_bytes`` tells how many are held now. Where memory is run out of libraries may give back little of what
+        they took (oneDNN), so that smaller passes do not fit either.
         """
         is_grown = self._size is not None and self._size >= self._part and num_samples > self._part
         is_other = is_grown or not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
@@ -120,7 +119,7 @@ class MicroSize:
         self._num_other = self._num_other + 1 if is_other and self._part else 0
         if self._fixed is None and is_other and (self._num_other == 0 or self._num_other >= _NUM_OTHER_PARTS):
             self._part, self._num_other = num_samples, 0
-            self._begin(*read())
+            self._begin(read_bytes())
         return self.within(num_samples)
 
     def again(self) -> None:
@@ -198,14 +197,13 @@ class MicroSize:
         sizes = {-(-self._part // num_passes) for num_passes in _powers(self._part)}
         return sorted(s for s in sizes if min(self._least, largest) <= s <= largest) or [max(1, largest)]
 
-    def _begin(self, held_bytes: int, room: Room) -> None:
+    def _begin(self, held_bytes: int) -> None:
         self._trials, self._excluded, self._num_rounds = {}, [], 0
         self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
         self._size = None
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
         if self.is_trying:
-            is_bounded = room.is_enforced and not room.is_shared
-            self._size = max((s for s in self._sizes if s <= first or is_bounded), default=self._sizes[0])
+            self._size = max((s for s in self._sizes if s <= first), default=self._sizes[0])
 
     def _far(self, size: int, peak_bytes: int, room: Room) -> int | None:
         """After the very first round a much larger size, if it surely fits: a part of small passes takes the longest.

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from workers.measures import Footprint
 from workers.training import footprint
-from workers.training.micro import Choice, MicroSize, Room
+from workers.training.micro import Choice, MicroSize
 from workers.training.stopwatch import Stopwatch
 
 LEAST_NORMALISED = 32
@@ -37,12 +37,12 @@ class MicroTuning:
 
     def begin(self, num_samples: int) -> int:
         """The size for the coming round's part; call it once a round. Nothing is tried for a part of 0."""
-        return self._sizes.begin(num_samples, self._read)
+        return self._sizes.begin(num_samples, self._held_bytes)
 
-    def _read(self) -> tuple[int, Room]:
-        """What is held now is not to count what was freed before: passes would take of that, as if of nothing."""
+    def _held_bytes(self) -> int:
+        """Without what was freed before: passes would take of that, as if of nothing."""
         footprint.trim(self._device)
-        return footprint.held(self._device), footprint.room(self._device)
+        return footprint.held(self._device)
 
     def run(self, compute: Callable[[], float | None], num_samples: int, size: int) -> Choice | None:
         """Compute a part of ``num_samples`` at ``size``; a choice where the size was on trial and is settled now.
