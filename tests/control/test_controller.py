@@ -164,7 +164,7 @@ def test_a_job_runs_to_its_end_and_the_outcome_is_told_with_the_last_of_what_is_
 def test_the_outcome_comes_with_the_last_portion_of_what_is_known_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry, "MAX_SENT_LOG_BYTES", 16)
+    monkeypatch.setattr(telemetry, "MAX_SENT_LOG_BYTES", 1)
 
     async def act() -> None:
         scene = Scene(tmp_path)
