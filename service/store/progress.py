@@ -64,12 +64,17 @@ def _held_s(job: JobRow, now_s: float, passed_s: float | None, most_s: float) ->
 
 
 def _begun_s(job: JobRow, snapshot: JobSnapshot, now_s: float, records: Sequence[RoundRecord]) -> float:
-    """Of workers that no look has shown yet, since the first step that they tell of: a short trial has one look."""
+    """Of workers that no look has shown yet, since the first step that they tell of: a short trial has one look.
+
+    Those that have left by now were there until their last step, and no clock counts for more than the steps bear out.
+    """
     if job.observed_at is None or job.observed.get("workers") or not records:
         return 0.0
-    since = max(job.observed_at, records[0].time - records[0].values.get("step_s", 0.0))
-    num_workers = len(snapshot.workers) or (0 if snapshot.plan is None else snapshot.plan.num_members)
-    return max(0.0, now_s - since) * num_workers
+    begun = records[0].time - records[0].values.get("step_s", 0.0)
+    trained_s = max(0.0, records[-1].time - begun)
+    if not snapshot.workers:
+        return trained_s * (0 if snapshot.plan is None else snapshot.plan.num_members)
+    return min(max(0.0, now_s - max(job.observed_at, begun)), trained_s + MOST_UNTOLD_S) * len(snapshot.workers)
 
 
 def _most_s(job: JobRow, cursor: int, records: Sequence[RoundRecord]) -> float:

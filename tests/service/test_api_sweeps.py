@@ -469,7 +469,8 @@ async def test_an_estimate_counts_what_is_drawn_where_a_large_batch_is_worth_les
     earlier = await swept.created(swept.store, swept.clock, swept.fence, **{**document, "name": "earlier"})
     await earlier.begin({"optimizer.lr": 0.01})
     # Of each 320 samples drawn 32 count, and that takes ten seconds.
-    await earlier.report(0, r1=0.5)
+    first = replace(record(1, eval__accuracy=0.5), time=swept.clock.now_s)
+    await swept.store.reconciler.fold(snapshot(await earlier.job(0), [first]), swept.fence)
     told_as = [replace(record(n, eval__accuracy=0.6), samples=320) for n in (2, 3, 4)]
     swept.clock.now_s += 40
     await swept.store.reconciler.fold(snapshot(await earlier.job(0), told_as), swept.fence)

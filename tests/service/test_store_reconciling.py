@@ -20,6 +20,7 @@ from tests.service.given import (
     leader,
     log,
     placed,
+    plan,
     record,
     row,
     snapshot,
@@ -379,6 +380,19 @@ async def test_what_was_trained_before_the_first_look_counts_from_its_first_step
     later = replace(record(2), time=begun_s + 105)
     await store.reconciler.fold(snapshot(job, [later], workers=two), fence)
     assert (await fresh(store, job)).worker_s == pytest.approx(2 * 52)
+
+
+async def test_workers_that_had_left_before_the_first_look_count_until_their_last_step(
+    store: Store, clock: Clock
+) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    told = [replace(record(n), time=clock.now_s + 10 * n, values={"loss": 1.0, "step_s": 5.0}) for n in (1, 4)]
+    clock.advance(7200)
+    done = plan(32)
+    ended = snapshot(job, told, phase=RunPhase.ENDED, outcome=Outcome.SUCCEEDED, workers=(), plan=done)
+    await store.reconciler.fold(ended, fence)
+    assert (await fresh(store, job)).worker_s == pytest.approx(35 * done.num_members) != 0
 
 
 async def test_registered_checkpoints_are_what_storage_holds(store: Store) -> None:

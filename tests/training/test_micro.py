@@ -104,14 +104,54 @@ def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> No
     assert sorted(choice.seconds) == [8, 16, 128, 256]
 
 
-@pytest.mark.parametrize(("limit", "then"), [(9000, 128), (300, 64), (120, 16)])
-def test_after_a_first_round_of_several_passes_a_much_larger_size_that_surely_fits_is_tried(
-    limit: int, then: int
-) -> None:
+@pytest.mark.parametrize(("limit", "then"), [(9000, 128), (300, 8)])
+def test_after_a_first_round_that_took_next_to_no_memory_a_much_larger_size_is_tried(limit: int, then: int) -> None:
     sizes, room = MicroSize(None), Room(limit_bytes=limit * MIB)
     assert sizes.begin(1024, lambda: BASE) == 8
     sizes.measured(8, 1e-3, round(held(8)), room, warm_s=1e-4)
     assert sizes.within(1024) == then
+
+
+@given(part=st.integers(16, 2048), sample=st.integers(1, 64), kept=st.integers(0, 100), limit=st.integers(300, 3000))
+@settings(max_examples=200, deadline=None)
+def test_no_size_is_tried_that_does_not_fit_and_what_is_found_stays(
+    part: int, sample: int, kept: int, limit: int
+) -> None:
+    """``kept`` MiB are what the optimizer holds from its first step on, which the very first round does not show."""
+    sizes, room, num_rounds = MicroSize(None), Room(limit_bytes=BASE + limit * MIB, is_shared=True), 0
+    first = sizes.begin(part, lambda: BASE)
+    choice = None
+    while choice is None:
+        size = sizes.begin(part, lambda: BASE)
+        held_bytes = BASE + (size * sample + kept * (num_rounds > 0)) * MIB
+        assert size <= first or held_bytes <= BASE + limit * MIB
+        seconds = (1e-3 + 1e-4 * size) / size
+        choice = sizes.measured(size, seconds, held_bytes, room, seconds if size < part else None)
+        num_rounds += 1
+    if first * sample + kept <= FILL * limit:
+        assert sizes.watch(lambda: room) is None
+        assert sizes.begin(part, lambda: BASE) == choice.size
+
+
+def test_what_the_first_passes_take_keeps_larger_ones_from_what_is_no_longer_there() -> None:
+    sizes, room = MicroSize(None), Room(limit_bytes=250 * MIB)
+    tried = set()
+    for _ in range(20):
+        size = sizes.begin(1024, lambda: BASE)
+        tried.add(size)
+        sizes.measured(size, 1e-3 / size, BASE + 40 * size * MIB, room, warm_s=1e-3 / size)
+    assert max(tried) == 8
+
+
+@pytest.mark.parametrize("first", [1.0, 2.0])
+def test_smaller_sizes_are_looked_at_after_a_jump_that_did_not_pay(first: float) -> None:
+    cost = {8: first, 16: 0.8, 32: 0.7, 64: 1.2}
+
+    def seconds(size: int) -> float:
+        return size * cost.get(size, 1.2)
+
+    room = Room(limit_bytes=2**40)
+    assert settle(MicroSize(None), 1024, seconds, lambda s: BASE, room, tells_passes=True).size == 32
 
 
 def test_within_a_fixed_limit_memory_is_run_out_of_once_at_most() -> None:

@@ -138,7 +138,9 @@ class TrainWorker:
             self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
         try:
             if not self._sit(room):
-                self._is_waiting = True
+                with self._changed:
+                    self._is_waiting = True
+                    self._lease = Lease(lease_s=POOL_LEASE_S, now_s=time.monotonic())
                 return False
             with self._changed:
                 self._name = name

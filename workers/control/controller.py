@@ -159,7 +159,6 @@ class Course:
         self._tails: set[asyncio.Task[None]] = set()
         self._turned = asyncio.Event()
         self._gist: Gist | None = None
-        self._has_told_all = True
 
     def begin(self, direction: Direction, acked: Acknowledged) -> None:
         """Start turning."""
@@ -188,7 +187,7 @@ class Course:
                 async with asyncio.timeout(rest_s):
                     await self._turned.wait()
         snapshot = self._fold()
-        self._gist, self._has_told_all = self._gist_of(snapshot), self._telemetry.pending().is_all
+        self._gist = self._gist_of(snapshot)
         return snapshot
 
     def _has_news(self) -> bool:
@@ -196,7 +195,7 @@ class Course:
         snapshot = self._fold()
         if snapshot.phase is RunPhase.STOPPING:
             return self._has_all
-        return self._gist_of(snapshot) != self._gist or not self._has_told_all
+        return self._gist_of(snapshot) != self._gist
 
     def _gist_of(self, snapshot: JobSnapshot) -> Gist:
         return gist_of(snapshot, self._telemetry.num_news, is_short=SWEEP_LABEL in self._launch.spec.labels)

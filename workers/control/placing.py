@@ -32,6 +32,8 @@ async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str],
         for spare in await hands.nearest(room, avoids):
             if (actor := await _taken(hands, spare, name, room)) is not None:
                 return actor
+    if launch.pool and (actor := await _awaited(hands, launch.pool, name, room, avoids)) is not None:
+        return actor
     # Only what began as a spare can go into a pool.
     begun = await hands.another(room, avoids) if launch.pool else None
     if begun is not None and (actor := await _taken(hands, begun, name, room)) is not None:
@@ -40,15 +42,20 @@ async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str],
 
 
 async def _from_pool(hands: Hands, pool: str, name: str, room: Mapping[str, float], avoids: frozenset[str]) -> Any:
-    """One that waits where there is room; for a moment also where Ray may yet have to learn of the room."""
+    for spare in await hands.waiting(pool, room, avoids):
+        if (actor := await _called_up(hands, spare, name, room)) is not None:
+            return actor
+    return None
+
+
+async def _awaited(hands: Hands, pool: str, name: str, room: Mapping[str, float], avoids: frozenset[str]) -> Any:
+    """One that waits where Ray may yet have to learn of the room; None after a moment, or where none waits."""
     until_s = time.monotonic() + ROOM_S
-    while True:
-        for spare in await hands.waiting(pool, room, avoids):
-            if (actor := await _called_up(hands, spare, name, room)) is not None:
-                return actor
-        if time.monotonic() > until_s or not await hands.waiting(pool, {}, avoids):
-            return None
+    while time.monotonic() < until_s and await hands.waiting(pool, {}, avoids):
         await asyncio.sleep(ROOM_LOOK_S)
+        if (actor := await _from_pool(hands, pool, name, room, avoids)) is not None:
+            return actor
+    return None
 
 
 async def _called_up(hands: Hands, spare: SpareName, name: str, room: Mapping[str, float]) -> Any:

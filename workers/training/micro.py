@@ -7,7 +7,7 @@ others, and no step is spent on it. Pure: the clock and the memory are read by w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 LEAST_PART = 16
 """Smaller parts are computed whole: there is nothing worth trying."""
@@ -15,9 +15,6 @@ LEAST_PART = 16
 FIRST = 8
 JUMP = 3
 """Doublings skipped at once while a forward pass of twice the samples takes next to no longer."""
-
-FURTHEST = 16
-"""Times as many samples as the first passes had are tried next, at most."""
 
 _IDLE = 1.3
 _LEVEL = 1.08
@@ -32,8 +29,12 @@ FILL = 0.9
 """The share of the free memory that a size may be expected to take; the rest is for what a fit does not see."""
 
 _FREE = 0.8
-_FAR = 0.5
-"""The share of the free memory up to which a first pass tells that many more samples at once will fit."""
+FURTHEST = 16
+"""Times as many samples as the first passes had are tried next where those took next to no memory."""
+
+_PLENTY = 0.025
+_OPEN = 3.0
+"""A size so many times slower than the best leaves nothing to be found among the two above it."""
 
 _GIVEN_BACK = 1.25
 _RESOLUTION_BYTES = 2**20
@@ -54,10 +55,14 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One size: ``seconds`` a sample of each measured round, the first round left out; ``peak_bytes`` held at most."""
+    """One size: ``seconds`` a sample of each measured round, the first round left out; ``peak_bytes`` held at most.
+
+    ``is_warm``: for want of a measured round they are of single passes, which leave out what a round takes besides.
+    """
 
     seconds: tuple[float, ...] = ()
     peak_bytes: int = 0
+    is_warm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ class MicroSize:
         self._part = 0
         self._num_other = 0
         self._num_rounds = 0
-        self._base_bytes = 0
+        self._base_bytes = self._first_bytes = 0
         self._trials: dict[int, Trial] = {}
         self._size: int | None = None
         self._excluded: list[int] = []
@@ -135,19 +140,44 @@ class MicroSize:
         ``warm_s`` are the least seconds a sample of its passes but the first, None where nobody knows.
         """
         known, self._num_rounds = self._trials.get(size), self._num_rounds + 1
-        if known is None:  # libraries set themselves up in the first pass of a size, the optimizer in the very first
-            known, seconds = Trial(), warm_s or 0.0
-        if seconds > 0.0:
-            is_first = self._num_rounds == 1  # its peak is without what the optimizer keeps
-            most_bytes = 0 if is_first else max(peak_bytes, known.peak_bytes)
-            known = replace(known, seconds=(*known.seconds, seconds), peak_bytes=most_bytes)
-        self._trials[size] = known
-        following = self._far(size, peak_bytes, room) or self._following(room)
+        if self._num_rounds == 1:
+            self._first_bytes = peak_bytes
+        self._excluded = [other for other in self._excluded if other != size]  # by now it has been found to fit
+        following = None
+        if self._num_rounds == 1 and (warm_s is None or not self._is_plentiful(room)):
+            warm_s = None
+        elif self._num_rounds == 1:
+            following = max((s for s in self._sizes if size < s <= FURTHEST * size), default=None)
+        self._trials[size] = self._measured(known, seconds, peak_bytes, warm_s)
+        following = following or self._following(room)
         if following is not None and self._num_rounds < _MAX_ROUNDS:
             self._size = following
             return None
         self.is_trying = False
         return self._settled()
+
+    def _measured(self, known: Trial | None, seconds: float, peak_bytes: int, warm_s: float | None) -> Trial:
+        """A size after a round: in its first pass libraries set themselves up, in the very first the optimizer does."""
+        if known is None and warm_s is None:
+            return Trial()
+        if known is None:
+            # In the very first round the peak is without what the optimizer keeps.
+            return Trial(seconds=(warm_s or 0.0,), peak_bytes=peak_bytes if self._num_rounds > 1 else 0, is_warm=True)
+        if seconds <= 0.0:
+            return known
+        before = () if known.is_warm else known.seconds
+        return Trial(seconds=(*before, seconds), peak_bytes=max(peak_bytes, known.peak_bytes))
+
+    def _is_plentiful(self, room: Room) -> bool:
+        """Whether the first passes, before the optimizer has its state, took next to nothing of the memory."""
+        if room.limit_bytes is None:
+            return True
+        return self._first_bytes - self._base_bytes <= _PLENTY * (room.limit_bytes - self._base_bytes)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether larger sizes than those tried are left, for which the peaks of these are to tell what is held."""
+        return max(self._trials, default=0) < self._sizes[-1]
 
     def watch(self, read: Callable[[], Room]) -> Choice | None:
         """Follow the memory: a smaller size where others have taken of it; tried anew where it is there again."""
@@ -198,24 +228,12 @@ class MicroSize:
         return sorted(s for s in sizes if min(self._least, largest) <= s <= largest) or [max(1, largest)]
 
     def _begin(self, held_bytes: int) -> None:
-        self._trials, self._excluded, self._num_rounds = {}, [], 0
+        self._trials, self._excluded, self._num_rounds, self._first_bytes = {}, [], 0, 0
         self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
         self._size = None
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
         if self.is_trying:
             self._size = max((s for s in self._sizes if s <= first), default=self._sizes[0])
-
-    def _far(self, size: int, peak_bytes: int, room: Room) -> int | None:
-        """After the very first round a much larger size, if it surely fits: a part of small passes takes the longest.
-
-        What that round took of memory for good counts as if each sample took it, so that more is expected than comes.
-        """
-        if self._num_rounds > 1 or not self._trials[size].seconds or room.limit_bytes is None:
-            return None
-        sample_bytes = (max(0, peak_bytes - self._base_bytes) + _RESOLUTION_BYTES) / size
-        spare_bytes = _FAR * max(0, room.limit_bytes - self._base_bytes)
-        fitting = (s for s in self._sizes if size < s <= FURTHEST * size and sample_bytes * s <= spare_bytes)
-        return max(fitting, default=None)
 
     def _following(self, room: Room) -> int | None:
         """The next size to try, None when enough is known."""
@@ -225,7 +243,7 @@ class MicroSize:
             return cold[0]
         best = min(seconds, key=lambda s: seconds[s])
         level = [s for s in seconds if s in sizes and seconds[s] <= _LEVEL * seconds[best]]
-        if (untried := self._untried(sizes, level, room)) is not None:
+        if (untried := self._untried(sizes, level, room) or self._open(sizes)) is not None:
             return untried
         beside = [s for s in _neighbours(best, list(seconds)) if len(self._trials[s].seconds) < _NUM_DOUBTED]
         if beside:  # one round tells more of what else a machine did than of a size that lost by it
@@ -248,6 +266,13 @@ class MicroSize:
         beside = [*fitting[-1:], *fitting[:1], *beside]
         return next((s for s in beside if s not in self._trials), None)
 
+    def _open(self, sizes: Sequence[int]) -> int | None:
+        """A size that was jumped over, above one that is not much slower than the best."""
+        seconds = self._seconds()
+        slowest = _OPEN * min(seconds.values())
+        below = [s for s in sizes if seconds.get(s, slowest) < slowest and s < max(seconds)]
+        return next((above for s in below for above in _neighbours(s, sizes)[:1] if above not in self._trials), None)
+
     def _is_idle(self, size: int) -> bool:
         """Whether a pass of ``size`` samples took hardly longer than one of the next smaller size that was tried."""
         seconds = self._seconds()
@@ -259,13 +284,13 @@ class MicroSize:
 
     def _fits(self, size: int, room: Room) -> bool:
         """Whether a size may be tried; twice the largest so far in any case, where too much is only an error."""
-        if room.limit_bytes is None or not self._trials or size in self._trials:
+        largest = max(self._trials, default=size)
+        if room.limit_bytes is None or size <= largest:
             return True
         bound = self._bound(room.limit_bytes)
-        largest = max(self._trials)
         expected = self._expected_bytes(size)
         if expected is None:
-            peak_bytes = self._trials[largest].peak_bytes
+            peak_bytes = self._trials[largest].peak_bytes or self._first_bytes
             expected = peak_bytes + max(0, peak_bytes - self._base_bytes)
             return size <= 2 * largest and (room.is_enforced or expected <= bound)
         return expected <= bound or (room.is_enforced and size <= 2 * largest)

@@ -52,6 +52,8 @@ class MicroTuning:
         if not self._sizes.is_trying or num_samples == 0:
             compute()
             return None
+        if self._sizes.may_grow:
+            footprint.trim(self._device)  # else a larger pass before may hide what this one holds
         footprint.restart_peak(self._device)
         watch = Stopwatch()
         warm_s = compute()
