@@ -100,12 +100,17 @@ def _served(prepared: Filled, home: Path) -> Iterator[Filled]:
 
 @dataclass
 class Viewer:
-    """A logged-in browser window; ``faults`` are the browser's complaints."""
+    """A logged-in browser window; ``faults`` are the browser's complaints.
+
+    Other tests make networks on the machine meanwhile, which Chromium takes for a change of its own: then it gives up
+    what it was fetching, and so often it has done so.
+    """
 
     page: Page
     site: Site
     faults: list[str] = field(default_factory=list)
     allowed: list[str] = field(default_factory=list)
+    num_given_up: int = 0
 
     def go(self, path: str) -> Page:
         """Open a page of the site and wait for its scripts."""
@@ -148,7 +153,9 @@ def view(browser: Browser) -> Iterator[Open]:
 
 
 def _note(viewer: Viewer, message: ConsoleMessage) -> None:
-    if message.type in ("error", "warning"):
+    if "net::ERR_NETWORK_CHANGED" in message.text:
+        viewer.num_given_up += 1
+    elif message.type in ("error", "warning"):
         viewer.faults.append(f"{message.type}: {message.text}")
 
 

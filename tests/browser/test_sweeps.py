@@ -97,7 +97,9 @@ def test_a_trial_is_ended_on_its_row_and_compared_with_the_best_one(own: Filled,
     expect(dialog).to_contain_text("counts as failed")
     dialog.get_by_role("button", name="Go back").click()
     end.click()
-    dialog.get_by_role("button", name="End it").click()
+    with page.expect_response(lambda response: response.request.method == "POST"):  # what follows it loads the page
+        dialog.get_by_role("button", name="End it").click()
+    expect(dialog).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
     page.locator("#trial-12").click()
     expect(page.get_by_label("State and progress")).to_contain_text("Cancelling")
