@@ -58,7 +58,6 @@ class Reconciler:
         self._pursuits: dict[str, Pursuit] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._view: ClusterView | None = None
-        self._is_fresh = False  # the view, in this tick
         self._others: Mapping[str, Mapping[str, float]] = {}
         self._marks: Mapping[str, NodeMark] = {}
         self._avoid: tuple[AvoidedNode, ...] = ()
@@ -184,8 +183,7 @@ class Reconciler:
     async def _look(self, now_s: float, rows: Sequence[JobRow]) -> None:
         """At the cluster: now and then at all of it, while jobs wait at what is free at each tick."""
         is_thorough = now_s - self._viewed_s >= VIEW_S
-        self._is_fresh = is_thorough or any(job.state is JobState.QUEUED for job in rows)
-        if self._is_fresh:
+        if is_thorough or any(job.state is JobState.QUEUED for job in rows):
             before, self._view = self._view, self._with_wishes(await self._office.cluster.view())
             await self._store_view(self._view, now_s)
             if before is not None:
@@ -227,7 +225,7 @@ class Reconciler:
         nodes = usable(there, self._avoid)
         running = [self._running(job) for job in placed]
         waiting, shut = [queue.waiting(job) for job in queued], self._shut()
-        if self._is_fresh:
+        if queued:  # while nobody waits the view may be older than what is known of the workers
             self._others = queue.held_by_others(self._others, running, there)
         grants = {grant.job_id: grant.num_workers for grant in queue.admit(waiting, running, nodes, self._others)}
         for job in queued:

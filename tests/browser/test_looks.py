@@ -42,17 +42,17 @@ def addresses(filled: Filled) -> list[str]:
     ]
 
 
-def settled(viewer: Viewer, address: str) -> Page:
+def settled(viewer: Viewer, address: str, num_tries: int = 3) -> Page:
     """The page once its charts are drawn, if there are any."""
-    while True:
-        num_given_up, page = viewer.num_given_up, viewer.go(address)
-        try:
-            if page.locator("[data-charts]").count():
-                page.wait_for_selector(".lane canvas, [data-note]:not([hidden])")
-            return page
-        except TimeoutError:
-            if viewer.num_given_up == num_given_up:
-                raise
+    num_given_up, page = viewer.num_given_up, viewer.go(address)
+    try:
+        if page.locator("[data-charts]").count():
+            page.wait_for_selector(".lane canvas, [data-note]:not([hidden])")
+    except TimeoutError:
+        if viewer.num_given_up == num_given_up or num_tries == 1:
+            raise
+        return settled(viewer, address, num_tries - 1)
+    return page
 
 
 def violations(page: Page, *rules: str) -> list[dict[str, Any]]:

@@ -17,8 +17,9 @@ from typing import Any
 
 import ray
 
-from workers.assignment import SWEEP_LABEL, JobKey
+from workers.assignment import JobKey
 from workers.control import ending, membership
+from workers.control.answers import Answers
 from workers.control.costs import row_of
 from workers.control.decisions import (
     Action,
@@ -42,7 +43,7 @@ from workers.control.ray_hands import RayHands
 from workers.control.rendezvous import Rendezvous
 from workers.control.restore import CheckpointSearch
 from workers.control.retreat import retreat
-from workers.control.snapshot import Gist, Progress, fold, gist_of
+from workers.control.snapshot import Progress, fold
 from workers.control.telemetry import Telemetry
 from workers.control.turn import begin, turn
 from workers.errors import Failure, Reason, StaleTermError, failure_of
@@ -158,7 +159,7 @@ class Course:
         self._lookout = Lookout(CheckpointSearch(storage.checkpoints, launch.restart_after, storage.root))
         self._tails: set[asyncio.Task[None]] = set()
         self._turned = asyncio.Event()
-        self._gist: Gist | None = None
+        self._answers = Answers(is_short=launch.is_trial)
 
     def begin(self, direction: Direction, acked: Acknowledged) -> None:
         """Start turning."""
@@ -168,7 +169,7 @@ class Course:
         self._state = replace(self._state, furthest=acked.rounds)
         self._progress = Progress(has_trained=acked.rounds > (0, 0))
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
-        self._gist = self._gist_of(self._fold())  # that nothing has happened yet is no news
+        self._answers.told(self._fold(), self._telemetry.num_news)  # that nothing has happened yet is no news
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def direct(self, direction: Direction, acked: Acknowledged) -> None:
@@ -187,18 +188,11 @@ class Course:
                 async with asyncio.timeout(rest_s):
                     await self._turned.wait()
         snapshot = self._fold()
-        self._gist = self._gist_of(snapshot)
+        self._answers.told(snapshot, self._telemetry.num_news)
         return snapshot
 
     def _has_news(self) -> bool:
-        """Whether something is worth an answer; of stopping only what is left at its end."""
-        snapshot = self._fold()
-        if snapshot.phase is RunPhase.STOPPING:
-            return self._has_all
-        return self._gist_of(snapshot) != self._gist
-
-    def _gist_of(self, snapshot: JobSnapshot) -> Gist:
-        return gist_of(snapshot, self._telemetry.num_news, is_short=SWEEP_LABEL in self._launch.spec.labels)
+        return self._answers.is_news(self._fold(), self._telemetry.num_news, has_all=self._has_all)
 
     @property
     def _is_over(self) -> bool:

@@ -43,13 +43,17 @@ class Launch:
         return wanted.cpus <= 1 and wanted.gpus == 0 and not self.env
 
     @property
+    def is_trial(self) -> bool:
+        """Whether a sweep has started it."""
+        return bool(self.spec.labels.get(SWEEP_LABEL))
+
+    @property
     def pool(self) -> str:
         """Which processes may serve its workers one after another: those of one sweep, with the same code loaded."""
-        sweep = self.spec.labels.get(SWEEP_LABEL)
-        if not sweep or not self.fits_spare or self.spec.resources.memory_bytes is not None:
+        if not self.is_trial or not self.fits_spare or self.spec.resources.memory_bytes is not None:
             return ""
         loaded = repr((self.bundle_sha256, self.spec.dependencies, self.spec.entrypoint))
-        return f"{sweep}/{hashlib.sha256(loaded.encode()).hexdigest()[:16]}"
+        return f"{self.spec.labels[SWEEP_LABEL]}/{hashlib.sha256(loaded.encode()).hexdigest()[:16]}"
 
     def assignment(self, key: JobKey, worker_id: str) -> Assignment:
         """One worker's part."""

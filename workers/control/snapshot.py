@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from workers.control import racks, sharing
 from workers.control.decisions import ControllerState
@@ -95,21 +94,6 @@ def fold(
         checkpoints=pending.checkpoints,
         spans=pending.spans,
     )
-
-
-Gist: TypeAlias = tuple[object, ...]
-
-
-def gist_of(snapshot: JobSnapshot, num_news: int, *, is_short: bool) -> Gist:
-    """What is worth an answer at once: how far the run is, and at its end or a line that there is more to be stored.
-
-    Of one that ``is_short`` that it has begun is not: there may be more to tell before that is written down.
-    """
-    done = tuple(view.worker_id for view in snapshot.workers if view.phase in (Phase.DONE, Phase.HELD))
-    is_ending = bool(done) or snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED)
-    is_begun = is_short and snapshot.phase in (RunPhase.STARTING, RunPhase.RUNNING)
-    run = RunPhase.RUNNING if is_begun else (snapshot.phase, snapshot.has_trained)
-    return (run, snapshot.outcome, done, num_news if is_ending else 0)
 
 
 def _plan_in_force(state: ControllerState) -> Plan | None:

@@ -139,17 +139,15 @@ class MicroSize:
 
         ``warm_s`` are the least seconds a sample of its passes but the first, None where nobody knows.
         """
-        known, self._num_rounds = self._trials.get(size), self._num_rounds + 1
-        if self._num_rounds == 1:
+        known, is_first = self._trials.get(size), self._num_rounds == 0
+        self._num_rounds += 1
+        if is_first:
             self._first_bytes = peak_bytes
+            warm_s = warm_s if self._is_plentiful(room) else None
         self._excluded = [other for other in self._excluded if other != size]  # by now it has been found to fit
-        following = None
-        if self._num_rounds == 1 and (warm_s is None or not self._is_plentiful(room)):
-            warm_s = None
-        elif self._num_rounds == 1:
-            following = max((s for s in self._sizes if size < s <= FURTHEST * size), default=None)
         self._trials[size] = self._measured(known, seconds, peak_bytes, warm_s)
-        following = following or self._following(room)
+        jump = self._furthest(size) if is_first and warm_s is not None else None
+        following = jump or self._following(room)
         if following is not None and self._num_rounds < _MAX_ROUNDS:
             self._size = following
             return None
@@ -158,15 +156,18 @@ class MicroSize:
 
     def _measured(self, known: Trial | None, seconds: float, peak_bytes: int, warm_s: float | None) -> Trial:
         """A size after a round: in its first pass libraries set themselves up, in the very first the optimizer does."""
-        if known is None and warm_s is None:
-            return Trial()
-        if known is None:
+        if known is None and warm_s is not None:
             # In the very first round the peak is without what the optimizer keeps.
-            return Trial(seconds=(warm_s or 0.0,), peak_bytes=peak_bytes if self._num_rounds > 1 else 0, is_warm=True)
+            return Trial(seconds=(warm_s,), peak_bytes=peak_bytes if self._num_rounds > 1 else 0, is_warm=True)
+        if known is None:
+            return Trial()
         if seconds <= 0.0:
             return known
         before = () if known.is_warm else known.seconds
         return Trial(seconds=(*before, seconds), peak_bytes=max(peak_bytes, known.peak_bytes))
+
+    def _furthest(self, size: int) -> int | None:
+        return max((s for s in self._sizes if size < s <= FURTHEST * size), default=None)
 
     def _is_plentiful(self, room: Room) -> bool:
         """Whether the first passes, before the optimizer has its state, took next to nothing of the memory."""
