@@ -49,4 +49,4 @@ def test_a_worker_gets_half_of_what_its_container_has_left(tmp_path: Path) -> No
     assert tight.limit_bytes is not None
     # What is held grows a little between two looks.
     assert 0 <= tight.limit_bytes - held(CPU) + 32 * MIB < 64 * MIB < alone.limit_bytes - held(CPU)
-    assert (tight.is_enforced, tight.is_shared) == (False, True)
+    assert (tight.is_forgiving, tight.is_shared) == (False, True)

@@ -71,7 +71,7 @@ def test_the_size_found_is_nearly_the_fastest_of_all_in_spite_of_noise(
         """A fixed cost, and a cost a sample that is higher where a pass leaves the cache."""
         return overhead + 1e-4 * (size if size <= cache else cache + (size - cache) * slower)
 
-    room = Room(limit_bytes=2**40)
+    room = Room(limit_bytes=2**40, is_shared=True)
 
     def noisy(size: int) -> float:
         return plain(size) * (1 + abs(noise.gauss(0, 0.02)))
@@ -106,7 +106,7 @@ def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> No
 
 @pytest.mark.parametrize(("limit", "then"), [(9000, 128), (300, 8)])
 def test_after_a_first_round_that_took_next_to_no_memory_a_much_larger_size_is_tried(limit: int, then: int) -> None:
-    sizes, room = MicroSize(None), Room(limit_bytes=limit * MIB)
+    sizes, room = MicroSize(None), Room(limit_bytes=limit * MIB, is_shared=True)
     assert sizes.begin(1024, lambda: BASE) == 8
     sizes.measured(8, 1e-3, round(held(8)), room, warm_s=1e-4)
     assert sizes.within(1024) == then
@@ -150,12 +150,12 @@ def test_smaller_sizes_are_looked_at_after_a_jump_that_did_not_pay(first: float)
     def seconds(size: int) -> float:
         return size * cost.get(size, 1.2)
 
-    room = Room(limit_bytes=2**40)
+    room = Room(limit_bytes=2**40, is_shared=True)
     assert settle(MicroSize(None), 1024, seconds, lambda s: BASE, room, tells_passes=True).size == 32
 
 
-def test_within_a_fixed_limit_memory_is_run_out_of_once_at_most() -> None:
-    sizes, room = MicroSize(None), Room(limit_bytes=400 * MIB, is_enforced=True)
+def test_where_too_much_is_only_an_error_memory_is_run_out_of_once_at_most() -> None:
+    sizes, room = MicroSize(None), Room(limit_bytes=400 * MIB, is_forgiving=True)
     lacking = []
     for _ in range(40):
         size = sizes.begin(512, lambda: BASE)

@@ -52,7 +52,7 @@ def room(device: torch.device, cgroup: Path = _CGROUP) -> Room:
         free, total = torch.cuda.mem_get_info(device)
         fraction = torch.cuda.get_per_process_memory_fraction(device)
         own = int(torch.cuda.memory_reserved(device))
-        return Room(limit_bytes=min(own + free, round(fraction * total)), is_enforced=True, is_shared=True)
+        return Room(limit_bytes=min(own + free, round(fraction * total)), is_forgiving=True, is_shared=True)
     if device.type != "cpu":
         return Room()
     limited = _data_left()
@@ -62,7 +62,7 @@ def room(device: torch.device, cgroup: Path = _CGROUP) -> Room:
         return Room()
     # What the limit on data has left is not what is free: memory that was freed is counted in it, and used again.
     is_limited = limited is not None and limited == min(lefts)
-    return Room(limit_bytes=held(device) + min(lefts), is_enforced=is_limited, is_shared=not is_limited)
+    return Room(limit_bytes=held(device) + min(lefts), is_shared=not is_limited)
 
 
 def wait(device: torch.device) -> None:

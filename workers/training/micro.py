@@ -44,12 +44,13 @@ _RESOLUTION_BYTES = 2**20
 class Room:
     """Memory of this worker in bytes: ``limit_bytes`` of it may be used, None where nobody can tell.
 
-    ``is_enforced``: an allocation past it raises an error, instead of ending the process. ``is_shared``: others take
-    of it and give back, so that it moves.
+    ``is_forgiving``: to run past it costs no more than an error. On a CPU it may end the process, and within a limit of
+    its own libraries give back little of what they took by then (oneDNN), so that smaller passes do not fit either.
+    ``is_shared``: others take of it and give back, so that it moves.
     """
 
     limit_bytes: int | None = None
-    is_enforced: bool = False
+    is_forgiving: bool = False
     is_shared: bool = False
 
 
@@ -115,8 +116,7 @@ class MicroSize:
     def begin(self, num_samples: int, read_bytes: Callable[[], int]) -> int:
         """The size for the next round's part, which may begin to try others: from the small ones on.
 
-        ``read_bytes`` tells how many are held now. Where memory is run out of libraries may give back little of what
-        they took (oneDNN), so that smaller passes do not fit either.
+        ``read_bytes`` tells how many are held now.
         """
         is_grown = self._size is not None and self._size >= self._part and num_samples > self._part
         is_other = is_grown or not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
@@ -170,10 +170,14 @@ class MicroSize:
         return max((s for s in self._sizes if size < s <= FURTHEST * size), default=None)
 
     def _is_plentiful(self, room: Room) -> bool:
-        """Whether the first passes, before the optimizer has its state, took next to nothing of the memory."""
+        """Whether the first passes, before the optimizer has its state, took next to nothing of the memory.
+
+        Within a limit of its own a worker has never plenty: what it gives back there it may not get again.
+        """
         if room.limit_bytes is None:
             return True
-        return self._first_bytes - self._base_bytes <= _PLENTY * (room.limit_bytes - self._base_bytes)
+        took_bytes, spare_bytes = self._first_bytes - self._base_bytes, room.limit_bytes - self._base_bytes
+        return room.is_shared and took_bytes <= _PLENTY * spare_bytes
 
     @property
     def may_grow(self) -> bool:
@@ -293,8 +297,8 @@ class MicroSize:
         if expected is None:
             peak_bytes = self._trials[largest].peak_bytes or self._first_bytes
             expected = peak_bytes + max(0, peak_bytes - self._base_bytes)
-            return size <= 2 * largest and (room.is_enforced or expected <= bound)
-        return expected <= bound or (room.is_enforced and size <= 2 * largest)
+            return size <= 2 * largest and (room.is_forgiving or expected <= bound)
+        return expected <= bound or (room.is_forgiving and size <= 2 * largest)
 
     def _bound(self, limit_bytes: int) -> float:
         return limit_bytes - (1 - FILL) * max(0, limit_bytes - self._base_bytes)
