@@ -194,13 +194,14 @@ class SweepView:
     """A sweep with trials of it, as one transaction saw them; ``samples_per_epoch`` once a trial has told it.
 
     ``spent`` tells of all its trials as of now, whatever their rows say; only the reconciler's view has it, and only
-    where money is limited.
+    where money is limited. Likewise ``queued``, only of a population: the trials whose jobs wait for a place.
     """
 
     sweep: SweepRow
     trials: tuple[TrialRow, ...]
     samples_per_epoch: int | None
     spent: tuple[Spent, ...] = ()
+    queued: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

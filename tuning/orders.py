@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -83,13 +83,15 @@ class Standing:
     """How a sweep stands, besides its trials.
 
     ``num_trials`` is how many it may have in all; ``samples_per_epoch`` None until a trial has told its data;
-    ``time_s`` the seconds that it ran, ``cost`` in the currency of the settings, None without prices.
+    ``time_s`` the seconds that it ran, ``cost`` in the currency of the settings, None without prices. ``queued`` names
+    the trials that wait for a place on the cluster, where the sweep has a population.
     """
 
     num_trials: int
     samples_per_epoch: int | None
     time_s: float
     cost: float | None
+    queued: Set[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from tuning.spec import SweepSpec
 from tuning.spec_parts import AshaSpec, HyperbandSpec, MedianSpec
 from tuning.study import Study, StudySetting
 from tuning.trial import ENDED, Trial, TrialState
+from tuning.turns import Turns
 from tuning.unfinished import furthest_best
 from tuning.values import Params
 from tuning.verdicts import Pause, Pruner, Stop
@@ -79,7 +80,7 @@ class Search:
             self._record(trial)
         orders = self._first_lines(standing) if self._pruner is None else []
         self._flock = self._flock_with(changed)
-        orders += self._verdicts()
+        orders += self._verdicts(standing)
         for order in orders:
             self._expect(order)
         why = self._reason_to_end(standing)
@@ -122,10 +123,16 @@ class Search:
     def _running(self) -> list[Trial]:
         return [trial for trial in self._trials.values() if trial.state is TrialState.RUNNING]
 
-    def _verdicts(self) -> list[Order]:
+    def _verdicts(self, standing: Standing) -> list[Order]:
         if self._flock is None:
             return [order for trial in self._running() if (order := self._judge(trial))]
-        return list(self._flock.judge(trial for trial in self._running() if trial.samples < self._total_samples))
+        exploits = self._flock.judge(trial for trial in self._running() if trial.samples < self._total_samples)
+        busy = {number for order in exploits for number in (order.number, order.donor)}
+        return [*exploits, *self._turns(standing).yielded(busy)]
+
+    def _turns(self, standing: Standing) -> Turns:
+        trials = tuple(self._trials.values())
+        return Turns(trials=trials, queued=standing.queued, interval=self._interval, total=self._total_samples)
 
     def _judge(self, trial: Trial) -> Order | None:
         """The verdict on reports that have come since the last one: the first that is not to go on, else how far."""
@@ -177,6 +184,8 @@ class Search:
 
     def _next(self, standing: Standing) -> Order | None:
         can_start = len(self._trials) < standing.num_trials and not self._is_doubtful()
+        if self._flock is not None and (returned := self._turns(standing).returned()):
+            return returned
         if promotion := self._promotion(can_start=can_start):
             return promotion
         if not (can_start and self._knows_rungs()):

@@ -201,6 +201,7 @@ class _Follow:
                 samples_per_epoch=view.samples_per_epoch,
                 time_s=view.sweep.ran_s + self._stretch_s(view.sweep.runs_since),
                 cost=self._cost(view),
+                queued=view.queued,
             ),
         )
 

@@ -246,7 +246,10 @@ class ReconcilerStore(Protocol):
         ...
 
     async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
-        """One sweep with those of its trials that were written after that change, and what all spent, or None."""
+        """One sweep with those of its trials that were written after that change, and what all are as of now, or None.
+
+        See ``SweepView``.
+        """
         ...
 
     async def beginning(self, sweep: SweepRow) -> Beginning:

@@ -24,6 +24,7 @@ from service.store.schema import jobs, sweeps, trials
 from service.store.statements import having
 from service.store.sweep_rows import (
     NO_COURSE,
+    fetch_queued,
     fetch_spent,
     fetch_sweep,
     fetch_trials,
@@ -142,9 +143,14 @@ class SearchStore:
             if sweep is None:
                 return None
             found = tuple(fetch_trials(conn, sweep_id, after))
-            per_epoch, is_priced = samples_per_epoch(conn, sweep_id), sweep.document["limits"]["cost"] is not None
-            spent = fetch_spent(conn, sweep_id) if is_priced else ()
-            return SweepView(sweep=sweep, trials=found, samples_per_epoch=per_epoch, spent=spent)
+            document = sweep.document
+            return SweepView(
+                sweep=sweep,
+                trials=found,
+                samples_per_epoch=samples_per_epoch(conn, sweep_id),
+                spent=() if document["limits"]["cost"] is None else fetch_spent(conn, sweep_id),
+                queued=frozenset() if document["population"] is None else fetch_queued(conn, sweep_id),
+            )
 
         return await self._database.read(work)
 

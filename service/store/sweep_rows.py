@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from service.configuration_records import Origin
+from service.states import JobState
 from service.store.database import Write
 from service.store.port import StaleRowError
 from service.store.rows import dumps
@@ -29,6 +30,11 @@ _SPENT = (
     select(trials.c.params, func.coalesce(jobs.c.worker_s, trials.c.seconds).label("seconds"))
     .outerjoin(jobs, jobs.c.id == trials.c.job_id)
     .where(trials.c.sweep_id == bindparam("of"))
+)
+_QUEUED = (
+    select(trials.c.number)
+    .join(jobs, jobs.c.id == trials.c.job_id)
+    .where(trials.c.sweep_id == bindparam("of"), trials.c.is_open, jobs.c.state == JobState.QUEUED)
 )
 _UPDATE_SWEEP = update(sweeps).where(*having(sweeps, "id", "changed")).returning(sweeps)
 _LENGTHS = (
@@ -140,6 +146,11 @@ def fetch_spent(conn: Connection, sweep_id: str) -> tuple[Spent, ...]:
     """What each trial has used by now, as its job tells it: rows of trials learn it with their next report."""
     rows = conn.execute(_SPENT, {"of": sweep_id})
     return tuple(Spent(params=json.loads(row.params), seconds=row.seconds) for row in rows)
+
+
+def fetch_queued(conn: Connection, sweep_id: str) -> frozenset[int]:
+    """The trials whose jobs wait for a place."""
+    return frozenset(conn.execute(_QUEUED, {"of": sweep_id}).scalars())
 
 
 def samples_per_epoch(conn: Connection, sweep_id: str) -> int | None:

@@ -80,3 +80,19 @@ def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served
         assert (len({lr for lr, _ in found}) > 1) == bool(rows)
     assert any(len({batch for _, batch in settings[job]}) > 1 for job in changed)
     assert_service_at_rest(served)
+
+
+def test_where_half_of_them_find_a_place_trials_take_turns_and_lose_no_step(served: Serving) -> None:
+    job = {**SPEC["job"], "samples": 200_000, "resources": {"cpus": 1}}
+    with served.client() as client:
+        sweep_id = client.submit_sweep({**SPEC, "job": job})["id"]
+        wait_for("the sweep", lambda: has_ended(client.get(f"/sweeps/{sweep_id}")), LIMIT_S)
+        sweep = client.get(f"/sweeps/{sweep_id}")
+        trials = client.get(f"/sweeps/{sweep_id}/trials")["trials"]
+        told = [row for trial in trials for row in client.get(f"/jobs/{trial['job_id']}/timeline")["timeline"]]
+    assert (sweep["state"], sweep["trials"]["complete"]) == ("SUCCEEDED", 4)
+    assert {"pause", "restore"} <= {row["kind"] for row in told}
+    assert [row for row in told if "donor" in row["after"]]
+    assert not [row for row in told if row["kind"] in ("worker_lost", "failure")]
+    assert all(row["steps_lost"] in (0, None) for row in told)
+    assert_service_at_rest(served)

@@ -9,13 +9,19 @@ import pytest
 from service.records import TimelineEntry
 from service.states import JobState
 from service.sweep_records import SweepRow, SweepState, SweepView
+from tests.fakes import FakeCluster
 from tests.faults.evidence import gather
 from tests.faults.findings import assert_nothing_found
 from tests.faults.oracle import Case, judge
 from tests.service.scene import Scene
 from tests.service.test_searching import has_ended, submit, until
+from tests.stored_checkpoint import store_checkpoint
 from tuning.trial import TrialState
+from workers.assignment import JobKey
+from workers.checkpoints import checkpoint_name
+from workers.local_storage import LocalStorage
 from workers.plan import Plan
+from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, Outcome
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +100,50 @@ async def test_bad_trials_go_on_from_good_ones_without_a_restart(scene: Scene, k
         assert trial.reports == tuple(sorted(trial.reports, key=lambda report: report.samples))
         if job.settings is not None:
             assert job.settings.lr == trial.params["optimizer.lr"] == trial.course.changes[-1].params["optimizer.lr"]
+    assert_books_are_clean(scene, database_url)
+
+
+class Saving(FakeCluster):
+    """Jobs that pause leave their states in storage, as real ones do."""
+
+    async def direct(
+        self, key: JobKey, term: int, direction: Direction, acked: Acknowledged, bound_s: float, wait_s: float
+    ) -> JobSnapshot | None:
+        told = await super().direct(key, term, direction, acked, bound_s, wait_s)
+        if told is not None and told.outcome is Outcome.PAUSED:
+            [launch] = [launch for of, _, launch in self.launches if of == key]
+            info = CheckpointInfo(
+                path=checkpoint_name(key.attempt, told.lineage, told.cursor // BATCH, 1),
+                attempt=key.attempt,
+                lineage=told.lineage,
+                generation=1,
+                round=told.cursor // BATCH,
+                step=told.cursor // BATCH,
+                cursor=told.cursor,
+                size_bytes=1,
+                metric=None,
+                is_final=False,
+                created_at=0.0,
+            )
+            store_checkpoint(LocalStorage(launch.storage.checkpoints), info)
+        return told
+
+
+async def test_with_places_for_half_of_them_trials_take_turns_and_go_on_from_each_other(
+    scene: Scene, database_url: str
+) -> None:
+    scene.cluster = Saving(num_cpus=2.0)
+    await scene.restart()
+    sweep = await begun(scene, "pbt")
+    for _ in range(NUM_ROUNDS // STRIDE):
+        await stride(scene, sweep)  # which none of them gets through alone
+    view = await until(scene, sweep, has_ended)
+    assert {trial.state for trial in view.trials} == {TrialState.COMPLETE}
+    changes = [change for trial in view.trials for change in trial.course.changes]
+    assert changes
+    assert all(change.donor is not None for change in changes)  # also where the donor waits for its turn
+    jobs = [await scene.store.reconciler.job(trial.job_id) for trial in view.trials]
+    assert [job and (job.state, job.samples) for job in jobs] == [(JobState.SUCCEEDED, NUM_ROUNDS * BATCH)] * 4
     assert_books_are_clean(scene, database_url)
 
 

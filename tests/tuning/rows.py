@@ -51,7 +51,8 @@ def worth(trial: Trial, samples: int) -> float:
 class Rows:
     """The rows of a sweep whose trials train on ``TOTAL`` samples.
 
-    ``samples_per_epoch`` is known once a trial has reported. ``orders`` are all that were given.
+    ``samples_per_epoch`` is known once a trial has reported. ``orders`` are all that were given. Only ``places`` trials
+    train at once, None: all; ``placed`` are those that do.
     """
 
     spec: SweepSpec
@@ -62,6 +63,8 @@ class Rows:
     changed: dict[int, None] = field(default_factory=dict)
     lines: dict[int, int | None] = field(default_factory=dict)
     orders: list[Order] = field(default_factory=list)
+    places: int | None = None
+    placed: dict[int, None] = field(default_factory=dict)
     end: Finish | None = None
 
     def ask(self, search: Search, *, is_new: bool) -> None:
@@ -77,6 +80,15 @@ class Rows:
 
     def running(self) -> list[int]:
         return [number for number, trial in self.trials.items() if trial.state is TrialState.RUNNING]
+
+    def place(self) -> list[int]:
+        """Give what is free to those that wait for it; all that train then."""
+        running = self.running()
+        self.placed = {number: None for number in self.placed if number in running}
+        waiting = [number for number in running if number not in self.placed]
+        free = len(waiting) if self.places is None else self.places - len(self.placed)
+        self.placed |= dict.fromkeys(waiting[:free])
+        return list(self.placed)
 
     def stands(self, trial: Trial) -> bool:
         """Whether it waits at its line."""
@@ -101,7 +113,8 @@ class Rows:
 
     def _standing(self) -> Standing:
         is_known = any(trial.reports for trial in self.trials.values())
-        return standing(self.spec.trials, self.samples_per_epoch if is_known else None)
+        told = standing(self.spec.trials, self.samples_per_epoch if is_known else None)
+        return told if self.places is None else replace(told, queued=frozenset(self.running()) - self.placed.keys())
 
     def _carry_out(self, order: Order) -> None:
         assert self.end is None

@@ -53,7 +53,7 @@ def played(rows: Rows, restarts: float = 0.0, failures: float = 0.0, limit: int 
             return rows
         if rows.chance.random() < restarts:
             search, is_new = search_of(rows.spec), True
-        number, samples = rows.chance.choice(rows.running()), rows.chance.randint(50, 400)
+        number, samples = rows.chance.choice(rows.place()), rows.chance.randint(50, 400)
         rows.train(number, samples, fails=rows.chance.random() < failures)
     raise AssertionError("the sweep does not end")
 
@@ -67,14 +67,22 @@ def played(rows: Rows, restarts: float = 0.0, failures: float = 0.0, limit: int 
     restarts=st.floats(0, 0.5),
     failures=st.floats(0, 0.3),
     in_epochs=st.booleans(),
+    places=st.none() | st.integers(1, 5),
 )
 def test_every_sweep_ends_within_its_bounds_whatever_becomes_of_its_controller(
-    engine: str, parallel: int, trials: int, seed: int, restarts: float, failures: float, in_epochs: bool
+    engine: str,
+    parallel: int,
+    trials: int,
+    seed: int,
+    restarts: float,
+    failures: float,
+    in_epochs: bool,
+    places: int | None,
 ) -> None:
     per_epoch = TOTAL // 10 if in_epochs else None
     length = {"job": job(epochs=10)} if in_epochs else {}
     spec = spec_of(engine, trials, parallel, seed=seed, **length)
-    rows = played(Rows(spec, random.Random(seed), per_epoch), restarts, failures)
+    rows = played(Rows(spec, random.Random(seed), per_epoch, places=places), restarts, failures)
     states = [trial.state for trial in rows.trials.values()]
     assert rows.end is not None
     assert len(states) <= spec.trials
