@@ -22,7 +22,7 @@ from tuning.spec import SweepSpec
 from tuning.spec_parts import AshaSpec, HyperbandSpec, MedianSpec
 from tuning.study import Study, StudySetting
 from tuning.trial import ENDED, Trial, TrialState
-from tuning.turns import Turns
+from tuning.turns import NUM_PARTS, Turns
 from tuning.unfinished import furthest_best
 from tuning.values import Params
 from tuning.verdicts import Pause, Pruner, Stop
@@ -30,9 +30,6 @@ from workers.spec import parse_job_spec
 
 if TYPE_CHECKING:
     from tuning.flock import Flock
-
-NUM_PARTS = 10
-"""A trial of a population may be changed so many times at most: each must have time to show what it is worth."""
 
 NEWS_SHARE = 0.1
 """Of the trials that are complete, before it is found out anew what mattered: that takes longer the more there are."""

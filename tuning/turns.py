@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from tuning.orders import Hold, Resume
 from tuning.trial import Trial, TrialState
 
+NUM_PARTS = 10
+"""A trial of a population may be changed so many times at most: each must have time to show what it is worth."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:

@@ -12,6 +12,7 @@ import yaml
 from service import configuration_words, promotion_words, sweep_words, words
 from service.documents import Document
 from service.pages.sweep_charts import curve_view, levels, map_view, parallel_view, value_of
+from tuning.turns import NUM_PARTS
 from tuning.verdicts import score
 
 LOST = (
@@ -83,6 +84,7 @@ def sweep_view(
         "map": map_view(report, level_of),
         "improvements": [_improvement(each, report, trials) for each in reversed(report["improvements"])],
         "rungs": [_rung(each, spec["metric"]) for each in report["rungs"]],
+        "no_rungs": _no_rungs(spec),
         **_table(sweep, trials, shown),
         "spec_text": yaml.safe_dump(spec, sort_keys=False, width=100),
     }
@@ -166,6 +168,14 @@ def _head(sweep: Document) -> dict[str, Any]:
         "best_params": sweep_words.params(best["params"]) if best else "",
         "num_trials": spec["trials"],
     }
+
+
+def _no_rungs(spec: Document) -> str:
+    if spec["population"] is not None:
+        return f"Trials of a population are compared with each other {NUM_PARTS} times in their training."
+    if spec["pruner"] == "none":
+        return "Trials are compared nowhere, as no pruner was asked for."
+    return "Nobody knows yet where trials are compared: the first one tells the size of its data."
 
 
 def _facts(sweep: Document, report: Document) -> list[tuple[str, str]]:

@@ -124,6 +124,25 @@ async def test_a_trial_is_ended_on_its_row_and_compared_with_the_best_one(
         assert (refused.status_code, word in refused.text) == (status, True)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"job": {**JOB, "samples": None, "epochs": 3}, "pruner": "asha"},
+            "Nobody knows yet where trials are compared",
+        ),
+        ({"pruner": "none"}, "Trials are compared nowhere"),
+        ({"population": "pbt", "pruner": "none", "trials": 4, "parallel": 4}, "compared with each other 10 times"),
+    ],
+)
+async def test_the_page_tells_why_there_are_no_rungs(
+    client: httpx2.AsyncClient, changes: dict[str, object], told: str
+) -> None:
+    made = await client.post("/api/v1/sweeps", json=sweep_document(**changes))
+    assert made.status_code == 201, made.text
+    assert told in (await client.get(f"/sweeps/{made.json()['id']}")).text
+
+
 async def test_the_page_of_a_schedule_leads_to_the_sweeps_that_it_started(client: httpx2.AsyncClient) -> None:
     made = (await client.post("/api/v1/schedules", json=schedule_document(target={"sweep": SWEEP}))).json()
     run = (await client.post(f"/api/v1/schedules/{made['id']}/trigger")).json()

@@ -9,9 +9,9 @@ import pytest
 
 from tests.tuning.rows import TOTAL, Rows, sweep_spec
 from tuning.orders import Exploit, Hold, Resume
-from tuning.search import NUM_PARTS, Search
+from tuning.search import Search
 from tuning.trial import Report, Trial, TrialState
-from tuning.turns import Turns
+from tuning.turns import NUM_PARTS, Turns
 
 INTERVAL = TOTAL // NUM_PARTS
 RUNNING, WAITING = TrialState.RUNNING, TrialState.WAITING
