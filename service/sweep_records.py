@@ -10,6 +10,7 @@ from typing import Any
 
 from service.configuration_records import Origin
 from service.states import JobState
+from tuning.orders import NO_PLACES, Places
 from tuning.spec import SweepSpec
 from tuning.trial import ENDED, Change, Report, Trial, TrialState
 from tuning.values import Params
@@ -194,14 +195,14 @@ class SweepView:
     """A sweep with trials of it, as one transaction saw them; ``samples_per_epoch`` once a trial has told it.
 
     ``spent`` tells of all its trials as of now, whatever their rows say; only the reconciler's view has it, and only
-    where money is limited. Likewise ``queued``, only of a population: the trials whose jobs wait for a place.
+    where money is limited. Likewise ``places``, only of a population.
     """
 
     sweep: SweepRow
     trials: tuple[TrialRow, ...]
     samples_per_epoch: int | None
     spent: tuple[Spent, ...] = ()
-    queued: frozenset[int] = frozenset()
+    places: Places = NO_PLACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

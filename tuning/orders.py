@@ -79,19 +79,30 @@ Order: TypeAlias = Start | Hold | Resume | Advance | Prune | Exploit | Finish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Which trials have a place on the cluster and train; which lack one, with nobody else before them in the line."""
+
+    training: Set[int] = frozenset()
+    lacking: Set[int] = frozenset()
+
+
+NO_PLACES = Places()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """How a sweep stands, besides its trials.
 
     ``num_trials`` is how many it may have in all; ``samples_per_epoch`` None until a trial has told its data;
-    ``time_s`` the seconds that it ran, ``cost`` in the currency of the settings, None without prices. ``queued`` names
-    the trials that wait for a place on the cluster, where the sweep has a population.
+    ``time_s`` the seconds that it ran, ``cost`` in the currency of the settings, None without prices. ``places`` are
+    told where the sweep has a population.
     """
 
     num_trials: int
     samples_per_epoch: int | None
     time_s: float
     cost: float | None
-    queued: Set[int] = frozenset()
+    places: Places = NO_PLACES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

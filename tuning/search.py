@@ -7,7 +7,7 @@ last report of each running trial once more, and one with a population none: ``t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,7 @@ class Search:
         self._ended: dict[int, None] = {}
         self._pruner: Pruner | None = None
         self._flock: Flock | None = None
+        self._promised: Set[int] = frozenset()
         self._total_samples = math.inf
         self._num_weighed = 0
         self._weights: dict[str, float] = {}
@@ -125,11 +126,26 @@ class Search:
             return [order for trial in self._running() if (order := self._judge(trial))]
         exploits = self._flock.judge(trial for trial in self._running() if trial.samples < self._total_samples)
         busy = {number for order in exploits for number in (order.number, order.donor)}
-        return [*exploits, *self._turns(standing).yielded(busy)]
+        self._promised &= standing.places.lacking
+        holds = self._turns(standing).yielded(busy=busy, promised=self._promised)
+        self._promised |= holds.keys()
+        return [*exploits, *holds.values()]
 
     def _turns(self, standing: Standing) -> Turns:
         trials = tuple(self._trials.values())
-        return Turns(trials=trials, queued=standing.queued, interval=self._interval, total=self._total_samples)
+        return Turns(trials=trials, places=standing.places, interval=self._interval, total=self._total_samples)
+
+    def _returned(self, standing: Standing) -> list[Order]:
+        """Trials of a population whose turn it is again, as far as they do not hold each other up."""
+        orders: list[Order] = []
+        if self._flock is None:
+            return orders
+        turns = self._turns(standing)
+        while order := turns.returned():
+            turns = turns.with_lacking(self._trials[order.number])
+            orders.append(order)
+            self._expect(order)
+        return orders
 
     def _judge(self, trial: Trial) -> Order | None:
         """The verdict on reports that have come since the last one: the first that is not to go on, else how far."""
@@ -168,7 +184,7 @@ class Search:
 
     def _filled(self, standing: Standing) -> list[Order]:
         """Promotions and new trials for the places that are free, or the end where nothing is left to do."""
-        orders: list[Order] = []
+        orders = self._returned(standing)
         while len(self._running()) < self._spec.parallel:
             order = self._next(standing)
             if order is None:
@@ -181,8 +197,6 @@ class Search:
 
     def _next(self, standing: Standing) -> Order | None:
         can_start = len(self._trials) < standing.num_trials and not self._is_doubtful()
-        if self._flock is not None and (returned := self._turns(standing).returned()):
-            return returned
         if promotion := self._promotion(can_start=can_start):
             return promotion
         if not (can_start and self._knows_rungs()):

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from tuning.paths import applied
 from tuning.spec_parts import (
+    MAX_PARALLEL,
     MAX_TRIALS,
     MAX_WARM_STARTS,
     DistributionSpec,
@@ -35,7 +36,7 @@ class SweepSpec(SpecPart):
     pruner: PrunerName | PrunerSpec = "asha"
     population: PopulationName | None = None
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS), WHOLE] = 32
-    parallel: Annotated[int, Field(ge=1, le=1024), WHOLE] = 4
+    parallel: Annotated[int, Field(ge=1, le=MAX_PARALLEL), WHOLE] = 4
     seed: Annotated[int, Field(ge=0, lt=2**63), WHOLE] = 0
     limits: SweepLimits = SweepLimits()
     warm_start: Annotated[

@@ -10,6 +10,7 @@ from tuning.values import Scalar
 from workers.spec_parts import MAX_SAMPLES, WHOLE, Positive, SpecPart
 
 MAX_TRIALS = 10_000
+MAX_PARALLEL = 1024
 MAX_CHOICES = 1_000
 MAX_WARM_STARTS = 20
 

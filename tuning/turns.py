@@ -7,9 +7,9 @@ Only trials that have trained about as long tell which is the worse. Ray Tune's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tuning.orders import Hold, Resume
+from tuning.orders import Hold, Places, Resume
 from tuning.trial import Trial, TrialState
 
 NUM_PARTS = 10
@@ -18,38 +18,37 @@ NUM_PARTS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Of trials as they are now; ``queued`` names those that wait for a place.
+    """Of trials as they are now, and the places that they have.
 
-    ``interval`` and ``total`` are in samples: so much further than one that waits a trial may be, and how long it
-    trains in all.
+    ``interval`` and ``total`` are in samples: so much further than one that lacks a place a trial may be, and how long
+    it trains in all.
     """
 
     trials: Sequence[Trial]
-    queued: Set[int]
+    places: Places
     interval: int
     total: float
 
-    def yielded(self, busy: Iterable[int] = ()) -> list[Hold]:
-        """Those that are to give their places up, the furthest ahead first, but for the ``busy``.
+    def yielded(self, *, busy: Iterable[int], promised: Iterable[int]) -> dict[int, Hold]:
+        """Who is to give its place up, by the number of the trial for which it does, the furthest ahead first.
 
-        No more than there are trials without a place.
+        None of the ``busy``, and for none of the ``promised``, which another has given its place up for already.
         """
         able = [
             trial
-            for trial in self._in_state(TrialState.RUNNING)
-            if trial.number not in self.queued and trial.number not in busy
-            if not trial.is_changing and trial.samples < self.total
+            for trial in self._in_state(TrialState.RUNNING, self.places.training)
+            if trial.number not in busy and not trial.is_changing and trial.samples < self.total
         ]
-        pairs = zip(reversed(able), self._lacking(), strict=False)
-        return [
-            Hold(
+        lacking = [trial for trial in self._lacking() if trial.number not in promised]
+        return {
+            behind.number: Hold(
                 number=ahead.number,
                 rung=ahead.samples,
                 reason=f"lets trial {behind.number} have its place, which is at {behind.samples:,} samples",
             )
-            for ahead, behind in pairs
+            for ahead, behind in zip(reversed(able), lacking, strict=False)
             if self._is_ahead(ahead, behind)
-        ]
+        }
 
     def returned(self) -> Resume | None:
         """The one that waits and is the furthest behind, once it holds up nobody who is behind it."""
@@ -59,13 +58,19 @@ class Turns:
                 return Resume(number=trial.number, reason="nobody waits who is behind it")
         return None
 
+    def with_lacking(self, trial: Trial) -> Turns:
+        """After this one was told to train on: it lacks a place until it has one."""
+        others = [other for other in self.trials if other.number != trial.number]
+        places = replace(self.places, lacking=self.places.lacking | {trial.number})
+        return replace(self, trials=(*others, replace(trial, state=TrialState.RUNNING)), places=places)
+
     def _is_ahead(self, trial: Trial, other: Trial) -> bool:
         return trial.samples >= other.samples + self.interval
 
     def _lacking(self) -> list[Trial]:
-        return [trial for trial in self._in_state(TrialState.RUNNING) if trial.number in self.queued]
+        return self._in_state(TrialState.RUNNING, self.places.lacking)
 
-    def _in_state(self, state: TrialState) -> list[Trial]:
+    def _in_state(self, state: TrialState, among: Set[int] | None = None) -> list[Trial]:
         """The furthest behind first."""
-        found = [trial for trial in self.trials if trial.state is state]
+        found = [t for t in self.trials if t.state is state and (among is None or t.number in among)]
         return sorted(found, key=lambda trial: (trial.samples, trial.number))

@@ -30,8 +30,8 @@ log = structlog.get_logger("concertina.reconciler")
 ANSWER_S = 60.0
 """Asks of a Gaussian process over many trials take seconds."""
 
-LIMIT_S = 1.0
-"""So often limits of time and cost are looked at while nothing else happens."""
+LOOK_S = 1.0
+"""So often limits of time and cost, and who has a place, are looked at while nothing else happens."""
 
 
 class Searching:
@@ -119,9 +119,7 @@ class _Follow:
         if sweep is None or sweep.state is not SweepState.RUNNING:
             await self.has_ended()
             return
-        limits = sweep.document["limits"]
-        is_limited = limits["time_s"] is not None or limits["cost"] is not None
-        must_look = is_limited and now_s - self._seen.asked_s >= LIMIT_S
+        must_look = _tells_by_time(sweep) and now_s - self._seen.asked_s >= LOOK_S
         if not self._backoff.is_due(now_s) or (sweep.changed == self._seen.looked and not must_look):
             return
         if sweep.term == 0:
@@ -201,7 +199,7 @@ class _Follow:
                 samples_per_epoch=view.samples_per_epoch,
                 time_s=view.sweep.ran_s + self._stretch_s(view.sweep.runs_since),
                 cost=self._cost(view),
-                queued=view.queued,
+                places=view.places,
             ),
         )
 
@@ -212,3 +210,10 @@ class _Follow:
     def _cost(self, view: SweepView) -> float | None:
         spec = view.sweep.spec
         return None if spec.limits.cost is None else cost_of(spec, view.spent, self._office.prices)
+
+
+def _tells_by_time(sweep: SweepRow) -> bool:
+    """Whether something may be to be decided although no row of a trial says anything new."""
+    document = sweep.document
+    limits = document["limits"]
+    return document["population"] is not None or limits["time_s"] is not None or limits["cost"] is not None

@@ -24,7 +24,7 @@ from service.store.schema import jobs, sweeps, trials
 from service.store.statements import having
 from service.store.sweep_rows import (
     NO_COURSE,
-    fetch_queued,
+    fetch_places,
     fetch_spent,
     fetch_sweep,
     fetch_trials,
@@ -38,7 +38,7 @@ from service.store.sweep_rows import (
 from service.store.trial_points import last_keys, new_reports
 from service.sweep_records import ENDED_SWEEPS, SweepLook, SweepRow, SweepState, SweepView, TrialJob, TrialRow, Wish
 from service.sweeping import observed, verb_for
-from tuning.orders import Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
+from tuning.orders import NO_PLACES, Advance, Answer, Beginning, Exploit, Finish, Hold, Order, Prune, Resume, Start
 from tuning.pruning import rungs_for
 from tuning.spec import SweepSpec, trial_spec
 from tuning.trial import TrialState
@@ -149,7 +149,7 @@ class SearchStore:
                 trials=found,
                 samples_per_epoch=samples_per_epoch(conn, sweep_id),
                 spent=() if document["limits"]["cost"] is None else fetch_spent(conn, sweep_id),
-                queued=frozenset() if document["population"] is None else fetch_queued(conn, sweep_id),
+                places=NO_PLACES if document["population"] is None else fetch_places(conn, sweep_id),
             )
 
         return await self._database.read(work)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
@@ -18,6 +19,8 @@ from service.store.rows import dumps
 from service.store.schema import jobs, sweeps, trials
 from service.store.statements import having
 from service.sweep_records import Course, Spent, SweepRow, SweepState, Taking, TrialCounts, TrialRow, Wish
+from tuning.orders import Places
+from tuning.spec_parts import MAX_PARALLEL
 from tuning.trial import Change, Report, TrialState
 
 _SWEEP = select(sweeps).where(sweeps.c.id == bindparam("of"))
@@ -31,11 +34,19 @@ _SPENT = (
     .outerjoin(jobs, jobs.c.id == trials.c.job_id)
     .where(trials.c.sweep_id == bindparam("of"))
 )
-_QUEUED = (
+_TRAINING = (
     select(trials.c.number)
     .join(jobs, jobs.c.id == trials.c.job_id)
-    .where(trials.c.sweep_id == bindparam("of"), trials.c.is_open, jobs.c.state == JobState.QUEUED)
+    .where(trials.c.sweep_id == bindparam("of"), trials.c.is_open, jobs.c.state == JobState.RUNNING)
 )
+_LINE = (
+    select(trials.c.number)
+    .select_from(jobs.outerjoin(trials, (trials.c.job_id == jobs.c.id) & (trials.c.sweep_id == bindparam("of"))))
+    .where(jobs.c.state == JobState.QUEUED)
+    .order_by(jobs.c.queued_at, jobs.c.id)
+    .limit(MAX_PARALLEL)
+)
+"""None for each job of somebody else."""
 _UPDATE_SWEEP = update(sweeps).where(*having(sweeps, "id", "changed")).returning(sweeps)
 _LENGTHS = (
     select(jobs.c.spec, jobs.c.total_samples)
@@ -148,9 +159,13 @@ def fetch_spent(conn: Connection, sweep_id: str) -> tuple[Spent, ...]:
     return tuple(Spent(params=json.loads(row.params), seconds=row.seconds) for row in rows)
 
 
-def fetch_queued(conn: Connection, sweep_id: str) -> frozenset[int]:
-    """The trials whose jobs wait for a place."""
-    return frozenset(conn.execute(_QUEUED, {"of": sweep_id}).scalars())
+def fetch_places(conn: Connection, sweep_id: str) -> Places:
+    """Which trials train, and which wait at the head of the line: nobody overtakes in it."""
+    line = conn.execute(_LINE, {"of": sweep_id}).scalars()
+    return Places(
+        training=frozenset(conn.execute(_TRAINING, {"of": sweep_id}).scalars()),
+        lacking=frozenset(takewhile(lambda number: number is not None, line)),
+    )
 
 
 def samples_per_epoch(conn: Connection, sweep_id: str) -> int | None:

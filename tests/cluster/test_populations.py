@@ -12,6 +12,7 @@ from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
 from tests.cluster.test_sweeps import has_ended
 from tests.waiting import wait_for
+from tuning.turns import NUM_PARTS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -83,7 +84,7 @@ def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served
 
 
 def test_where_half_of_them_find_a_place_trials_take_turns_and_lose_no_step(served: Serving) -> None:
-    job = {**SPEC["job"], "samples": 200_000, "resources": {"cpus": 1}}
+    job = {**SPEC["job"], "resources": {"cpus": 1.5}}  # of three
     with served.client() as client:
         sweep_id = client.submit_sweep({**SPEC, "job": job})["id"]
         wait_for("the sweep", lambda: has_ended(client.get(f"/sweeps/{sweep_id}")), LIMIT_S)
@@ -91,7 +92,10 @@ def test_where_half_of_them_find_a_place_trials_take_turns_and_lose_no_step(serv
         trials = client.get(f"/sweeps/{sweep_id}/trials")["trials"]
         told = [row for trial in trials for row in client.get(f"/jobs/{trial['job_id']}/timeline")["timeline"]]
     assert (sweep["state"], sweep["trials"]["complete"]) == ("SUCCEEDED", 4)
-    assert {"pause", "restore"} <= {row["kind"] for row in told}
+    pauses = [row for row in told if row["kind"] == "pause"]
+    returns = [row for row in told if row["kind"] == "restore" and "donor" not in row["after"]]
+    # One that is told to pause may be done by then.
+    assert 0 < len(returns) <= len(pauses) <= 4 * NUM_PARTS
     assert [row for row in told if "donor" in row["after"]]
     assert not [row for row in told if row["kind"] in ("worker_lost", "failure")]
     assert all(row["steps_lost"] in (0, None) for row in told)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tuning.orders import Advance, Exploit, Finish, Hold, Order, Prune, Resume, Standing, Start
+from tuning.orders import Advance, Exploit, Finish, Hold, Order, Places, Prune, Resume, Standing, Start
 from tuning.parsing import parse_sweep_spec
 from tuning.search import Search
 from tuning.space import space_of
@@ -114,7 +114,8 @@ class Rows:
     def _standing(self) -> Standing:
         is_known = any(trial.reports for trial in self.trials.values())
         told = standing(self.spec.trials, self.samples_per_epoch if is_known else None)
-        return told if self.places is None else replace(told, queued=frozenset(self.running()) - self.placed.keys())
+        placed = frozenset(self.running()) if self.places is None else frozenset(self.placed)
+        return replace(told, places=Places(training=placed, lacking=frozenset(self.running()) - placed))
 
     def _carry_out(self, order: Order) -> None:
         assert self.end is None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
 from tests.tuning.rows import TOTAL, Rows, sweep_spec
-from tuning.orders import Exploit, Hold, Resume
+from tuning.orders import Exploit, Hold, Places, Resume
 from tuning.search import Search
 from tuning.trial import Report, Trial, TrialState
 from tuning.turns import NUM_PARTS, Turns
@@ -52,21 +52,57 @@ def trial(number: int, samples: int, state: TrialState = RUNNING) -> Trial:
     return Trial(number=number, params={}, state=state, reports=reports)
 
 
-def turns(*trials: Trial, queued: set[int]) -> Turns:
-    return Turns(trials=trials, queued=queued, interval=INTERVAL, total=TOTAL)
+def turns(*trials: Trial, lacking: set[int]) -> Turns:
+    """All that run train, but for these."""
+    training = {trial.number for trial in trials if trial.state is RUNNING} - lacking
+    return Turns(trials=trials, places=Places(training=training, lacking=lacking), interval=INTERVAL, total=TOTAL)
+
+
+def held(turns: Turns, busy: Collection[int] = (), promised: Collection[int] = ()) -> dict[int, int]:
+    return {behind: hold.number for behind, hold in turns.yielded(busy=busy, promised=promised).items()}
 
 
 def test_as_many_places_are_given_up_as_trials_lack() -> None:
     ahead = [trial(number, (number + 1) * INTERVAL) for number in range(3)]
-    assert [hold.number for hold in turns(*ahead, trial(3, 0), queued={3}).yielded()] == [2]
-    assert [hold.number for hold in turns(*ahead, trial(3, 0), queued={3}).yielded(busy=[2])] == [1]
-    assert [hold.number for hold in turns(*ahead, trial(3, INTERVAL), trial(4, 0), queued={3, 4}).yielded()] == [2, 1]
-    assert turns(*ahead, trial(3, 2 * INTERVAL + 1), queued={3}).yielded() == []
+    assert held(turns(*ahead, trial(3, 0), lacking={3})) == {3: 2}
+    assert held(turns(*ahead, trial(3, 0), lacking={3}), busy=[2]) == {3: 1}
+    assert held(turns(*ahead, trial(3, INTERVAL), trial(4, 0), lacking={3, 4})) == {4: 2, 3: 1}
+    assert held(turns(*ahead, trial(3, 2 * INTERVAL + 1), lacking={3})) == {}
+
+
+def test_while_a_place_is_on_its_way_to_a_trial_nobody_else_gives_up_another_for_it() -> None:
+    given = trial(2, 3 * INTERVAL, WAITING)
+    assert held(turns(trial(0, INTERVAL), trial(1, INTERVAL), given, trial(3, 0), lacking={3}), promised=[3]) == {}
+    spec = sweep_spec(population="pbt", trials=4, parallel=4)
+    rows, search = Rows(spec, places=3), Search(spec)
+    rows.ask(search, is_new=True)
+    for number in rows.place():  # all ahead by an interval, one after another, before the place has changed hands
+        rows.train(number, INTERVAL)
+        rows.ask(search, is_new=False)
+    assert len([order for order in rows.orders if isinstance(order, Hold)]) == 1
+
+
+def test_a_trial_that_has_no_place_gives_none_up() -> None:
+    found = Turns(
+        trials=(trial(0, 5 * INTERVAL), trial(1, 0)),
+        places=Places(training=set(), lacking={1}),  # the first was paused by hand
+        interval=INTERVAL,
+        total=TOTAL,
+    )
+    assert held(found) == {}
 
 
 def test_one_that_was_held_goes_on_once_nobody_behind_it_lacks_a_place() -> None:
-    held = trial(0, 2 * INTERVAL, WAITING)
-    assert turns(held, trial(1, INTERVAL), queued={1}).returned() is None
-    assert turns(held, trial(1, INTERVAL), queued=set()).returned() == Resume(
-        number=0, reason="nobody waits who is behind it"
-    )
+    waiting = trial(0, 2 * INTERVAL, WAITING)
+    assert turns(waiting, trial(1, INTERVAL), lacking={1}).returned() is None
+    resumed = Resume(number=0, reason="nobody waits who is behind it")
+    assert turns(waiting, trial(1, INTERVAL), lacking=set()).returned() == resumed
+
+
+def test_of_those_that_were_held_the_ones_behind_go_on_first() -> None:
+    behind, ahead = trial(0, INTERVAL, WAITING), trial(1, 3 * INTERVAL, WAITING)
+    found = turns(behind, ahead, lacking=set())
+    order = found.returned()
+    assert order is not None
+    assert order.number == 0
+    assert found.with_lacking(behind).returned() is None
