@@ -25,7 +25,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Let a running trial wait at a rung, given in samples, with its state kept."""
+    """Let a running trial wait, with its state kept: at a rung, or while others have their turn, given in samples."""
 
     number: int
     rung: int
@@ -34,7 +34,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Let a waiting trial train on, up to ``until`` (in samples; None: to its end)."""
+    """Let a waiting trial train on, up to ``until`` (in samples; None: to its end); ``reason`` may be empty."""
 
     number: int
     reason: str
@@ -80,10 +80,13 @@ Order: TypeAlias = Start | Hold | Resume | Advance | Prune | Exploit | Finish
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Which trials have a place on the cluster and train; which lack one, with nobody else before them in the line."""
+    """Which trials have a place on the cluster and train.
+
+    ``lacking`` are those that wait for one, first in line first, up to the first job of somebody else.
+    """
 
     training: Set[int] = frozenset()
-    lacking: Set[int] = frozenset()
+    lacking: tuple[int, ...] = ()
 
 
 NO_PLACES = Places()

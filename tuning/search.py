@@ -1,7 +1,8 @@
 """One sweep's search: which trials to start, hold, let on and end, from what their rows say.
 
-It holds nothing that the rows do not say but which reports it has judged: a search that begins anew judges the
-last report of each running trial once more, and one with a population none: ``tuning.flock`` decides there.
+It holds nothing that the rows do not say but which reports it has judged, and to whom a place was promised: a search
+that begins anew judges the last report of each running trial once more, and one with a population none:
+``tuning.flock`` decides there.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Search:
             return [order for trial in self._running() if (order := self._judge(trial))]
         exploits = self._flock.judge(trial for trial in self._running() if trial.samples < self._total_samples)
         busy = {number for order in exploits for number in (order.number, order.donor)}
-        self._promised &= standing.places.lacking
+        self._promised &= set(standing.places.lacking)
         holds = self._turns(standing).yielded(busy=busy, promised=self._promised)
         self._promised |= holds.keys()
         return [*exploits, *holds.values()]
@@ -183,7 +184,7 @@ class Search:
         self._record(replace(self._trials[number], state=state))
 
     def _filled(self, standing: Standing) -> list[Order]:
-        """Promotions and new trials for the places that are free, or the end where nothing is left to do."""
+        """Returns, promotions and new trials for what is free, or the end where nothing is left to do."""
         orders = self._returned(standing)
         while len(self._running()) < self._spec.parallel:
             order = self._next(standing)

@@ -30,9 +30,10 @@ class Turns:
     total: float
 
     def yielded(self, *, busy: Iterable[int], promised: Iterable[int]) -> dict[int, Hold]:
-        """Who is to give its place up, by the number of the trial for which it does, the furthest ahead first.
+        """Who is to give its place up, by the number of the trial that has it next: the furthest ahead first.
 
-        None of the ``busy``, and for none of the ``promised``, which another has given its place up for already.
+        None of the ``busy``, and for none of the ``promised``, which another has given its place up for already. A
+        place goes to the head of the line, which need not be the trial that is far enough behind.
         """
         able = [
             trial
@@ -41,13 +42,13 @@ class Turns:
         ]
         lacking = [trial for trial in self._lacking() if trial.number not in promised]
         return {
-            behind.number: Hold(
+            following.number: Hold(
                 number=ahead.number,
                 rung=ahead.samples,
-                reason=f"lets trial {behind.number} have its place, which is at {behind.samples:,} samples",
+                reason=f"lets trial {following.number} have its place, which is at {following.samples:,} samples",
             )
-            for ahead, behind in zip(reversed(able), lacking, strict=False)
-            if self._is_ahead(ahead, behind)
+            for place, (ahead, following) in enumerate(zip(reversed(able), lacking, strict=False))
+            if any(self._is_ahead(ahead, other) for other in lacking[place:])
         }
 
     def returned(self) -> Resume | None:
@@ -55,20 +56,22 @@ class Turns:
         lacking = self._lacking()
         for trial in self._in_state(TrialState.WAITING):
             if not any(self._is_ahead(trial, other) for other in lacking):
-                return Resume(number=trial.number, reason="nobody waits who is behind it")
+                return Resume(number=trial.number, reason="")
         return None
 
     def with_lacking(self, trial: Trial) -> Turns:
         """After this one was told to train on: it lacks a place until it has one."""
         others = [other for other in self.trials if other.number != trial.number]
-        places = replace(self.places, lacking=self.places.lacking | {trial.number})
+        places = replace(self.places, lacking=(*self.places.lacking, trial.number))
         return replace(self, trials=(*others, replace(trial, state=TrialState.RUNNING)), places=places)
 
     def _is_ahead(self, trial: Trial, other: Trial) -> bool:
         return trial.samples >= other.samples + self.interval
 
     def _lacking(self) -> list[Trial]:
-        return self._in_state(TrialState.RUNNING, self.places.lacking)
+        """In the order of the line."""
+        running = {trial.number: trial for trial in self.trials if trial.state is TrialState.RUNNING}
+        return [running[number] for number in self.places.lacking if number in running]
 
     def _in_state(self, state: TrialState, among: Set[int] | None = None) -> list[Trial]:
         """The furthest behind first."""

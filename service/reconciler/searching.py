@@ -79,6 +79,9 @@ async def _guarded(follow: _Follow) -> None:
     except (StaleRowError, TransitionError) as error:
         follow.begin_anew()
         log.info("decided anew", sweep=follow.sweep_id, why=str(error))
+    except Exception:
+        follow.begin_anew()  # what was decided may not have been written
+        raise
 
 
 @dataclass(frozen=True, slots=True)

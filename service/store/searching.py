@@ -336,7 +336,7 @@ def _carry_out(write: Write, ids: IdSource, sweep: SweepRow, order: Order, held:
     if isinstance(order, Advance):
         return True
     wished = {Hold: Wish.HOLD, Resume: Wish.RUN, Prune: Wish.PRUNE}[type(order)]
-    held[order.number] = told = replace(trial, wish=wished, reason=order.reason)
+    held[order.number] = told = replace(trial, wish=wished, reason=order.reason or None)
     _write_trial(write, sweep.id, told)
     return True
 

@@ -160,11 +160,11 @@ def fetch_spent(conn: Connection, sweep_id: str) -> tuple[Spent, ...]:
 
 
 def fetch_places(conn: Connection, sweep_id: str) -> Places:
-    """Which trials train, and which wait at the head of the line: nobody overtakes in it."""
+    """Which trials train, and which wait at the head of the line; see ``Places``."""
     line = conn.execute(_LINE, {"of": sweep_id}).scalars()
     return Places(
         training=frozenset(conn.execute(_TRAINING, {"of": sweep_id}).scalars()),
-        lacking=frozenset(takewhile(lambda number: number is not None, line)),
+        lacking=tuple(takewhile(lambda number: number is not None, line)),
     )
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from service.records import TimelineEntry
-from service.states import JobState
+from service.states import JobState, Verb
 from service.sweep_records import SweepRow, SweepState, SweepView
 from tests.fakes import FakeCluster
 from tests.faults.evidence import gather
@@ -16,6 +16,7 @@ from tests.faults.oracle import Case, judge
 from tests.service.scene import Scene
 from tests.service.test_searching import has_ended, submit, until
 from tests.stored_checkpoint import store_checkpoint
+from tuning.orders import Places
 from tuning.trial import TrialState
 from workers.assignment import JobKey
 from workers.checkpoints import checkpoint_name
@@ -145,6 +146,19 @@ async def test_with_places_for_half_of_them_trials_take_turns_and_go_on_from_eac
     jobs = [await scene.store.reconciler.job(trial.job_id) for trial in view.trials]
     assert [job and (job.state, job.samples) for job in jobs] == [(JobState.SUCCEEDED, NUM_ROUNDS * BATCH)] * 4
     assert_books_are_clean(scene, database_url)
+
+
+async def test_who_would_have_the_next_place_is_told_up_to_the_first_job_of_somebody_else(scene: Scene) -> None:
+    scene.cluster.num_cpus = 0.0
+    other = await scene.submit()
+    sweep = await begun(scene, "pbt")
+    view = await until(scene, sweep, lambda view: len(view.trials) == 4)
+    assert view.places == Places()
+    await scene.say(other, Verb.CANCEL)
+    await scene.look()
+    found = await scene.store.reconciler.sweep_view(sweep.id, -1)
+    assert found is not None
+    assert found.places == Places(lacking=(0, 1, 2, 3))
 
 
 async def test_a_population_goes_on_after_its_controller_and_its_reconciler_are_gone(

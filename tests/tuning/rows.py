@@ -52,7 +52,7 @@ class Rows:
     """The rows of a sweep whose trials train on ``TOTAL`` samples.
 
     ``samples_per_epoch`` is known once a trial has reported. ``orders`` are all that were given. Only ``places`` trials
-    train at once, None: all; ``placed`` are those that do.
+    train at once, None: all; ``placed`` are those that do, ``line`` all that were told to run, the last told last.
     """
 
     spec: SweepSpec
@@ -65,6 +65,7 @@ class Rows:
     orders: list[Order] = field(default_factory=list)
     places: int | None = None
     placed: dict[int, None] = field(default_factory=dict)
+    line: list[int] = field(default_factory=list)
     end: Finish | None = None
 
     def ask(self, search: Search, *, is_new: bool) -> None:
@@ -85,10 +86,15 @@ class Rows:
         """Give what is free to those that wait for it; all that train then."""
         running = self.running()
         self.placed = {number: None for number in self.placed if number in running}
-        waiting = [number for number in running if number not in self.placed]
+        waiting = self._line()
         free = len(waiting) if self.places is None else self.places - len(self.placed)
         self.placed |= dict.fromkeys(waiting[:free])
         return list(self.placed)
+
+    def _line(self) -> list[int]:
+        """Those that wait for a place, in the order in which they were told to run."""
+        running = self.running()
+        return [number for number in self.line if number in running and number not in self.placed]
 
     def stands(self, trial: Trial) -> bool:
         """Whether it waits at its line."""
@@ -114,8 +120,9 @@ class Rows:
     def _standing(self) -> Standing:
         is_known = any(trial.reports for trial in self.trials.values())
         told = standing(self.spec.trials, self.samples_per_epoch if is_known else None)
-        placed = frozenset(self.running()) if self.places is None else frozenset(self.placed)
-        return replace(told, places=Places(training=placed, lacking=frozenset(self.running()) - placed))
+        if self.places is None:
+            return replace(told, places=Places(training=frozenset(self.running())))
+        return replace(told, places=Places(training=frozenset(self.placed), lacking=tuple(self._line())))
 
     def _carry_out(self, order: Order) -> None:
         assert self.end is None
@@ -126,6 +133,7 @@ class Rows:
                 assert params not in [trial.params for trial in self.trials.values()]
                 assert space_of(self.spec.space).contains(params)
                 self._put(Trial(number=number, params=params, state=TrialState.RUNNING))
+                self.line.append(number)
             case Hold(number=number):
                 self._become(number, TrialState.RUNNING, TrialState.WAITING)
             case Advance(number=number, until=line):
@@ -133,6 +141,7 @@ class Rows:
             case Resume(number=number, until=line):
                 self.lines[number] = line
                 self._become(number, TrialState.WAITING, TrialState.RUNNING)
+                self.line = [*(other for other in self.line if other != number), number]
             case Prune(number=number):
                 self._become(number, TrialState.RUNNING, TrialState.PRUNED)
             case Exploit():

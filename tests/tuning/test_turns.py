@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -52,9 +52,10 @@ def trial(number: int, samples: int, state: TrialState = RUNNING) -> Trial:
     return Trial(number=number, params={}, state=state, reports=reports)
 
 
-def turns(*trials: Trial, lacking: set[int]) -> Turns:
-    """All that run train, but for these."""
-    training = {trial.number for trial in trials if trial.state is RUNNING} - lacking
+def turns(*trials: Trial, lacking: Sequence[int]) -> Turns:
+    """All that run train, but for these, the first in line first."""
+    training = {trial.number for trial in trials if trial.state is RUNNING} - set(lacking)
+    lacking = tuple(lacking)
     return Turns(trials=trials, places=Places(training=training, lacking=lacking), interval=INTERVAL, total=TOTAL)
 
 
@@ -64,15 +65,15 @@ def held(turns: Turns, busy: Collection[int] = (), promised: Collection[int] = (
 
 def test_as_many_places_are_given_up_as_trials_lack() -> None:
     ahead = [trial(number, (number + 1) * INTERVAL) for number in range(3)]
-    assert held(turns(*ahead, trial(3, 0), lacking={3})) == {3: 2}
-    assert held(turns(*ahead, trial(3, 0), lacking={3}), busy=[2]) == {3: 1}
-    assert held(turns(*ahead, trial(3, INTERVAL), trial(4, 0), lacking={3, 4})) == {4: 2, 3: 1}
-    assert held(turns(*ahead, trial(3, 2 * INTERVAL + 1), lacking={3})) == {}
+    assert held(turns(*ahead, trial(3, 0), lacking=[3])) == {3: 2}
+    assert held(turns(*ahead, trial(3, 0), lacking=[3]), busy=[2]) == {3: 1}
+    assert held(turns(*ahead, trial(3, INTERVAL), trial(4, 0), lacking=[4, 3])) == {4: 2, 3: 1}
+    assert held(turns(*ahead, trial(3, 2 * INTERVAL + 1), lacking=[3])) == {}
 
 
 def test_while_a_place_is_on_its_way_to_a_trial_nobody_else_gives_up_another_for_it() -> None:
     given = trial(2, 3 * INTERVAL, WAITING)
-    assert held(turns(trial(0, INTERVAL), trial(1, INTERVAL), given, trial(3, 0), lacking={3}), promised=[3]) == {}
+    assert held(turns(trial(0, INTERVAL), trial(1, INTERVAL), given, trial(3, 0), lacking=[3]), promised=[3]) == {}
     spec = sweep_spec(population="pbt", trials=4, parallel=4)
     rows, search = Rows(spec, places=3), Search(spec)
     rows.ask(search, is_new=True)
@@ -82,10 +83,17 @@ def test_while_a_place_is_on_its_way_to_a_trial_nobody_else_gives_up_another_for
     assert len([order for order in rows.orders if isinstance(order, Hold)]) == 1
 
 
+def test_a_place_is_given_up_for_who_is_behind_and_promised_to_who_stands_before_it_in_the_line() -> None:
+    there = [trial(0, 140), trial(1, 100), trial(2, 200), trial(3, 150)]
+    assert held(turns(*there, lacking=[0, 1])) == {0: 2}
+    there[2:] = [trial(2, 200, WAITING), trial(3, 200)]
+    assert held(turns(*there, lacking=[1])) == {1: 3}
+
+
 def test_a_trial_that_has_no_place_gives_none_up() -> None:
     found = Turns(
         trials=(trial(0, 5 * INTERVAL), trial(1, 0)),
-        places=Places(training=set(), lacking={1}),  # the first was paused by hand
+        places=Places(lacking=(1,)),  # the first was paused by hand
         interval=INTERVAL,
         total=TOTAL,
     )
@@ -94,14 +102,14 @@ def test_a_trial_that_has_no_place_gives_none_up() -> None:
 
 def test_one_that_was_held_goes_on_once_nobody_behind_it_lacks_a_place() -> None:
     waiting = trial(0, 2 * INTERVAL, WAITING)
-    assert turns(waiting, trial(1, INTERVAL), lacking={1}).returned() is None
-    resumed = Resume(number=0, reason="nobody waits who is behind it")
-    assert turns(waiting, trial(1, INTERVAL), lacking=set()).returned() == resumed
+    assert turns(waiting, trial(1, INTERVAL), lacking=[1]).returned() is None
+    resumed = Resume(number=0, reason="")
+    assert turns(waiting, trial(1, INTERVAL), lacking=[]).returned() == resumed
 
 
 def test_of_those_that_were_held_the_ones_behind_go_on_first() -> None:
     behind, ahead = trial(0, INTERVAL, WAITING), trial(1, 3 * INTERVAL, WAITING)
-    found = turns(behind, ahead, lacking=set())
+    found = turns(behind, ahead, lacking=[])
     order = found.returned()
     assert order is not None
     assert order.number == 0
