@@ -10,6 +10,8 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from workers.training.exchange.fused import kernels_for
+
 _SCALE_BYTES = 4
 _BLOCKS = 512  # at a time on a CPU: what is written stays in the cache until it is read again
 _LEAST = 1e-36  # the reciprocal of what lies below it might overflow; a block of none above it is a block of zeros
@@ -84,9 +86,10 @@ class Bf16:
 class Scaled:
     """Codes after a division by the largest value of each block; the scales follow the codes.
 
-    ``largest`` is the code of a block's largest value.
+    ``largest`` is the code of a block's largest value. On CUDA, with Triton, each way is one kernel.
     """
 
+    name: ClassVar[str]
     block: ClassVar[int] = 256
     blurs_norm: ClassVar[bool] = False
     largest: ClassVar[float]
@@ -95,6 +98,8 @@ class Scaled:
         return self.num_code_bytes(numel) + numel // self.block * _SCALE_BYTES
 
     def encode(self, values_RN: torch.Tensor, out_RB: torch.Tensor, error_RN: torch.Tensor | None) -> None:
+        if (kernels := kernels_for(values_RN.device)) is not None:
+            return kernels.encode(self.name, self.largest, values_RN, out_RB, error_RN)
         codes_RC, scales_RK = self._parts(out_RB, values_RN.shape[1])
         most = _BLOCKS if values_RN.device.type == "cpu" else max(1, scales_RK.shape[1])
         for row, (values_N, codes_C, scales_K) in enumerate(zip(values_RN, codes_RC, scales_RK, strict=True)):
@@ -104,6 +109,7 @@ class Scaled:
                 piece = slice(begin, begin + most)
                 error_PE = None if error_KE is None else error_KE[piece]
                 self._encode(values_KE[piece], codes_KC[piece], scales_K[piece], error_PE)
+        return None
 
     def _encode(
         self, values_PE: torch.Tensor, codes_PC: torch.Tensor, scales_P: torch.Tensor, error_PE: torch.Tensor | None
@@ -121,10 +127,13 @@ class Scaled:
         return values_PE * inverse_P.unsqueeze(-1)
 
     def decode(self, payload_RB: torch.Tensor, out_RN: torch.Tensor) -> None:
+        if (kernels := kernels_for(out_RN.device)) is not None:
+            return kernels.decode(self.name, payload_RB, out_RN)
         codes_RC, scales_RK = self._parts(payload_RB, out_RN.shape[1])
         values_RKE = out_RN.view(out_RN.shape[0], -1, self.block)
         self._unpack(codes_RC, values_RKE)
         values_RKE.mul_(scales_RK.unsqueeze(-1))
+        return None
 
     def _parts(self, payload_RB: torch.Tensor, numel: int) -> tuple[torch.Tensor, torch.Tensor]:
         num_code_bytes = self.num_code_bytes(numel)
