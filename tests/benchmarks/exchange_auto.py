@@ -65,7 +65,8 @@ class Auto:
         loss = self._loss()
         self._exchange.arm(lambda: None, loss)
         loss.backward()  # type: ignore[no-untyped-call]  # torch's
-        took = self._exchange.finish(lambda: None)
+        self._exchange.finish(lambda: None)
+        took = self._exchange.measure()
         self._apply(self._exchange)
         for state in (self._residual, *self._scheme.staged):
             state.commit()

@@ -24,7 +24,7 @@ from workers.training import sockets
 from workers.training import traffic as counts
 from workers.training.calls import StoreCalls
 from workers.training.exchange.gradients import GradientExchange
-from workers.training.exchange.meter import Meter
+from workers.training.exchange.meter import meter, pass_clock
 from workers.training.exchange.registry import scheme_named, scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
@@ -182,13 +182,13 @@ def test_a_world_of_one_sends_nothing() -> None:
     assert world.sent_bytes() == 0
 
 
-def test_what_a_host_does_not_see_of_an_accelerator_is_left_out() -> None:
-    of_nccl = [Seat(group="1/1", rank=0, size=n, backend="nccl", device=torch.device("cuda")) for n in (1, 2)]
-    meters = [Meter(World(seat, FakeStore()), scheme_named("none", Residual())) for seat in of_nccl]
-    one, two = (meter.stop(1.0) for meter in meters)
-    assert one.values(NUMEL, 1) == {"wire_bytes": 0.0}
-    assert two.values(NUMEL, 2) == {}
-    assert one.backward_s is None  # calls return before a device is done
+def test_what_nobody_knows_of_an_accelerator_alone_is_left_out() -> None:
+    lone = World(Seat(group="1/1", rank=0, size=1, backend="nccl", device=torch.device("cuda")), FakeStore())
+    own = meter(lone, scheme_named("none", Residual()))
+    own.stop()
+    took = own.took(pass_clock(lone))
+    assert took.values(NUMEL, 1) == {"wire_bytes": 0.0, "encode_s": 0.0, "decode_s": 0.0}
+    assert took.backward_s is None  # calls return before a device is done
 
 
 def serve(pipe: Connection, rank: int, size: int, address: Any, work: Work) -> None:
@@ -288,6 +288,7 @@ def exchanged(world: World, calls: StoreCalls) -> list[dict[str, float]]:
         world.broadcast(torch.zeros(NUMEL), 0)
         backward(exchange, [parameter])
         exchange.finish(lambda: None)
+        exchange.measure()
         told.append(exchange.values())
     return told
 
@@ -309,6 +310,7 @@ def redrawn(world: World, calls: StoreCalls) -> list[dict[str, float]]:
     for is_told in (False, False, True, True):
         backward(exchange, [parameter])
         exchange.finish(lambda: None)
+        exchange.measure()
         told += [exchange.values()] if is_told else []
     return told
 
@@ -378,6 +380,7 @@ def broken_off(world: World, calls: StoreCalls) -> dict[str, float]:
     exchange.join(again, scheme_named("none", Residual()))
     backward(exchange, parameters)
     exchange.finish(lambda: None)
+    exchange.measure()
     again.leave()
     return exchange.values()
 
@@ -392,5 +395,6 @@ def test_one_that_is_alone_after_its_group_broke_is_told_no_ratio() -> None:
     exchange = exchange_among(World(seat(0, 1, GROUP), FakeStore()), side_by_side(1))
     exchange.untold_bytes = 1000
     exchange.finish(lambda: None)
+    exchange.measure()
     told = exchange.values()
     assert (told["wire_bytes"], told["redone_bytes"], "wire_ratio" in told) == (1000.0, 1000.0, False)

@@ -138,13 +138,14 @@ class Rounds:
         self._state.check_others()
         self._mailbox.set_phase(Phase.EXCHANGE)
         try:
-            took = exchange.finish(part.fill)
+            exchange.finish(part.fill)
         except (RuntimeError, MemoryError) as error:
             part.lacked(error)
             raise
-        part.times.exchange_s, part.times.exposed_s = took.exchange_s, took.exposed_s
         summed = exchange.tail.read_head()
         self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
+        took = exchange.measure()
+        part.times.exchange_s, part.times.exposed_s = took.exchange_s, took.exposed_s
         part.measure()
         sums = vector.decode(summed, self._state.user_names)
         part.check_division(sums)

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from workers.training import sockets
 from workers.training.calls import StoreCalls
+from workers.training.device_occupancy import DeviceOccupancy
 from workers.training.occupancy import Occupancy
 from workers.training.store import Address, CallbackStore
 from workers.training.traffic import Traffic, traffic_of
@@ -111,6 +112,8 @@ class World:
         self._twins: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = {}
         self._link_device = torch.device("cpu") if self.is_gloo else seat.device
         self.occupancy = Occupancy() if self.is_gloo else None  # of others the host does not see when they end
+        is_seen_there = seat.device.type == "cuda" and not self.is_gloo and seat.size > 1
+        self.device_occupancy = DeviceOccupancy(seat.device) if is_seen_there else None
         self.is_aborted = self.is_mixed = False
         self._connected = threading.Event()
         self._error: BaseException | None = None
@@ -257,6 +260,8 @@ class World:
         if self.occupancy is not None:
             self.occupancy.begin()
             work.get_future().add_done_callback(self.occupancy.end)
+        elif self.device_occupancy is not None:
+            self.device_occupancy.sent(work)
         return Transfer(self, work, _landings(*comes_to), tensor)
 
     def abort(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -14,7 +13,7 @@ from workers.errors import UserCodeError
 from workers.exchange_options import BUCKET_MIB
 from workers.training.exchange.buckets import Bucket, lay_out
 from workers.training.exchange.lane import Lane
-from workers.training.exchange.meter import Meter, Took
+from workers.training.exchange.meter import Meter, PassClock, Took, meter, pass_clock
 from workers.training.exchange.reached import unreached
 from workers.training.exchange.reals import real_shape
 from workers.training.exchange.residual import Places
@@ -27,7 +26,7 @@ from workers.training.world import World
 class GradientExchange:
     """Gradients are views into flat buckets for good; buckets leave in a fixed order on every rank.
 
-    A round: ``clear``; backward passes; ``arm`` before the last; ``finish``. The tail (the vector,
+    A round: ``clear``; backward passes; ``arm`` before the last; ``finish``; ``measure``. The tail (the vector,
     which parameters were used, buffers) is written by ``fill`` when the last bucket leaves. ``bucket_mib`` as in
     ``lay_out``, the same on all ranks. ``untold_bytes`` were sent since ``values`` was last asked for.
     """
@@ -55,7 +54,7 @@ class GradientExchange:
         self._has_none = False
         self._num_values = sum(real_shape(parameter).numel() for parameter in self._parameters)
         self._meter: Meter | None = None
-        self._backward_since_s: float | None = None
+        self._backward: PassClock | None = None
         self.took: Took | None = None
         self.untold_bytes = 0
         self._hooks = [_hooked(p, self._hook(i, self._layout.views[i])) for i, p in enumerate(self._parameters)]
@@ -74,6 +73,8 @@ class GradientExchange:
             return
         self._world, self._scheme = world, scheme
         self._lane = Lane(self._flats[0].device) if world.size > 1 else Lane()
+        if world.device.type == "cuda":
+            scheme.coding.by_device()
         scheme.prepare([[*shapes.values()] for shapes in self.places])
 
     @property
@@ -101,7 +102,7 @@ class GradientExchange:
     def clear(self) -> None:
         """Begin a round, or begin it again: no gradient, nothing under way."""
         self._in_flight.clear()
-        self._fill = self._error = self._backward_since_s = None
+        self._fill = self._error = self._backward = None
         self._used[:] = [False] * len(self._used)
         if self._has_none:
             self._attach()
@@ -114,7 +115,7 @@ class GradientExchange:
 
         None waits for parameters that the round before did not use here and to which no gradient flows now either.
         """
-        self._backward_since_s = time.perf_counter()
+        self._backward = pass_clock(self._world)
         if self._world is None or self._world.size == 1 or len(self._flats) == 1:
             return
         self._fill = fill
@@ -125,16 +126,13 @@ class GradientExchange:
             for parameter in unreached(loss, [self._parameters[i] for i in self._unused_before]):
                 self._layout.bucket_of[index_of[id(parameter)]].num_missing -= 1
 
-    def finish(self, fill: Callable[[], None]) -> Took:
-        """Send what has not left yet and wait for all of it; all ranks must call it.
-
-        Returns what it took since the first bucket left; kept as ``took`` until the next. Raises WorldError.
-        """
+    def finish(self, fill: Callable[[], None]) -> None:
+        """Send what has not left yet and wait for all of it; all ranks must call it. Raises WorldError."""
         self._fill = fill
         if self._error is not None:
             raise self._error
-        since_s = self._backward_since_s
-        backward_s = None if since_s is None else time.perf_counter() - since_s
+        if self._backward is not None:
+            self._backward.stop()
         for number, bucket in enumerate(self._layout.buckets):
             if not bucket.is_launched:
                 self._launch(number, bucket)
@@ -144,10 +142,18 @@ class GradientExchange:
         with self._lane.within():
             Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
         self._lane.join()
-        self.took, self._meter = self._meter.stop(backward_s), None
-        self.untold_bytes += self.took.wire_bytes or 0
+        self._meter.stop()
         self._in_flight.clear()
         self._fill = None
+
+    def measure(self) -> Took:
+        """What the exchange that has just ended took since the first bucket left; kept as ``took`` until the next.
+
+        Once, and best after a result of the exchange was read, when there is nothing left to wait for.
+        """
+        assert self._meter is not None
+        self.took, self._meter = self._meter.took(self._backward), None
+        self.untold_bytes += self.took.wire_bytes or 0
         return self.took
 
     def values(self, num_steps: int = 1) -> dict[str, float]:
@@ -255,7 +261,7 @@ class GradientExchange:
         if bucket is self._layout.buckets[-1] and self._fill is not None:
             self._fill()
         if not self._in_flight:
-            self._meter = Meter(self._world, self._scheme)
+            self._meter = meter(self._world, self._scheme)
         bucket.is_launched = True
         with self._lane.within():
             self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))
