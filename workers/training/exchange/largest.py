@@ -1,4 +1,7 @@
-"""Finding a tensor's largest values without sorting it: a threshold is read off a sample."""
+"""Finding a tensor's largest values without sorting it: on a CPU a threshold is read off a sample.
+
+How many reach that an accelerator would have to tell the host, which would wait for it; it finds the exact number.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,19 @@ ROOM = 1.5
 
 _MOST_STRIDE = 97  # odd and prime, so that a sample does not follow the columns of a matrix
 _LEAST_SAMPLE = 4096
-_SMALLEST = torch.finfo(torch.float32).tiny  # zeros are never chosen
+_SMALLEST = torch.finfo(torch.float32).tiny  # zeros are not chosen
 
 
 def largest(values: torch.Tensor, wanted: int, most: int) -> torch.Tensor:
     """The indexes, ascending, of about ``wanted`` values (fp32, one dimension) that are largest by amount.
 
     At most ``most`` of them: where more reach the threshold, as with many equal ones, the largest of those. Values that
-    are not finite go first. Whoever has the same values gets the same indexes.
+    are not finite go first. Whoever has the same values gets the same indexes. On an accelerator it is as many as are
+    wanted, with zeros where there is too little else, and the host waits for nothing.
     """
     amounts = values.abs()
+    if values.device.type != "cpu":
+        return amounts.topk(min(wanted, most, values.numel()), sorted=False).indices.sort().values
     stride = min(values.numel() // _LEAST_SAMPLE, _MOST_STRIDE) | 1
     sample = amounts[::stride]
     place = min(sample.numel(), max(1, round(wanted / stride)))

@@ -65,7 +65,8 @@ class _Parcel:
         error_1N = torch.empty_like(picked_1N)
         self.codec.encode(picked_1N, self.sent_B[: form.counts_at].view(1, -1), error_1N)
         values.index_copy_(0, chosen, error_1N[0, : chosen.numel()])
-        counts = torch.bincount(chosen // _SEGMENT, minlength=form.num_segments)
+        begins = torch.arange(0, (form.num_segments + 1) * _SEGMENT, _SEGMENT, device=device)
+        counts = torch.searchsorted(chosen, begins).diff()
         # What is not taken up adds nothing to the first gradient of the last segment.
         counts[-1] += form.room - chosen.numel()
         places = self.sent_B[form.places_at : form.places_at + 2 * form.room].view(torch.int16)
