@@ -20,18 +20,19 @@ from workers.training.loading import load_checkpoint
 BATCH, STEPS, LR = 12, 8, 0.05
 
 
-def plain() -> reference.Reference:
+def plain(steps: int = STEPS) -> reference.Reference:
     model = mlp(torch.float64)
-    data = reference.batches(Regression(NUM_SAMPLES, torch.float64), BATCH, 0, STEPS)
+    data = reference.batches(Regression(NUM_SAMPLES, torch.float64), BATCH, 0, steps)
     return reference.train(model, torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9), data, mse)
 
 
-def job() -> ProcessGroup:
-    return ProcessGroup(steps=STEPS, batch={"global_size": BATCH}, optimizer={"lr": LR})
+def job(steps: int = STEPS, gpus: int = 0) -> ProcessGroup:
+    spec = {"steps": steps, "batch": {"global_size": BATCH}, "optimizer": {"lr": LR}, "resources": {"gpus": gpus}}
+    return ProcessGroup(**spec)
 
 
-def assert_as_undisturbed(group: ProcessGroup) -> None:
-    expected = plain()
+def assert_as_undisturbed(group: ProcessGroup, steps: int = STEPS) -> None:
+    expected = plain(steps)
     assert group.losses() == pytest.approx(expected.losses, abs=1e-10)
     final = list_checkpoints(open_storage(group.checkpoints))[-1]
     assert final.is_final

@@ -341,6 +341,8 @@ class World:
             device, own = _listening_device(self._calls.address)
             self._store = CallbackStore(self._calls, self._seat.group, own, COME_TOGETHER_S)
             return self._form_gloo(device, self._store)
+        # Else an error, as of a peer that is gone, ends the process: survivors are to go on with what they hold.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         self._store = CallbackStore(self._calls, self._seat.group, [], COME_TOGETHER_S)
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=COLLECTIVE_S)

@@ -90,6 +90,7 @@ class Scaled:
     """
 
     name: ClassVar[str]
+    has_error: ClassVar[bool]
     block: ClassVar[int] = 256
     blurs_norm: ClassVar[bool] = False
     largest: ClassVar[float]
