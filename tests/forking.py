@@ -9,6 +9,9 @@ from __future__ import annotations
 import multiprocessing
 
 FORKS = multiprocessing.get_context("forkserver")
+SPAWNS = multiprocessing.get_context("spawn")
+"""For processes that use a GPU: none that was forked can once anything has asked whether there is one."""
+
 _wanted: list[str] = []
 
 

@@ -4,9 +4,10 @@ Over racks also against the schemes that know them, ``INSIDE across BETWEEN``.
 
 A replay of recorded gradients of a GPT of 5 million parameters, without compute: what is measured is the exchange.
 Everybody has one step a round, in an order that changes; a ratio is that of one round. Bytes are those that the kernel
-counted at a rank's interface (over loopback those of all ranks). Needs root.
+counted at a rank's interface (over loopback those of all ranks). Needs root. With ``--gpu`` all ranks share one, and
+NCCL takes each for a machine of its own: what travels goes through sockets all the same.
 
-    python -m tests.benchmarks.exchange [50mbit|200mbit|1gbit|racks|loopback ...] [--rounds N] [--output FILE]
+    python -m tests.benchmarks.exchange [50mbit|200mbit|1gbit|racks|loopback ...] [--gpu] [--rounds N] [--output FILE]
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def _started(machine: Machine, rank: int, found: list[Machine], module: str, fla
         "counter": machine.counter,
     }
     flags = [*flags, *(f"--{name}={value}" for name, value in options.items())]
-    variables = {**os.environ, "GLOO_SOCKET_IFNAME": machine.interface, "OMP_NUM_THREADS": "1"}
+    nccl = {"NCCL_HOSTID": f"rank-{rank}", "NCCL_SOCKET_IFNAME": machine.interface, "NCCL_IB_DISABLE": "1"}
+    variables = {**os.environ, **nccl, "GLOO_SOCKET_IFNAME": machine.interface, "OMP_NUM_THREADS": "1"}
     command = [*machine.inside, sys.executable, "-m", module, *flags]
     return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE if rank == 0 else None, text=True)
 
@@ -79,16 +81,18 @@ def tell(profile: str, steps: dict[str, list[dict[str, Any]]], given: argparse.N
             flush=True,
         )
         document[name] = {"seconds": spread_document(seconds), "ratios": ratios, "bytes": num_bytes}
-    tell_result(given.output, f"exchange {profile}", ("torch",), document)
+    kind = f"exchange {profile}, {'NCCL on one GPU' if given.gpu else 'gloo'}"
+    tell_result(given.output, kind, ("torch",), document)
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("profiles", nargs="*", default=[*PROFILES], choices=[*PROFILES])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--gpu", action="store_true", help="by NCCL, between ranks that share one GPU")
     given = parser.parse_args()
     for profile in given.profiles:
-        tell(profile, run(profile, given.rounds), given)
+        tell(profile, run(profile, given.rounds, more=["--gpu"] if given.gpu else ()), given)
 
 
 if __name__ == "__main__":

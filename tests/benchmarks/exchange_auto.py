@@ -55,7 +55,7 @@ class Auto:
         apply: Callable[[GradientExchange], None] = lambda exchange: None,
     ) -> None:
         self._named, self._world, self._loss, self._apply = named_parameters, world, loss, apply
-        self._costs, self._topology = measure_schemes(torch.device("cpu")), _surveyed(world)
+        self._costs, self._topology = measure_schemes(world.device), _surveyed(world)
         self._residual = Residual()
         self._take(Exchange())
         self._choose()

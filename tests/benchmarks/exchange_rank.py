@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.benchmarks.exchange_auto import Auto
 from tests.benchmarks.links import PORT
 from workers.recipes.chargpt import Gpt, GptOptions
+from workers.training.device import synchronize
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import SCHEMES, scheme_named, scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
 from workers.training.world import Seat, World
 
+CPU = torch.device("cpu")
 OPTIONS = GptOptions(dim=256, layers=6, heads=4, context=64)
 WARM_UP = 4  # PowerSGD sends everything in its first two; `auto` measures three, and warms up what it chose
 TIMEOUT_S = 300.0
@@ -61,7 +64,7 @@ class StoreOfTorch:
 class Replay(nn.Module):
     """Parameters whose gradients are those of a GPT on random bytes; a rank has its own."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, device: torch.device = CPU) -> None:
         super().__init__()
         torch.manual_seed(0)
         model = Gpt(OPTIONS)
@@ -69,7 +72,7 @@ class Replay(nn.Module):
         ids_BT = torch.randint(0, 256, (4, OPTIONS.context + 1))
         logits_BTV = model(ids_BT[:, :-1])
         nn.functional.cross_entropy(logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten()).backward()
-        self.recorded = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        self.recorded = [parameter.grad.to(device) for parameter in model.parameters() if parameter.grad is not None]
         self.replayed = nn.ParameterList(torch.zeros_like(gradient) for gradient in self.recorded)
 
     def forward(self) -> torch.Tensor:
@@ -133,9 +136,15 @@ def auto(replay: Replay, world: World) -> Callable[[], object]:
     return Auto([*replay.named_parameters()], world, replay).step
 
 
+def device_of(given: argparse.Namespace) -> torch.device:
+    """Where all ranks have their parameters."""
+    return torch.device("cuda", 0) if given.gpu else CPU
+
+
 def world_of(given: argparse.Namespace, store: dist.TCPStore) -> World:
     """Our group of the same ranks."""
-    seat = Seat(group="bench", rank=given.rank, size=given.size, backend="gloo", device=torch.device("cpu"))
+    backend = "nccl" if given.gpu else "gloo"
+    seat = Seat(group="bench", rank=given.rank, size=given.size, backend=backend, device=device_of(given))
     world = World(seat, StoreOfTorch(store, given.address))
     world.connect()
     return world
@@ -143,11 +152,11 @@ def world_of(given: argparse.Namespace, store: dist.TCPStore) -> World:
 
 def contenders(given: argparse.Namespace, store: dist.TCPStore) -> Mapping[str, Callable[[], object]]:
     """All of them, by name; each has its own parameters."""
-    world = world_of(given, store)
-    steps: dict[str, Callable[[], object]] = {name: rival(name, Replay(given.rank)) for name in RIVALS}
+    world, replay = world_of(given, store), partial(Replay, given.rank, device_of(given))
+    steps: dict[str, Callable[[], object]] = {name: rival(name, replay()) for name in RIVALS}
     names = [*SCHEMES, *(OVER_RACKS if max(given.racks) > 0 else ())]
-    steps |= {name: ours(name, Replay(given.rank), world, given.racks) for name in names}
-    return steps | {"auto": auto(Replay(given.rank), world)}
+    steps |= {name: ours(name, replay(), world, given.racks) for name in names}
+    return steps | {"auto": auto(replay(), world)}
 
 
 def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], object]]) -> None:
@@ -160,6 +169,7 @@ def measure(given: argparse.Namespace, steps: Mapping[str, Callable[[], object]]
             dist.barrier()
             before, began_s = int(counter.read_text()), time.perf_counter()
             steps[name]()
+            synchronize(device_of(given))
             took = torch.tensor([time.perf_counter() - began_s, 0.0], dtype=torch.float64)
             took[1] = int(counter.read_text()) - before
             dist.all_reduce(took, dist.ReduceOp.MAX)
@@ -175,6 +185,7 @@ def parser_of_rank() -> argparse.ArgumentParser:
     parser.add_argument("--racks", type=lambda text: [int(rack) for rack in text.split(",")], required=True)
     for name in ("--address", "--master", "--counter"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--gpu", action="store_true")
     return parser
 
 
@@ -184,7 +195,8 @@ def torchs_group(given: argparse.Namespace) -> Iterator[dist.TCPStore]:
     torch.set_num_threads(1)
     bound = timedelta(seconds=TIMEOUT_S)
     store = dist.TCPStore(given.master, PORT, given.size, given.rank == 0, bound)
-    dist.init_process_group("gloo", store=store, rank=given.rank, world_size=given.size, timeout=bound)
+    backend = "cpu:gloo,cuda:nccl" if given.gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=given.rank, world_size=given.size, timeout=bound)
     yield store
     dist.barrier()
     dist.destroy_process_group()

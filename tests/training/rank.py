@@ -12,7 +12,7 @@ from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
 
-from tests.forking import FORKS, import_before_forking
+from tests.forking import FORKS, SPAWNS, import_before_forking
 from tests.training.fake_store import FakeStore
 from workers.assignment import Assignment
 from workers.training.session import Session
@@ -143,7 +143,8 @@ class RankProcess:
 
     def __init__(self, assignment: Assignment, address: Any, key: bytes) -> None:
         self._pipe, theirs = FORKS.Pipe()
-        self.process = FORKS.Process(target=serve, args=(theirs, assignment, address, key), daemon=True)
+        start = SPAWNS if assignment.spec.resources.gpus else FORKS
+        self.process = start.Process(target=serve, args=(theirs, assignment, address, key), daemon=True)
         self.process.start()
         theirs.close()
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.forking import FORKS, import_before_forking
+from tests.forking import SPAWNS
 from tests.training.fake_store import FakeStore
 from tests.training.group import ProcessGroup
 from tests.training.rank import RemoteCalls, as_own_machine, serve_store
@@ -35,8 +35,6 @@ from workers.training.exchange.schemes import Scheme
 from workers.training.world import Seat, World, await_released
 
 pytestmark = [*ON_GPU, pytest.mark.timeout(300)]
-
-import_before_forking(__name__)
 
 ROUNDS, WAIT_S = 3, 120.0
 SHAPES = ((300,), (96, 160), (64, 24, 3, 3), (7,))
@@ -138,8 +136,8 @@ def told(size: int) -> list[tuple[dict[str, Told], tuple[float, float]]]:
     """Of each rank of a group of this size; the group is made once."""
     address, pipes, processes = serve_store(FakeStore()), [], []
     for rank in range(size):
-        pipe, theirs = FORKS.Pipe()
-        processes.append(FORKS.Process(target=serve, args=(theirs, rank, size, address), daemon=True))
+        pipe, theirs = SPAWNS.Pipe()
+        processes.append(SPAWNS.Process(target=serve, args=(theirs, rank, size, address), daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(pipe)
