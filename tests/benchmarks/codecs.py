@@ -28,14 +28,14 @@ TRIPS = 20
 
 
 @contextmanager
-def operators() -> Iterator[None]:
-    """Without the kernels."""
-    found = fused.kernels_for(DEVICE)
-    fused._found[DEVICE] = None
+def operators(codec: Scaled) -> Iterator[None]:
+    """Without the kernels of this format."""
+    found = fused.kernels_for(DEVICE, codec.name)
+    fused._found[DEVICE, codec.name] = None
     try:
         yield
     finally:
-        fused._found[DEVICE] = found
+        fused._found[DEVICE, codec.name] = found
 
 
 def round_trip(codec: Scaled, numel: int) -> Callable[[], None]:
@@ -66,16 +66,16 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=25, help="of fp32 values")
     parser.add_argument("--blocks", type=int, default=20)
     given = parser.parse_args()
-    assert fused.kernels_for(DEVICE) is not None, "there is nothing to compare: no kernels here"
     for codec in (Fp16(), Int8(), Int4(), TwoFour()):
+        assert fused.kernels_for(DEVICE, codec.name) is not None, "there is nothing to compare: no kernels here"
         once = round_trip(codec, given.mebibytes * 2**20 // 4)
         block(once)
-        with operators():
+        with operators(codec):
             block(once)
         ours, theirs = [], []
         for _ in range(given.blocks):
             ours.append(block(once))
-            with operators():
+            with operators(codec):
                 theirs.append(block(once))
         figures: dict[str, object] = {"codec": codec.name, "mebibytes": given.mebibytes}
         for place, what in enumerate(("device", "host")):

@@ -48,7 +48,7 @@ class TestOnGpu:
     def test_bytes_and_values_are_those_of_the_operators_on_a_cpu(
         self, codec: Scaled, num_rows: int, num_blocks: int
     ) -> None:
-        assert fused.kernels_for(CUDA) is not None
+        assert fused.kernels_for(CUDA, codec.name) is not None
         rows_RN = values(num_rows, num_blocks)
         (bytes_RB, error_RN, decoded_RN), by_operators = (
             coded(codec, rows_RN, device) for device in (CUDA, torch.device("cpu"))
@@ -73,7 +73,7 @@ class TestOnGpu:
 
 
 def test_a_cpu_has_no_kernels() -> None:
-    assert fused.kernels_for(torch.device("cpu")) is None
+    assert fused.kernels_for(torch.device("cpu"), "int8") is None
 
 
 def test_without_triton_operators_have_to_do_and_the_log_says_so(
@@ -81,5 +81,5 @@ def test_without_triton_operators_have_to_do_and_the_log_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "workers.training.exchange.kernels", None)
     monkeypatch.delattr("workers.training.exchange.kernels", raising=False)
-    assert fused._tried(CUDA) is None
-    assert "without Triton: " in capsys.readouterr().out
+    assert fused._tried(CUDA, "int8") is None
+    assert "int8 is encoded by torch's operators, without Triton: " in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ import torch
 
 from tests.training.fake_store import FakeStore
 from workers.training.calls import StoreCalls
+from workers.training.nccl import form_nccl
+from workers.training.store import CallbackStore
 from workers.training.world import Seat, Transfer, World, WorldError, await_released
 
 CPU = torch.device("cpu")
+NCCL_VARIABLES = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT")
 WAIT_S = 20.0
 ON_GPU = [
     pytest.mark.gpu,
@@ -81,6 +85,26 @@ def _released() -> Iterator[None]:
     """A process that ends before crashes."""
     yield
     await_released(WAIT_S)
+
+
+class Seen:
+    """In NCCL's place, which not every torch has: what a group that is made now finds in its environment."""
+
+    class Options:
+        _timeout = timedelta()
+
+    def __init__(self, *_: object) -> None:
+        self.found = {name: os.environ.get(name) for name in NCCL_VARIABLES}
+
+
+def test_a_group_by_nccl_has_settings_of_its_own_and_those_of_the_process_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors, waiting = NCCL_VARIABLES
+    monkeypatch.setenv(errors, "1")
+    monkeypatch.delenv(waiting, raising=False)
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", Seen, raising=False)
+    made = form_nccl(CallbackStore(FakeStore(), "1/1", [], WAIT_S), 0, 2, timedelta(seconds=WAIT_S))
+    assert made.found == {errors: "0", waiting: "0"}
+    assert (os.environ[errors], waiting in os.environ) == ("1", False)
 
 
 def test_a_world_of_one_needs_no_store() -> None:

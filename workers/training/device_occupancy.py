@@ -14,7 +14,10 @@ Span: TypeAlias = tuple[torch.cuda.Event, torch.cuda.Event]
 
 
 class DeviceOccupancy:
-    """One world's, for the thread that trains. Collectives of a group run one after the other, in a stream of its."""
+    """One world's; for one thread at a time: that which trains, or that which runs its backward pass meanwhile.
+
+    Collectives of a group run one after the other, in a stream of its own.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -24,15 +27,22 @@ class DeviceOccupancy:
     def sent(self, work: dist.Work) -> None:
         """A collective was just handed over, behind what the current stream has to do before."""
         if self._watch is None:
-            self._watch = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's
+            # Of the pool that nobody else here takes from: torch gives streams of a pool out in turns, again and again.
+            self._watch = torch.cuda.Stream(self._device, priority=-1)  # type: ignore[no-untyped-call]  # torch's
         ready = noted()
         with torch.cuda.stream(self._watch):
             work.wait()  # of NCCL it is the stream that waits
             self._spans.append((ready, noted()))
 
+    def drop(self) -> None:
+        """Forget those so far."""
+        self._spans = []
+
     def take(self) -> list[Span]:
-        """When each since the last call had all that it sends, and when it ended, in their order."""
+        """When each since the last call had all that it sends, and when it ended, in their order; waits until then."""
         spans, self._spans = self._spans, []
+        if spans:
+            spans[-1][1].synchronize()
         return spans
 
 

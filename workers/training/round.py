@@ -105,8 +105,7 @@ class Rounds:
     def _may_use_racks(self, world: World) -> bool:
         """Whether ``auto`` may come to send these gradients over racks; the same on all ranks."""
         num_values = sum(p.numel() for p in self._state.trained.values())
-        is_staged = world.is_gloo and self._setup.device.type != "cpu"  # what goes through the host is not the link's
-        is_open = self._setup.spec.exchange.scheme == "auto" and not is_staged
+        is_open = self._setup.spec.exchange.scheme == "auto" and self._setup.device.type == "cpu"
         return is_open and world.size >= LEAST_RANKS and num_values >= SMALL_GRADIENT
 
     def restart_clock(self) -> None:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from workers.training import sockets
 from workers.training.calls import StoreCalls
 from workers.training.device_occupancy import DeviceOccupancy
+from workers.training.nccl import form_nccl
 from workers.training.occupancy import Occupancy
 from workers.training.store import Address, CallbackStore
 from workers.training.traffic import Traffic, traffic_of
@@ -257,6 +258,7 @@ class World:
         return self._twins[key]
 
     def _sent(self, work: dist.Work, comes_to: _Landing, tensor: torch.Tensor) -> Transfer:
+        """Of NCCL's work the caller keeps the memory of what comes until it has been waited for."""
         if self.occupancy is not None:
             self.occupancy.begin()
             work.get_future().add_done_callback(self.occupancy.end)
@@ -341,12 +343,8 @@ class World:
             device, own = _listening_device(self._calls.address)
             self._store = CallbackStore(self._calls, self._seat.group, own, COME_TOGETHER_S)
             return self._form_gloo(device, self._store)
-        # Else an error, as of a peer that is gone, ends the process: survivors are to go on with what they hold.
-        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         self._store = CallbackStore(self._calls, self._seat.group, [], COME_TOGETHER_S)
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=COLLECTIVE_S)
-        return dist.ProcessGroupNCCL(self._store, self.rank, self.size, options)
+        return form_nccl(self._store, self.rank, self.size, timedelta(seconds=COLLECTIVE_S))
 
     def _form_gloo(self, device: Any, store: CallbackStore) -> Any:
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # not in torch's stubs

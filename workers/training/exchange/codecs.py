@@ -99,7 +99,7 @@ class Scaled:
         return self.num_code_bytes(numel) + numel // self.block * _SCALE_BYTES
 
     def encode(self, values_RN: torch.Tensor, out_RB: torch.Tensor, error_RN: torch.Tensor | None) -> None:
-        if (kernels := kernels_for(values_RN.device)) is not None:
+        if (kernels := kernels_for(values_RN.device, self.name)) is not None:
             return kernels.encode(self.name, self.largest, values_RN, out_RB, error_RN)
         codes_RC, scales_RK = self._parts(out_RB, values_RN.shape[1])
         most = _BLOCKS if values_RN.device.type == "cpu" else max(1, scales_RK.shape[1])
@@ -128,7 +128,7 @@ class Scaled:
         return values_PE * inverse_P.unsqueeze(-1)
 
     def decode(self, payload_RB: torch.Tensor, out_RN: torch.Tensor) -> None:
-        if (kernels := kernels_for(out_RN.device)) is not None:
+        if (kernels := kernels_for(out_RN.device, self.name)) is not None:
             return kernels.decode(self.name, payload_RB, out_RN)
         codes_RC, scales_RK = self._parts(payload_RB, out_RN.shape[1])
         values_RKE = out_RN.view(out_RN.shape[0], -1, self.block)

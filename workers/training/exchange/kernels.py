@@ -80,7 +80,7 @@ def _blocks(num_programs_blocks: tl.constexpr):
     return tl.program_id(0) * num_programs_blocks + tl.arange(0, num_programs_blocks)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _encode_whole(
     values,
     payload,
@@ -115,7 +115,7 @@ def _encode_whole(
         tl.store(error + row * error_stride + places_PE, values_PE - codes_PE * scales_P[:, None], mask=is_in_P1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _decode_whole(
     payload,
     values,
@@ -139,7 +139,7 @@ def _decode_whole(
     tl.store(values + row * values_stride + places_PE, codes_PE.to(tl.float32) * scales_P[:, None], mask=is_in_P1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _encode_int4(
     values,
     payload,
@@ -174,7 +174,7 @@ def _encode_int4(
         tl.store(error + places_PH + _HALF, upper_PH - upper_codes_PH * scales_P[:, None], mask=is_in_P1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _decode_int4(
     payload,
     values,
@@ -238,7 +238,7 @@ def _two_of_four(values, codes, error, places_PH, is_in_P1, scales_P1, inverse_P
     return has_a.to(tl.int32) + 2 * has_b.to(tl.int32) + 4 * has_c.to(tl.int32) + 8 * has_d.to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _encode_two_four(
     values,
     payload,
@@ -294,7 +294,7 @@ def _four_of_two(codes, bits_PH, values, is_in_P1, scales_P1):
     tl.store(values + 3 * _LANE, tl.where(has_d != 0, second, none), mask=is_in_P1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _decode_two_four(
     payload,
     values,

@@ -20,9 +20,9 @@ class Took:
 
     Seconds: ``exchange_s`` since the first bucket left, ``exposed_s`` of waiting at its end, ``wire_s`` in which the
     link was at work, and ``hidden_s`` those of them before that wait (None in a world of one that has no link),
-    ``encode_s`` and ``decode_s`` of the rank's own thread or device, ``backward_s`` of the pass that its buckets left
-    in, with what was encoded meanwhile (None without such a pass, and where gradients of an accelerator go through the
-    host). ``wire_bytes`` is what the rank sent, None where nobody counts that.
+    ``encode_s`` and ``decode_s`` of the rank's own thread or CUDA device (None on other ones), ``backward_s`` of the
+    pass that its buckets left in, with what was encoded meanwhile (None without such a pass, and where gradients of an
+    accelerator go through the host). ``wire_bytes`` is what the rank sent, None where nobody counts that.
     """
 
     exchange_s: float
@@ -113,11 +113,12 @@ def meter(world: World, scheme: Scheme) -> Meter:
 
 
 class HostMeter:
-    """A ``Meter`` of the thread's own time, where that waits for collectives itself."""
+    """A ``Meter`` of the thread's own time, where that waits for collectives itself, or there are none."""
 
     def __init__(self, world: World, scheme: Scheme) -> None:
         self._world, self._coding = world, scheme.coding
         self._encode_s, self._decode_s = self._coding.encode.seconds, self._coding.decode.seconds
+        self._is_coding_known = world.device.type in ("cpu", "cuda")  # of others only when work was handed over
         self._sent_bytes = world.sent_bytes()
         self._begun_s = time.perf_counter()
         self._busy_s = self._busy()
@@ -145,8 +146,8 @@ class HostMeter:
             wire_s=self._wire_s,
             hidden_s=self._hidden_s,
             wire_bytes=self._wire_bytes,
-            encode_s=self._coding.encode.seconds - self._encode_s,
-            decode_s=self._coding.decode.seconds - self._decode_s,
+            encode_s=self._coding.encode.seconds - self._encode_s if self._is_coding_known else None,
+            decode_s=self._coding.decode.seconds - self._decode_s if self._is_coding_known else None,
             backward_s=None if backward is None else backward.elapsed_s(),
         )
 
@@ -164,7 +165,7 @@ class DeviceMeter:
     def __init__(self, occupancy: DeviceOccupancy, scheme: Scheme) -> None:
         self._occupancy, self._coding = occupancy, scheme.coding
         self._encode_s, self._decode_s = self._coding.encode.seconds, self._coding.decode.seconds
-        occupancy.take()  # of what was agreed on since the last exchange
+        occupancy.drop()  # what was agreed on since the last exchange
         self._begun = self._waits_since = self._ended = noted()
 
     def sent_bytes(self) -> int | None:
