@@ -1,15 +1,17 @@
 """What fewer bytes cost in loss: every scheme against dense gradients, paired by seed, and one that must do worse.
 
-Two ranks train a recipe from the same weights on the same samples. A difference is that of the evaluation loss at the
-end; its interval is Student's, of 95 %, over the seeds. Loads of the machine change nothing of it.
+Ranks, two unless said otherwise, train a recipe from the same weights on the same samples. A difference is that of the
+evaluation loss at the end; its interval is Student's, of 95 %, over the seeds. Loads of the machine change nothing.
 
-    python -m tests.benchmarks.compression_loss [digits|chargpt ...] [--seeds N] [--steps N] [--schemes NAME ...]
+    python -m tests.benchmarks.compression_loss [digits|chargpt ...] [--seeds N] [--steps N] [--ranks N]
+        [--schemes NAME ...] [--optimizers NAME ...]
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from scipy import stats  # type: ignore[import-untyped]  # the package has no types
@@ -29,15 +31,16 @@ def interval(differences: Sequence[float]) -> float:
     return float(stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1)) * error
 
 
-def measure(recipe: str, optimizer: str, steps: int, seeds: int, names: Sequence[str]) -> dict[str, list[float]]:
+def measure(like: Setting, seeds: int, names: Sequence[str]) -> dict[str, list[float]]:
     """Final losses by scheme, a seed each; ``none`` is the first. Prints as it goes."""
     found: dict[str, list[float]] = {}
     for name in ("none", *names):
-        settings = [Setting(recipe=recipe, optimizer=optimizer, steps=steps, seed=seed) for seed in range(seeds)]
+        settings = [replace(like, seed=seed) for seed in range(seeds)]
         found[name] = [train(setting, name) for setting in settings]
         differences = [loss - dense for loss, dense in zip(found[name], found["none"], strict=True)]
         print(
-            f"{recipe} {optimizer} {steps} steps, {name:10} loss {statistics.mean(found[name]):.4f}, "
+            f"{like.recipe} {like.optimizer} {like.steps} steps, {like.num_ranks} ranks, {name:10} "
+            f"loss {statistics.mean(found[name]):.4f}, "
             f"{statistics.mean(differences):+.4f} ± {interval(differences):.4f} "
             f"(seeds differ by {statistics.stdev(found[name]):.4f}, n={seeds})",
             flush=True,
@@ -50,6 +53,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=[*RECIPES], choices=[*RECIPES])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--ranks", type=int, default=2, choices=(1, 2, 4), help="batches are divided evenly")
     parser.add_argument("--schemes", nargs="*", default=schemes(), choices=schemes())
     parser.add_argument("--optimizers", nargs="*", default=[*OPTIMIZERS], choices=OPTIMIZERS)
     given = parser.parse_args()
@@ -57,8 +61,9 @@ def main() -> None:
     for recipe in given.recipes:
         for optimizer in given.optimizers:
             names = [name for name in given.schemes if optimizer == "sgd" or "momentum" not in VARIANTS.get(name, {})]
-            losses = measure(recipe, optimizer, given.steps, given.seeds, names)
-            tell_result(given.output, f"compression loss {recipe} {optimizer}", ("torch",), {"losses": losses})
+            like = Setting(recipe=recipe, optimizer=optimizer, steps=given.steps, seed=0, num_ranks=given.ranks)
+            figures = {"losses": measure(like, given.seeds, names), "num_ranks": given.ranks}
+            tell_result(given.output, f"compression loss {recipe} {optimizer}", ("torch",), figures)
     await_released(RELEASE_S)
 
 

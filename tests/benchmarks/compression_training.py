@@ -23,7 +23,6 @@ from workers.training.exchange.schemes import Dense, InFlight, Scheme
 from workers.training.outer import Outer
 from workers.training.world import Seat, World
 
-NUM_RANKS = 2
 LOCAL = LocalStepsOptions()
 WARM_UP = 0.05
 NUM_EVALUATED = 256
@@ -61,6 +60,7 @@ class Setting:
     optimizer: str
     steps: int
     seed: int
+    num_ranks: int = 2
 
 
 class Signs(Dense):
@@ -81,7 +81,7 @@ def schemes() -> list[str]:
 
 def train(setting: Setting, scheme: str) -> float:
     """The evaluation loss at the end. Raises what a rank raised."""
-    store, ends = FakeStore(), [math.nan] * NUM_RANKS
+    store, ends = FakeStore(), [math.nan] * setting.num_ranks
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
@@ -90,7 +90,7 @@ def train(setting: Setting, scheme: str) -> float:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(NUM_RANKS)]
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(setting.num_ranks)]
     # One after the other: what builds a model draws from the process's generator.
     _seeded.acquire()
     for thread in threads:
@@ -115,7 +115,7 @@ class _Rank:
             self._task = build(config)
         self._setting, self._rank = setting, rank
         self._world = World(
-            Seat(group="1/1", rank=rank, size=NUM_RANKS, backend="gloo", device=torch.device("cpu")), store
+            Seat(group="1/1", rank=rank, size=setting.num_ranks, backend="gloo", device=torch.device("cpu")), store
         )
         self._world.connect()
         self._residual = Residual()
@@ -144,12 +144,12 @@ class _Rank:
             self._world.leave()
 
     def _batches(self) -> Iterator[Sequence[int]]:
-        """This rank's half of each batch."""
+        """This rank's part of each batch, as large as others'."""
         generator = torch.Generator().manual_seed(self._setting.seed)
         size, num = BATCHES[self._setting.recipe], len(self._task.train_data)
         for _ in range(self._setting.steps):
             batch = torch.randint(num, (size,), generator=generator).tolist()
-            yield batch[self._rank :: NUM_RANKS]
+            yield batch[self._rank :: self._setting.num_ranks]
 
     def _set_lr(self, step: int) -> None:
         setting = self._setting
@@ -186,7 +186,7 @@ class _Rank:
 
     def _sum_up(self) -> None:
         self._exchange.finish(lambda: None)
-        self._exchange.scale(1.0 / NUM_RANKS)
+        self._exchange.scale(1.0 / self._setting.num_ranks)
 
     def _commit(self) -> None:
         outer = () if self._outer is None else (self._outer,)
