@@ -44,6 +44,7 @@ MOST = {
     "two_four": 0.15,
     "topk": 0.25,
     "powersgd": 0.03,
+    "local_steps": 0.2,  # each rank clips the gradient of its own part, and has momentum of its own
 }
 EXCHANGES = [
     *(Exchange(scheme=name) for name in ("bf16", "fp16", "int8", "int4", "two_four")),
@@ -51,6 +52,10 @@ EXCHANGES = [
     Exchange(scheme="powersgd", options=(("rank", 1),)),
     Exchange(scheme="int4", options=(("dense_first", 1),)),
     over_racks("bf16", "int4"),
+    Exchange(
+        scheme="local_steps",
+        options=(("outer_lr", 1.0), ("outer_momentum", 0.0), ("quantise", "none"), ("steps", 1)),
+    ),
 ]
 
 
@@ -138,6 +143,8 @@ def test_a_gradient_that_is_not_finite_on_one_rank_makes_all_pass_over_the_round
 def test_an_overflow_on_one_rank_in_fp16_makes_all_redo_the_round_and_loses_nothing(exchange: Exchange) -> None:
     records = Job(spoils=1e36).run(exchange, Format.FP16)
     assert not any(record.is_skipped for record in records)
-    assert records[-1].values["loss_scale"] == INITIAL_SCALE / 2
+    # A gradient of one part's own mean, as local steps make it, overflows once by itself.
+    num_halved = 2 if exchange.scheme == "local_steps" else 1
+    assert records[-1].values["loss_scale"] == INITIAL_SCALE / 2**num_halved
     losses = [record.values["loss"] for record in records]
     assert late(losses) == pytest.approx(late(plain()), rel=most(exchange))

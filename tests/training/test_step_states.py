@@ -13,6 +13,7 @@ from tests.training.tasks import mlp
 from workers.training.buffers import BufferState
 from workers.training.exchange.factors import Factors
 from workers.training.exchange.residual import Residual
+from workers.training.exchange.velocity import Velocity
 from workers.training.noise import Estimate, NoiseScale
 from workers.training.outer import Outer
 from workers.training.precision.scaler import GROWTH_INTERVAL, LossScaler
@@ -96,6 +97,23 @@ def _factors() -> Subject:
     return Subject(factors, stage, lambda: factors.get(key, (3, 2), device).tolist())
 
 
+def _velocity() -> Subject:
+    velocity = Velocity(Residual(), 0.5)
+
+    def look() -> object:
+        shown = velocity.of(0, torch.zeros(3)).tolist()
+        velocity.rollback()
+        return shown
+
+    return Subject(velocity, lambda: velocity.stop(0, _moved(velocity)), look)
+
+
+def _moved(velocity: Velocity) -> torch.Tensor:
+    """One of its values is sent, and rests."""
+    velocity.of(0, torch.tensor([1.0, 2.0, 4.0]))
+    return torch.tensor([1])
+
+
 class Rebinding(nn.Module):
     """Writes its buffer by assignment, as plain code does."""
 
@@ -122,7 +140,10 @@ def _rebound_buffer() -> Subject:
     return Subject(state, stage, lambda: model.mean.tolist())
 
 
-SUBJECTS = [_scaler_backing_off, _scaler_growing, _noise, _residual, _outer, _factors, _batch_norm, _rebound_buffer]
+SUBJECTS = [
+    *(_scaler_backing_off, _scaler_growing, _noise, _residual, _outer, _factors, _velocity, _batch_norm),
+    _rebound_buffer,
+]
 
 
 @pytest.mark.parametrize("make", SUBJECTS)

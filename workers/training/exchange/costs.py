@@ -20,7 +20,10 @@ from workers.training.exchange.two_four import TwoFour
 from workers.training.world import World
 
 NUM_VALUES = 2**18
-"""Encoded at a time; a million would cost a start four times as much and tell the same."""
+"""Encoded at a time; on a CPU a million would cost a start four times as much and tell the same."""
+
+NUM_VALUES_THERE = 2**22
+"""The same on an accelerator, where of less the handing over would be most: a bucket or so."""
 
 _MILLION, _FP32_BYTES = 1e6, 4
 
@@ -31,20 +34,21 @@ def measure_schemes(device: torch.device, lossy: Sequence[torch.Size] = ()) -> M
     With the gradients' shapes also what schemes cost two ranks that a job may pay for in loss. The best of a few
     repeats in turns, a fifth of a second in all, twice as long with those. Draws no random numbers.
     """
-    values_1N = torch.linspace(-1.0, 1.0, NUM_VALUES, dtype=torch.float32, device=device).sin_().view(1, -1)
+    num_values = NUM_VALUES if device.type == "cpu" else NUM_VALUES_THERE
+    values_1N = torch.linspace(-1.0, 1.0, num_values, dtype=torch.float32, device=device).sin_().view(1, -1)
     codecs: Mapping[str, Codec] = {**CODECS, TwoFour.name: TwoFour()} if lossy else CODECS
     worlds = {name: Echo(device) for name in ("powersgd", "topk") if lossy}
     passes = {name: _timed(codec, values_1N) for name, codec in codecs.items()}
     passes |= {name: _exchanged(name, values_1N, world) for name, world in worlds.items()}
     for once in passes.values():
         once()  # the first pass sets libraries up
-    num_bytes = {name: codec.num_bytes(NUM_VALUES) / NUM_VALUES for name, codec in codecs.items()}
+    num_bytes = {name: codec.num_bytes(num_values) / num_values for name, codec in codecs.items()}
     if lossy:
         num_bytes["powersgd"] = _FP32_BYTES * share_sent(lossy, int(dict(filled("powersgd", {}))["rank"]))
-        num_bytes["topk"] = worlds["topk"].num_bytes / NUM_VALUES
+        num_bytes["topk"] = worlds["topk"].num_bytes / num_values
     seconds = {**best_in_turns(passes), "none": 0.0}  # an all-reduce adds up where values lie
     return {
-        name: SchemeCost(bytes_a_value=num_bytes[name], seconds_a_million=seconds[name] * _MILLION / NUM_VALUES)
+        name: SchemeCost(bytes_a_value=num_bytes[name], seconds_a_million=seconds[name] * _MILLION / num_values)
         for name in passes
     }
 
@@ -69,7 +73,7 @@ def _exchanged(name: str, values_1N: torch.Tensor, world: World) -> Callable[[],
 
 
 def _timed(codec: Codec, values_1N: torch.Tensor) -> Callable[[], float]:
-    num_bytes, device = codec.num_bytes(NUM_VALUES), values_1N.device
+    num_bytes, device = codec.num_bytes(values_1N.numel()), values_1N.device
     payload_1B = torch.empty(1, num_bytes, dtype=torch.uint8, device=device)
     decoded_1N, error_1N = torch.empty_like(values_1N), torch.empty_like(values_1N) if codec.has_error else None
 
