@@ -68,12 +68,11 @@ class Machines:
         return self.step(bucket_mib, ["none"] * num_dense + [formats] * (num_buckets - num_dense))
 
     def best_s(self) -> float:
-        """Of all cuts, and of all ways to send any of their buckets in a format and the others as they are."""
+        """Of all cuts, and of all ways to send each of their buckets in a format of its own."""
         return min(
             self.step(bucket_mib, assigned)[0]
             for bucket_mib, shares in self.cuts.items()
-            for name in BYTES
-            for assigned in product(*[(name, "none")] * len(shares))
+            for assigned in product(BYTES, repeat=len(shares))
         )
 
 
