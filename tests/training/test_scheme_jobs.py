@@ -49,6 +49,7 @@ MOST = {
 EXCHANGES = [
     *(Exchange(scheme=name) for name in ("bf16", "fp16", "int8", "int4", "two_four")),
     topk(0.05),
+    Exchange(scheme="topk", options=(("fraction", 0.05), ("quantise", "int8"), ("warm_up", 10))),
     Exchange(scheme="powersgd", options=(("rank", 1),)),
     Exchange(scheme="int4", options=(("dense_first", 1),)),
     over_racks("bf16", "int4"),
@@ -57,6 +58,11 @@ EXCHANGES = [
         options=(("outer_lr", 1.0), ("outer_momentum", 0.0), ("quantise", "none"), ("steps", 1)),
     ),
 ]
+
+
+def told(exchange: Exchange) -> str:
+    """Its name, with what it begins with where that is told."""
+    return f"{exchange.name}{' warmed up' if 'warm_up' in dict(exchange.options) else ''}"
 
 
 @pytest.fixture(autouse=True)
@@ -125,13 +131,13 @@ def plain(without_round: int | None = None) -> list[float]:
     return reference.train(model, sgd(model.parameters(), LR), iter(data), mse, CLIP).losses
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=told)
 def test_accumulation_clipping_and_tied_and_unused_parameters_come_out_near_the_plain_loop(exchange: Exchange) -> None:
     losses = [record.values["loss"] for record in Job().run(exchange)]
     assert late(losses) == pytest.approx(late(plain()), rel=most(exchange))
 
 
-@pytest.mark.parametrize("exchange", [Exchange(), *EXCHANGES], ids=lambda exchange: exchange.name)
+@pytest.mark.parametrize("exchange", [Exchange(), *EXCHANGES], ids=told)
 def test_a_gradient_that_is_not_finite_on_one_rank_makes_all_pass_over_the_round(exchange: Exchange) -> None:
     records = Job(spoils=float("nan")).run(exchange)
     assert [record.round for record in records if record.is_skipped] == [SPOILT_ROUND]
@@ -139,7 +145,7 @@ def test_a_gradient_that_is_not_finite_on_one_rank_makes_all_pass_over_the_round
     assert late(losses) == pytest.approx(late(plain(without_round=SPOILT_ROUND)), rel=most(exchange))
 
 
-@pytest.mark.parametrize("exchange", [Exchange(), *EXCHANGES], ids=lambda exchange: exchange.name)
+@pytest.mark.parametrize("exchange", [Exchange(), *EXCHANGES], ids=told)
 def test_an_overflow_on_one_rank_in_fp16_makes_all_redo_the_round_and_loses_nothing(exchange: Exchange) -> None:
     records = Job(spoils=1e36).run(exchange, Format.FP16)
     assert not any(record.is_skipped for record in records)
