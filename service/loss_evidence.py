@@ -18,6 +18,9 @@ _MEASURED = frozenset(
 """What ``tests.benchmarks.compression_loss`` compares with ``none``, as README tells: with these options, of topk also
 with those, and over no racks."""
 
+_OF_FOUR = ("int8", "int4")
+"""These also among four ranks, of which each sum is encoded once more than of two."""
+
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -31,5 +34,6 @@ def loss_in_words(name: str, options: Mapping[str, object] = _NO_OPTIONS) -> str
     if loss_class_of(name) == "lossless":
         return f"{told}, as nothing is rounded"
     if (scheme, own) in _MEASURED:
-        return f"{told}, by paired runs of two ranks (the table in README)"
+        ranks = "two ranks and of four" if scheme in _OF_FOUR else "two ranks"
+        return f"{told}, by paired runs of {ranks} (README has what they showed)"
     return f"{told} by its formats, and was not measured in paired runs (README has those that were)"

@@ -95,7 +95,7 @@ def test_another_scheme_is_told_with_what_it_did_to_bytes_and_waits() -> None:
         ("none in buckets of 4 MiB", "lossless, as nothing is rounded"),
         ("none across none", "lossless, as nothing is rounded"),
         ("bf16 across int4", "near_lossless by its formats, and was not measured in paired runs"),
-        ("int8", "near_lossless, by paired runs of two ranks (the table in README)"),
+        ("int8", "near_lossless, by paired runs of two ranks and of four (README has what they showed)"),
         ("powersgd in buckets of 1 MiB", "lossy by its formats, and was not measured in paired runs"),
     ],
 )
@@ -245,7 +245,7 @@ async def test_an_exchange_that_the_job_asks_for_is_told_by_its_newest_steps_wit
     assert section.evidence == (
         "the job asks for it and has no steps without: `communication: auto` would try both; a step sent 1 MB, 4 times "
         "fewer than in fp32, exchanged for 40 % of its time, waited 100 ms for gradients; int8 counts as "
-        "near_lossless, by paired runs of two ranks (the table in README)"
+        "near_lossless, by paired runs of two ranks and of four (README has what they showed)"
     )
     assert "as asked for" in (await client.get(f"/jobs/{job.id}?tab=report")).text
 
