@@ -55,11 +55,23 @@ async def stride(scene: Scene, sweep: SweepRow) -> SweepView:
     await until(scene, sweep, lambda view: len(view.trials) == 4 and all(t.samples >= samples for t in view.trials))
     await scene.look()
     await scene.look()
-    view = await until(scene, sweep, lambda view: not any(trial.course.taking for trial in view.trials))
+    view = await carried_out(scene, sweep)
     for trial in view.trials:
-        while len(await donations(scene, trial.job_id)) < len(trial.course.changes):
-            await scene.look()
+        if trial.number in view.places.training:
+            while len(await donations(scene, trial.job_id)) < len(trial.course.changes):
+                await scene.look()
     return view
+
+
+async def carried_out(scene: Scene, sweep: SweepRow) -> SweepView:
+    """None that trains is told of another's state still; who waits for a place takes it over once it has one."""
+    for _ in range(2000):
+        await scene.look()
+        view = await scene.store.reconciler.sweep_view(sweep.id, -1)
+        assert view is not None
+        if not any(trial.course.taking for trial in view.trials if trial.number in view.places.training):
+            return view
+    raise AssertionError("what was decided was never carried out")
 
 
 async def donations(scene: Scene, job_id: str) -> list[TimelineEntry]:
