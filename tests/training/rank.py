@@ -20,7 +20,7 @@ from workers.training.session import Session
 # Torch, and what its optimizers import when the first of them is made.
 import_before_forking(__name__, "tests.training.tasks", "torch._dynamo")
 
-WAIT_S = 40.0
+WAIT_S, ANSWER_S = 40.0, 120.0
 NUM_SAMPLES = 40
 
 
@@ -119,6 +119,30 @@ def build(config: dict[str, Any]) -> Any:
         loss=mse,
         optimizer=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
     )
+
+
+def answers_of(start: Any, size: int, serve: Callable[..., None], *given: Any) -> list[Any]:
+    """What each rank of so many tells, each a process by ``start`` (``FORKS`` or ``SPAWNS``); all leave together.
+
+    ``serve`` is called with its pipe, the rank, the size, the address and key of a store, and what is ``given``. It
+    sends its answer, and ends once it is told to.
+    """
+    address, pipes, processes = serve_store(FakeStore()), [], []
+    for rank in range(size):
+        pipe, theirs = start.Pipe()
+        processes.append(start.Process(target=serve, args=(theirs, rank, size, address, *given), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        pipes.append(pipe)
+    for pipe in pipes:
+        assert pipe.poll(ANSWER_S), "a rank did not answer"
+    results = [pipe.recv() for pipe in pipes]
+    for pipe in pipes:
+        pipe.send("leave")
+    for process in processes:
+        process.join(ANSWER_S)
+        assert process.exitcode == 0
+    return results
 
 
 def as_own_machine(name: str) -> None:

@@ -18,9 +18,8 @@ import torch
 from torch import nn
 
 from tests.forking import SPAWNS
-from tests.training.fake_store import FakeStore
 from tests.training.group import ProcessGroup
-from tests.training.rank import RemoteCalls, as_own_machine, serve_store
+from tests.training.rank import RemoteCalls, answers_of, as_own_machine
 from tests.training.test_loss_of_peers import BATCH, assert_as_undisturbed, hold_in_exchange, job, plain
 from tests.training.test_schemes import MOST_ERROR, NAMES, OPTIONS, RACKS
 from tests.training.test_world import ON_GPU
@@ -140,22 +139,7 @@ def serve(pipe: Connection, rank: int, size: int, address: Any) -> None:
 @cache
 def told(size: int) -> list[tuple[dict[str, Told], tuple[float, float]]]:
     """Of each rank of a group of this size; the group is made once."""
-    address, pipes, processes = serve_store(FakeStore()), [], []
-    for rank in range(size):
-        pipe, theirs = SPAWNS.Pipe()
-        processes.append(SPAWNS.Process(target=serve, args=(theirs, rank, size, address), daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes.append(pipe)
-    for pipe in pipes:
-        assert pipe.poll(WAIT_S), "a rank did not answer"
-    results = [pipe.recv() for pipe in pipes]
-    for pipe in pipes:
-        pipe.send(None)
-    for process in processes:
-        process.join(WAIT_S)
-    assert [process.exitcode for process in processes] == [0] * size
-    return results
+    return answers_of(SPAWNS, size, serve)
 
 
 @pytest.mark.parametrize("size", [2, 4])

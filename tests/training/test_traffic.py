@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.forking import FORKS, import_before_forking
 from tests.training.fake_store import FakeStore
-from tests.training.rank import RemoteCalls, await_true, serve_store
+from tests.training.rank import RemoteCalls, answers_of, await_true
 from tests.training.test_world import WAIT_S, joined, seat
 from workers.exchange_options import Options
 from workers.training import sockets
@@ -204,22 +204,7 @@ def serve(pipe: Connection, rank: int, size: int, address: Any, work: Work) -> N
 
 def in_processes(size: int, work: Work) -> list[Any]:
     """``work`` in a process a rank."""
-    address, pipes, processes = serve_store(FakeStore()), [], []
-    for rank in range(size):
-        pipe, theirs = FORKS.Pipe()
-        processes.append(FORKS.Process(target=serve, args=(theirs, rank, size, address, work), daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes.append(pipe)
-    for pipe in pipes:
-        assert pipe.poll(WAIT_S), "a rank did not answer"
-    results = [pipe.recv() for pipe in pipes]
-    for pipe in pipes:
-        pipe.send("leave")
-    for process in processes:
-        process.join(WAIT_S)
-        assert process.exitcode == 0
-    return results
+    return answers_of(FORKS, size, serve, work)
 
 
 def sent_by(scheme: Scheme, world: World) -> int:
