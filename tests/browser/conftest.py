@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from service.records import JobRow
 from service.schedule_records import ScheduleRow
 from service.sweep_records import SweepRow
+from tests import addresses
 from tests.browser.scheduled import SCHEDULED_S, fill_schedule
 from tests.browser.site import Site
 from tests.browser.stock import fill
@@ -40,7 +41,7 @@ def browser() -> Iterator[Browser]:
     """Ends with this folder's tests: while Playwright runs, no other test could run an event loop."""
     expect.set_options(timeout=TIMEOUT_MS)
     path = next(found for name in CHROMIUM_NAMES if (found := shutil.which(name)))
-    with sync_playwright() as playwright:
+    with addresses.kept(), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
         yield browser
         browser.close()

@@ -61,6 +61,8 @@ class FarMachine:
         own = links.INTERFACE
         run(f"ip netns add {self.space}")
         run(f"ip link add {self.cable} type veth peer name {own} netns {self.space}")
+        # No address by itself: that would come at any time after this, and whenever the cable is put back.
+        run(f"ip link set {self.cable} addrgenmode none")
         run(f"ip link set {self.cable} up")
         for command in (f"addr add {self.address}/24 dev {own}", f"link set {own} up", "link set lo up"):
             run(f"ip -n {self.space} {command}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.ports import free_port
+from tests import addresses
 from tests.cluster.far_machine import FarMachine, own_net, run
 from tests.cluster.foreign_ray import Foreign, drain_node, end_ray, identity, ray_home, start_head, start_node
 
@@ -120,7 +121,8 @@ class Machines:
 
     def end(self) -> None:
         """Everything that was started ends, and the cable and the other machine go."""
-        self.far.end()
+        with addresses.changed():
+            self.far.end()
         end_ray(self.folder)
 
 
@@ -141,8 +143,9 @@ def wired_machines() -> Iterator[Machines]:
     far = FarMachine(space=f"ct{tag}", cable=f"ct{tag}a", address=f"{net}.2", home=folder)
     machines = Machines(folder=folder, here=f"{net}.1", port=free_port(), far=far)
     try:
-        far.wire()
-        run(f"ip addr add {machines.here}/24 dev {far.cable}")
+        with addresses.changed():
+            far.wire()
+            run(f"ip addr add {machines.here}/24 dev {far.cable}")
         yield machines
     finally:
         machines.end()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.supervise.ports import free_port
+from tests import addresses
 from tests.cluster.far_machine import FarMachine, own_net, run
 from tests.cluster.foreign_ray import Foreign, end_ray, identity, ray_home, start_head, start_node
 from workers.racks import LABEL
@@ -61,6 +62,7 @@ class Racked:
     def wire(self) -> None:
         """The bridge and the machines on it."""
         run(f"ip link add {self.bridge} type bridge")
+        run(f"ip link set {self.bridge} addrgenmode none")
         run(f"ip addr add {self.here}/24 dev {self.bridge}")
         run(f"ip link set {self.bridge} up")
         for machine in self.others.values():
@@ -69,9 +71,10 @@ class Racked:
 
     def end(self) -> None:
         """Everything that was started ends, and the machines go."""
-        for machine in self.others.values():
-            machine.end()
-        subprocess.run(["ip", "link", "del", self.bridge], check=False, capture_output=True, timeout=20)
+        with addresses.changed():
+            for machine in self.others.values():
+                machine.end()
+            subprocess.run(["ip", "link", "del", self.bridge], check=False, capture_output=True, timeout=20)
         end_ray(self.folder)
 
 
@@ -85,7 +88,8 @@ def two_racks(labels: Mapping[str, str], mbit: float) -> Iterator[Racked]:
     }
     made = Racked(folder, f"{net}.1", free_port(), f"{tag}b", others)
     try:
-        made.wire()
+        with addresses.changed():
+            made.wire()
         made.start(labels)
         others[FAR].shape(mbit)
         yield made
