@@ -167,7 +167,9 @@ class Pursuit:
             await (self.lose(job) if self._is_lost else self._start_later(job))
             return None
         office = self._office
-        acked = self._acked or await office.store.acknowledged(job.id, job.attempt)
+        # A controller does nothing until it is directed. One that was started after this leader had been succeeded
+        # never is: the successor found none, moved the job on, and would store nothing of what it told.
+        acked = self._acked or await office.store.acknowledged(job.id, job.attempt, office.fence)
         goal = direction_of(job, self.offer, is_leaving=is_leaving)
         settings = placed(job.settings, office.storage)
         direction = replace(goal, avoid=avoid, saves=job.saves, until=job.until, settings=settings)
@@ -252,7 +254,6 @@ class Pursuit:
             self._office.news.tell()
         if past is not None:
             await self._office.cluster.kill([past])
-        self._acked = None
 
     async def _may_start(self, job: JobRow, seen: str) -> bool:
         """Whether to start a controller now.
@@ -294,7 +295,7 @@ class Pursuit:
             return None
 
     async def _put_in_office(self, job: JobRow, launch: Launch) -> bool:
-        began_s, wrong = self._office.monotonic_s(), ""
+        began_s, wrong, self._acked = self._office.monotonic_s(), "", None
         try:
             await self._office.cluster.start_controller(self._key, job.term, launch)
         except (ControllerLostError, ControllerSilentError, ControllerFaultError) as error:

@@ -97,6 +97,11 @@ def _transactions(url: str) -> Transactions:
     return PostgresTransactions(url)
 
 
+def superseded(fence: int) -> FencedOutError:
+    """What the reconciler of a past fencing number is told."""
+    return FencedOutError(f"fencing number {fence} was superseded; this reconciler must stop")
+
+
 def last_change(conn: Connection) -> int:
     """The number of the last change that this transaction sees."""
     return int(conn.execute(select(installation.c.change)).scalar_one())
@@ -110,5 +115,5 @@ def _next_change(conn: Connection, fence: int | None) -> int:
     else:
         change = conn.execute(_NEXT_FENCED_CHANGE, {"led_by": fence}).scalar_one_or_none()
         if change is None:
-            raise FencedOutError(f"fencing number {fence} was superseded; this reconciler must stop")
+            raise superseded(fence)
     return int(change)

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, inspect, select, text, update
 
 from service.records import StoredCluster
 from service.stillness import Stillness
-from service.store.database import Database
-from service.store.port import FencedOutError
+from service.store.database import Database, superseded
 from service.store.rows import cluster_of
 from service.store.schema import REVISION, VERSION_TABLE, installation
 from service.store.transactions import News
@@ -147,7 +146,7 @@ class LeaseStore:
 
         def work(conn: Connection) -> None:
             if conn.execute(statement).one_or_none() is None:
-                raise FencedOutError(f"fencing number {fence} was superseded; this reconciler must stop")
+                raise superseded(fence)
 
         await self._database.write_quietly(work)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from service.records import BundleRow, ClusterView, Explanation, JobRow, Transition
 from service.states import LIVE_STATES, PLACED_STATES, JobState
-from service.store.database import Database, Write
+from service.store.database import Database, Write, superseded
 from service.store.folding import (
     acknowledged,
     described,
@@ -32,6 +32,7 @@ from service.store.schema import bundles, checkpoints, installation, jobs
 from service.store.statements import having
 from workers.status import Acknowledged, CheckpointInfo, JobSnapshot
 
+_FENCE = select(installation.c.fence)
 _FOLD = update(jobs).where(*having(jobs, "id"))
 _CHECKPOINTS = select(checkpoints.c.path, checkpoints.c.info).where(*having(checkpoints, "job_id"))
 _WAITING = select(jobs).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.queued_at, jobs.c.id)
@@ -124,10 +125,12 @@ class ObservedStore:
 
         await self._database.write(work, fence)
 
-    async def acknowledged(self, job_id: str, attempt: int) -> Acknowledged:
+    async def acknowledged(self, job_id: str, attempt: int, fence: int | None = None) -> Acknowledged:
         """What of this attempt is stored, with the rows that lack their cost."""
 
         def work(conn: Connection) -> Acknowledged:
+            if fence is not None and conn.execute(_FENCE).scalar_one() != fence:
+                raise superseded(fence)
             stored = acknowledged(conn, job_id, attempt)
             return replace(stored, unpriced=unpriced(conn, job_id, attempt))
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from service.records import JobRow
 from service.states import JobState, Verb
+from service.store.port import FencedOutError
+from tests.service.given import leader
 from tests.service.scene import Scene, last_key
+from workers.assignment import JobKey
+from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Reason
 from workers.plan import TimelineKind
@@ -94,3 +99,31 @@ async def test_a_job_that_trains_and_fails_between_two_looks_was_running(endless
     assert row.started_at is not None
     assert await endless.passed(job) == ["QUEUED", "STARTING", "RUNNING", "FAILED"]
     assert (await endless.store.reconciler.acknowledged(job.id, 1)).rounds == (1, fails_at - 1)
+
+
+async def test_what_a_leader_starts_after_it_was_succeeded_trains_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor found no controller and moved the job on: nobody would store what such a one told."""
+    is_called, goes_on, start = asyncio.Event(), asyncio.Event(), scene.cluster.start_controller
+
+    async def late(key: JobKey, term: int, launch: Launch) -> None:
+        is_called.set()
+        await goes_on.wait()
+        await start(key, term, launch)
+
+    job = await scene.submit(workers=1, steps=20)
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.cluster, "start_controller", late)
+        await scene.reconciler.tick()
+        await is_called.wait()
+    await scene.say(job, Verb.PAUSE)
+    await scene.store.reconciler.release_lease(scene.fence)
+    successor = dataclasses.replace(scene, fence=await leader(scene.store, "successor"))
+    await successor.reconciler.begin()
+    assert (await scene.job(job)).state is JobState.PAUSED
+    goes_on.set()
+    await scene.reconciler.settle(5)
+    with pytest.raises(FencedOutError):
+        await scene.reconciler.tick()
+    assert await scene.cluster.names() == [controller_name(JobKey(job_id=job.id, attempt=1), 1)], "it asked for workers"
