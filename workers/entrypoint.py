@@ -98,9 +98,10 @@ def checked_task(answer: object, entrypoint: str) -> TrainingTask:
             "return a workers.task.TrainingTask, or any object with the attributes model, train_data and loss"
         )
     attributes: dict[str, Any] = {f.name: getattr(answer, f.name, None) for f in fields(TrainingTask)}
-    task = TrainingTask(**attributes)
+    task = TrainingTask(**{name: value for name, value in attributes.items() if value is not None})
     _check_model(task.model, entrypoint)
     _check_callables(task, entrypoint)
+    _check_packed(task, entrypoint)
     _check_dataset(task.train_data, "train_data", entrypoint)
     if task.eval_data is not None:
         _check_dataset(task.eval_data, "eval_data", entrypoint)
@@ -208,6 +209,20 @@ def _check_callables(task: TrainingTask, entrypoint: str) -> None:
             raise EntrypointError(
                 f"entrypoint {entrypoint!r} returned a {type(value).__name__} as {name}; give a function"
             )
+
+
+def _check_packed(task: TrainingTask, entrypoint: str) -> None:
+    if not isinstance(task.packed, bool):
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} returned {task.packed!r:.80} as packed; give True or False: whether collate "
+            "lays samples end to end"
+        )
+    lacking = [name for name in ("length", "collate") if getattr(task, name) is None]
+    if task.packed and lacking:
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} returned packed=True without {' and '.join(lacking)}; return `length`, which "
+            "tells a sample's tokens, and a `collate` that lays samples end to end, or leave `packed` out"
+        )
 
 
 def _check_dataset(data: Any, name: str, entrypoint: str) -> None:

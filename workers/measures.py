@@ -97,7 +97,7 @@ class MicroChange:
     """From ``time`` on a worker's forward passes have ``after`` samples: as memory ran out, or as it is faster.
 
     ``n`` counts a worker's changes; ``before`` is None where it is the first that was settled on. Sizes are in samples,
-    or in padded tokens where that is the ``unit``. ``seconds`` a sample by size, as far as they were measured.
+    or in tokens where that is the ``unit``. ``seconds`` a sample by size, as far as they were measured.
     """
 
     n: int

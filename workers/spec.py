@@ -243,7 +243,7 @@ def _batch_rows(batch: BatchSpec, workers: WorkerRange) -> list[tuple[bool, str,
         (
             isinstance(batch.micro_size, int) and batch.max_tokens is not None,
             "/batch/max_tokens",
-            f"{batch.max_tokens} padded tokens and micro_size={batch.micro_size} samples both bound a forward pass; "
+            f"{batch.max_tokens} tokens and micro_size={batch.micro_size} samples both bound a forward pass; "
             "leave one of them out (max_tokens is for tasks with `length`)",
         ),
         (

@@ -117,7 +117,8 @@ UNBOUNDED = 32
 class BatchSpec(SpecPart):
     """The global batch, in samples an optimizer step whatever the number of workers.
 
-    A forward pass has ``micro_size`` samples, or samples that take up ``max_tokens`` tokens when padded to the longest.
+    A forward pass has ``micro_size`` samples, or samples that take up ``max_tokens`` tokens, when padded to the longest
+    or, where the task packs them, end to end.
     """
 
     global_size: Positive = 128

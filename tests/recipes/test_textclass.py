@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,23 @@ from tests.training.group import Group
 from tests.training.tasks import Script
 from workers.entrypoint import checked_task
 from workers.recipes import textclass
+from workers.recipes.layouts import Packed
 from workers.recipes.textclass import PACKAGES
 from workers.task import TrainingTask
 
 SMALL: dict[str, Any] = {"dim": 32, "max_words": 128}
 
 
-def small_task() -> TrainingTask:
-    return checked_task(textclass.build(SMALL), "workers.recipes.textclass:build")
+def small_task(**config: Any) -> TrainingTask:
+    return checked_task(textclass.build(SMALL | config), "workers.recipes.textclass:build")
 
 
-def test_two_workers_learn_it_by_length_far_above_the_largest_package() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_two_workers_learn_it_by_length_far_above_the_largest_package(packed: bool) -> None:
     torch.manual_seed(0)
     batch = {"global_size": 64, "max_tokens": 4096}
-    with Group(Script(task=small_task), steps=80, batch=batch, optimizer={"lr": 0.01, "base_batch": 64}) as group:
+    task = partial(small_task, packed=packed)
+    with Group(Script(task=task), steps=80, batch=batch, optimizer={"lr": 0.01, "base_batch": 64}) as group:
         workers = group.start(2)
         group.train(workers)
         group.await_done(workers)
@@ -54,9 +58,26 @@ def test_no_text_is_in_both_parts_and_padding_changes_nothing() -> None:
     assert len(task.train_data) + len(task.eval_data) == len(textclass.load_functions())
     samples = [task.train_data[n] for n in range(len(task.train_data))]
     short, long = min(samples, key=textclass.num_words), max(samples, key=textclass.num_words)
-    alone, together = task.model(textclass.pad([short])[0]), task.model(textclass.pad([short, long])[0])
+    alone, together = task.model(*textclass.pad([short])[:2]), task.model(*textclass.pad([short, long])[:2])
     assert 2 * textclass.num_words(short) < textclass.num_words(long)
     torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("attend", [Packed.attend_each, Packed.attend_jagged])
+def test_packed_texts_do_not_see_each_other_and_come_to_what_padded_ones_do(
+    attend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    task = small_task(layers=2)
+    samples = [task.train_data[n] for n in range(12)]
+    parameters = list(task.model.parameters())
+    padded = task.model(*textclass.pad(samples)[:2])
+    expected = torch.autograd.grad(padded.square().mean(), parameters)
+    monkeypatch.setattr(Packed, "attend", attend)
+    packed = task.model(*textclass.pack(samples)[:2])
+    torch.testing.assert_close(packed, padded, rtol=1e-5, atol=1e-6)
+    for ours, theirs in zip(torch.autograd.grad(packed.square().mean(), parameters), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ LONGEST = 60
 
 Sample = tuple[torch.Tensor, torch.Tensor]
 Padded = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Packed = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class Sequences:
@@ -71,6 +72,22 @@ def pad(samples: Sequence[Sample]) -> Padded:
     lengths_B1 = torch.tensor([[len(x)] for x, _ in samples])
     there_BT = (torch.arange(x_BT3.shape[1])[None, :] < lengths_B1).to(x_BT3.dtype)
     return x_BT3, there_BT, torch.stack([y for _, y in samples])
+
+
+def pack(samples: Sequence[Sample]) -> Packed:
+    """x_N3 of all samples end to end, whose each token is (N), and y_B2."""
+    lengths_B = torch.tensor([len(x) for x, _ in samples])
+    sample_N = torch.repeat_interleave(torch.arange(len(samples)), lengths_B)
+    return torch.cat([x for x, _ in samples]), sample_N, torch.stack([y for _, y in samples])
+
+
+def packed_mean(model: nn.Module, batch: Packed) -> torch.Tensor:
+    """As ``sample_mean``, of a batch without padding."""
+    x_N3, sample_N, y_B2 = batch
+    assert isinstance(model, Pooled)
+    sums_B2 = torch.zeros_like(y_B2).index_add(0, sample_N, model.tokens(x_N3))
+    loss: torch.Tensor = (sums_B2 / sample_N.bincount()[:, None] - y_B2).square().mean()
+    return loss
 
 
 def sample_mean(model: nn.Module, batch: Padded) -> torch.Tensor:

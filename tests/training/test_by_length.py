@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.training.by_length import PASS_SHARE, Bounds, deal_by_length, padded
+from workers.training.bounds import Bounds, padded
+from workers.training.by_length import PASS_SHARE, deal_by_length
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=200)
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0]), min_size=1, max_size=5).filter(any)

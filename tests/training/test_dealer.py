@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.training.test_data import made_plan
-from workers.training.by_length import Bounds
+from workers.training.bounds import Bounds
 from workers.training.dealer import ByLength, Dealer
 from workers.training.lengths import Lengths
 from workers.training.micro import MicroSize

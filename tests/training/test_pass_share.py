@@ -17,7 +17,8 @@ from tests.training.tasks import Script
 from tests.training.test_by_length import LENGTHS, log_normal, padded_by_rank
 from tests.training.test_lengths import Seen, plain, spec
 from workers.training import part
-from workers.training.by_length import Bounds, deal_by_length, rejoined
+from workers.training.bounds import Bounds
+from workers.training.by_length import deal_by_length, rejoined
 from workers.training.pass_share import NUM_PAIRS, SHARES, PassShare
 
 MOST = 400_000

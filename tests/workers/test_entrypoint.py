@@ -168,6 +168,8 @@ class Stream(torch.utils.data.IterableDataset[int]):
         ({"eval_data": [1]}, "returned eval_data without evaluate; give both"),
         ({"evaluate": lambda m, b: {}}, "returned evaluate without eval_data; give both"),
         ({"loss": None}, "without loss"),
+        ({"packed": 1}, "returned 1 as packed; give True or False"),
+        ({"packed": True}, "returned packed=True without length and collate; return `length`"),
     ],
 )
 def test_a_task_that_cannot_be_trained_is_refused(changed: dict[str, Any], told: str) -> None:

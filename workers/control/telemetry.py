@@ -306,7 +306,7 @@ class Telemetry:
         return chosen
 
 
-_SIZE_KEYS = {"samples": "micro_size", "padded tokens": "micro_tokens"}
+_SIZE_KEYS = {"samples": "micro_size", "padded tokens": "micro_tokens", "tokens": "micro_tokens"}
 
 
 def _seconds(change: MicroChange) -> dict[str, object]:

@@ -2,9 +2,9 @@
 
 Their lengths spread as those of texts do (log-normal, from 5 words to 2,000), so this is the recipe that shows
 batching by length. ``config``: ``dim``, ``layers``, ``heads``, ``dropout``, ``vocabulary`` (numbers that words are
-hashed to), ``max_words`` (what is longer is cut off).
+hashed to), ``max_words`` (what is longer is cut off), ``packed`` (texts lie end to end, and none is padded).
 
-Shapes: B samples, T words of the longest of them, D width, H heads, C packages.
+Shapes: B samples, D width, C packages; tokens as their layout has them.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
+from workers.recipes import layouts
+from workers.recipes.layouts import PADDING, Layout
 from workers.recipes.options import check_range, read_options
 from workers.task import TrainingTask
 
 PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "xml")
 SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests"})
 EVERY_HELD_OUT = 10  # one function in so many is for evaluation
-PADDING = 0  # words are numbers from 1 on
 
 # The head of a function, and the lines below it that are indented further, or empty.
 FUNCTION = re.compile(r"^([ \t]*)((?:async )?def .*\n(?:\1[ \t]+.*\n|[ \t]*\n)*)", re.MULTILINE)
 WORD = re.compile(r"[A-Za-z_]+|\d+|[^\sA-Za-z_\d]")
 
 Sample = tuple[torch.Tensor, int]
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[torch.Tensor, Layout, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class TextOptions:
     dropout: float = 0.0
     vocabulary: int = 4096
     max_words: int = 512
+    packed: bool = False
 
     def __post_init__(self) -> None:
         check_range("dim", self.dim, 1, 65536)
@@ -71,8 +72,9 @@ def build(config: dict[str, Any]) -> TrainingTask:
         eval_data=samples[::EVERY_HELD_OUT],
         loss=loss,
         evaluate=evaluate,
-        collate=pad,
+        collate=pack if options.packed else pad,
         length=num_words,
+        packed=options.packed,
     )
 
 
@@ -105,13 +107,21 @@ def num_words(sample: Sample) -> int:
 
 
 def pad(samples: Sequence[Sample]) -> Batch:
-    """words_BT, padded to the longest, and packages_B."""
-    words_BT = pad_sequence([words_T for words_T, _ in samples], batch_first=True, padding_value=PADDING)
-    return words_BT, torch.tensor([package for _, package in samples])
+    """Words padded to the longest text, their layout, and packages_B."""
+    return *layouts.pad([words for words, _ in samples]), _packages(samples)
+
+
+def pack(samples: Sequence[Sample]) -> Batch:
+    """Words of all texts end to end, their layout, and packages_B."""
+    return *layouts.pack([words for words, _ in samples]), _packages(samples)
+
+
+def _packages(samples: Sequence[Sample]) -> torch.Tensor:
+    return torch.tensor([package for _, package in samples])
 
 
 class Block(nn.Module):
-    """Self-attention to all words that are there and a feed-forward layer, each after a norm and with a residual."""
+    """Self-attention to all words of a text and a feed-forward layer, each after a norm and with a residual."""
 
     def __init__(self, options: TextOptions) -> None:
         super().__init__()
@@ -125,28 +135,16 @@ class Block(nn.Module):
         )
         self.drop = nn.Dropout(options.dropout)
 
-    def forward(self, x_BTD: torch.Tensor, there_BT: torch.Tensor) -> torch.Tensor:
-        x_BTD = x_BTD + self.drop(self._attend(self.norm_attention(x_BTD), there_BT))
-        out_BTD: torch.Tensor = x_BTD + self.drop(self.feed(self.norm_feed(x_BTD)))
-        return out_BTD
-
-    def _attend(self, x_BTD: torch.Tensor, there_BT: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x_BTD.shape
-        split = self.qkv(x_BTD).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)  # each: B, H, T, width of a head
-        mixed = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=there_BT[:, None, None, :],
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        out_BTD: torch.Tensor = self.project(mixed.transpose(1, 2).reshape(batch, length, width))
-        return out_BTD
+    def forward(self, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """``x`` and what is returned end in D."""
+        qkv, dropout = self.qkv(self.norm_attention(x)), self.dropout if self.training else 0.0
+        x = x + self.drop(self.project(layout.attend(qkv, self.heads, dropout)))
+        out: torch.Tensor = x + self.drop(self.feed(self.norm_feed(x)))
+        return out
 
 
 class Classifier(nn.Module):
-    """Words in, logits of the package out: embedding, blocks, the mean over the words that are there."""
+    """Words in, logits of the package out: embedding, blocks, the mean over a text's words."""
 
     def __init__(self, options: TextOptions) -> None:
         super().__init__()
@@ -155,27 +153,24 @@ class Classifier(nn.Module):
         self.norm = nn.LayerNorm(options.dim)
         self.head = nn.Linear(options.dim, len(PACKAGES))
 
-    def forward(self, words_BT: torch.Tensor) -> torch.Tensor:
-        """``words_BT`` is padded with 0; gives logits_BC."""
-        there_BT = words_BT != PADDING
-        x_BTD = self.embed(words_BT)
+    def forward(self, words: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """Gives logits_BC."""
+        x = self.embed(words)
         for block in self.blocks:
-            x_BTD = block(x_BTD, there_BT)
-        there_BT1 = there_BT[..., None].to(x_BTD.dtype)
-        mean_BD = (self.norm(x_BTD) * there_BT1).sum(dim=1) / there_BT1.sum(dim=1)
-        logits_BC: torch.Tensor = self.head(mean_BD)
+            x = block(x, layout)
+        logits_BC: torch.Tensor = self.head(layout.mean(self.norm(x)))
         return logits_BC
 
 
 def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Cross entropy in nats, a mean over the samples."""
-    words_BT, packages_B = batch
-    return F.cross_entropy(model(words_BT), packages_B)
+    words, layout, packages_B = batch
+    return F.cross_entropy(model(words, layout), packages_B)
 
 
 def evaluate(model: nn.Module, batch: Batch) -> dict[str, torch.Tensor]:
     """Accuracy and cross entropy, means over the samples."""
-    words_BT, packages_B = batch
-    logits_BC = model(words_BT)
+    words, layout, packages_B = batch
+    logits_BC = model(words, layout)
     is_right_B = logits_BC.argmax(dim=1) == packages_B
     return {"accuracy": is_right_B.float().mean(), "loss": F.cross_entropy(logits_BC, packages_B)}

@@ -14,7 +14,7 @@ class MemoryInExchangeError(OutOfMemoryError):
 
 
 def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit: str) -> None:
-    """Halve the micro-batch of ``tried`` samples, or padded tokens where that is the ``unit``, and tell so.
+    """Halve the micro-batch of ``tried`` samples, or tokens where that is the ``unit``, and tell so.
 
     Raises OutOfMemoryError where there is no smaller one, or the spec fixes its size.
     """
@@ -36,7 +36,7 @@ def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
 
 
 def too_big(setup: Setup, error: Exception, tried: int, unit: str = "samples") -> OutOfMemoryError:
-    """The error for ``tried`` samples (or padded tokens) that do not fit: what, how large, which limit, what to do."""
+    """The error for ``tried`` samples (or tokens) that do not fit: what, how large, which limit, what to do."""
     model, limit = setup.state.model, memory.told_limit(setup.spec.resources)
     num_bytes = sum(t.numel() * t.element_size() for t in [*model.parameters(), *model.buffers()])
     size = f"batch.micro_size={tried} samples" if unit == "samples" else f"a micro-batch of {tried} {unit}"

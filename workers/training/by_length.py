@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.training.bounds import Bounds
+
 PASS_SHARE = 1 / 64
 """What a forward pass costs by itself, as a share of the largest that there may be.
 
@@ -26,22 +28,6 @@ it, in 9 to 17 passes over both; with 1/32 to 87 to 97 %, in 7 to 13.
 
 MAX_CUTS = 64
 """Parts into which a batch may be cut: the search takes time in their square (all of it 0.2 to 0.5 ms at 64)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """The most padded tokens and samples of a micro-batch; None where there is no such bound."""
-
-    max_tokens: int | None = None
-    max_samples: int | None = None
-
-    def fitting(self, longest: int, num_samples: int) -> int:
-        """How many samples no longer than ``longest`` go into one micro-batch; at least 1."""
-        if self.max_tokens is not None:
-            num_samples = min(num_samples, self.max_tokens // longest)
-        if self.max_samples is not None:
-            num_samples = min(num_samples, self.max_samples)
-        return max(1, num_samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +72,6 @@ def rejoined(
     return [positions_M[p.begin : p.end] for piece in pieces for p in _fitting(piece, sorted_M, bounds)]
 
 
-def padded(lengths_N: NDArray[np.int64]) -> int:
-    """Tokens of a micro-batch with these lengths, padding and all."""
-    return len(lengths_N) * int(lengths_N.max(initial=0))
-
-
 def _cheapest(sorted_N: NDArray[np.int64], pass_cost: float, bounds: Bounds) -> list[_Piece]:
     """The pieces whose padded tokens and passes cost least together; one may take several passes to be in bounds."""
     cuts_J = _places(sorted_N)
@@ -128,7 +109,7 @@ def _places(sorted_N: NDArray[np.int64]) -> NDArray[np.int64]:
 def _fitting(piece: _Piece, sorted_N: NDArray[np.int64], bounds: Bounds) -> Iterator[_Piece]:
     begin = piece.begin
     while begin < piece.end:
-        end = begin + bounds.fitting(int(sorted_N[begin]), piece.end - begin)
+        end = begin + bounds.fitting(sorted_N[begin : piece.end])
         yield _Piece(begin, end)
         begin = end
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import DataError
 from workers.plan import Plan
-from workers.training.by_length import PASS_SHARE, Bounds, deal_by_length, padded, rejoined
+from workers.training.bounds import Bounds
+from workers.training.by_length import PASS_SHARE, deal_by_length, rejoined
 from workers.training.lengths import Lengths
 from workers.training.micro_batches import MicroBatch
 from workers.training.micro_tuning import MicroTuning
+from workers.training.packed import deal_packed
 from workers.training.pass_share import PassShare
 
 NUM_CHECKSUMS = 16_381
@@ -35,35 +37,39 @@ def check_division(own: float, summed: float, num_ranks: int, name: str) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Samples of about one length, from long to short, in the order of their positions where equally long."""
+    """Samples of one micro-batch, from long to short, in the order of their positions where equally long."""
 
     positions_M: NDArray[np.int64]
     indexes_M: NDArray[np.int64]
     lengths_M: NDArray[np.int64]
 
-    def part(self, begin: int, end: int) -> MicroBatch:
+    def part(self, begin: int, end: int, bounds: Bounds) -> MicroBatch:
         lengths_M, num_samples = self.lengths_M[begin:end], end - begin
-        padded_tokens = padded(lengths_M)
+        taken = bounds.taken(lengths_M)
         return MicroBatch(
             position=int(self.positions_M[begin]),
             indexes=self.indexes_M[begin:end].tolist(),
             tokens=int(lengths_M.sum()),
-            padded_tokens=padded_tokens,
-            cost=padded_tokens if num_samples > 1 else 1,
+            padded_tokens=taken,
+            cost=taken if num_samples > 1 else 1,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLength:
-    """Pieces that were cut and dealt by length; ``micro`` counts padded tokens, and bounds them further where it must.
+    """Pieces that were cut and dealt by length; ``micro`` bounds what they take up further where it must.
 
-    The bound is this rank's own: what is dealt to whom does not depend on it.
+    That bound is this rank's own: what is dealt to whom does not depend on it.
     """
 
     pieces: list[_Piece]
+    bounds: Bounds
     micro: MicroTuning
     checksum: float
-    unit: str = "padded tokens"
+
+    @property
+    def unit(self) -> str:
+        return self.bounds.unit
 
     @property
     def num_samples(self) -> int:
@@ -74,16 +80,16 @@ class ByLength:
             num_samples = len(piece.indexes_M)
             begin, skip = min(skip, num_samples), max(0, skip - num_samples)
             while begin < num_samples:
-                longest = int(piece.lengths_M[begin])
-                limit = Bounds(max_tokens=self.micro.within((num_samples - begin) * longest))
-                end = begin + limit.fitting(longest, num_samples - begin)
-                yield piece.part(begin, end)
+                lengths_M = piece.lengths_M[begin:]
+                limit = replace(self.bounds, max_tokens=self.micro.within(self.bounds.taken(lengths_M)))
+                end = begin + limit.fitting(lengths_M)
+                yield piece.part(begin, end, self.bounds)
                 begin = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealer:
-    """Divides batches by length among the members of a plan. ``micro`` is in padded tokens.
+    """Divides batches by length among the members of a plan. ``micro`` is in what ``bounds`` count.
 
     ``passes``: what passes cost by themselves on this rank, None where they stay as dealt.
     """
@@ -107,11 +113,15 @@ class Dealer:
         for indexes_N in batches:
             lengths_N = self.lengths.of(indexes_N, check)
             crc = zlib.crc32(lengths_N.tobytes(), crc)
-            for own_M in self._cut(deal_by_length(lengths_N, weights, self.bounds)[rank], lengths_N):
+            for own_M in self._own(lengths_N, weights, rank):
                 pieces.append(_Piece(positions_M=begin + own_M, indexes_M=indexes_N[own_M], lengths_M=lengths_N[own_M]))
             begin += len(indexes_N)
-        return ByLength(pieces=pieces, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
+        return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
 
-    def _cut(self, own: list[NDArray[np.int64]], lengths_N: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def _own(self, lengths_N: NDArray[np.int64], weights: Sequence[float], rank: int) -> list[NDArray[np.int64]]:
+        """Positions of the micro-batches of ``rank``."""
+        if self.bounds.is_packed:
+            return deal_packed(lengths_N, weights, self.bounds)[rank]
+        own = deal_by_length(lengths_N, weights, self.bounds)[rank]
         share = PASS_SHARE if self.passes is None else self.passes.share
         return own if share == PASS_SHARE or not own else rejoined(own, lengths_N, share, self.bounds)

@@ -20,7 +20,7 @@ from workers.status import Phase
 from workers.task import TrainingTask
 from workers.training import build, memory
 from workers.training.batching import Batcher, Turnstile
-from workers.training.by_length import Bounds
+from workers.training.bounds import Bounds
 from workers.training.data import SampleOrder
 from workers.training.dealer import Dealer
 from workers.training.device import pick_device
@@ -45,7 +45,7 @@ class Setup:
     """``total_samples`` is how many samples the job counts in all, ``num_eval`` how many an evaluation has.
 
     ``feed`` gives the micro-batches of ``train_data``; whoever has the setup ends it. ``train_dealer`` and
-    ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts padded tokens.
+    ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts tokens, padding included.
     """
 
     assignment: Assignment
@@ -106,7 +106,8 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec), spec.optimizer.lr)
     _check_buckets(spec, [*state.trained.values()])
-    passes = None if spec.batch.max_tokens is None else PassShare()  # without a bound a longer one might not fit
+    # Without a bound a longer pass might not fit; packed ones are as few as there can be.
+    passes = None if spec.batch.max_tokens is None or task.packed else PassShare()
     micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
     turnstile = Turnstile()
     train = Batcher(task.train_data, task.collate, device, has_rows=has_rows, turnstile=turnstile)
@@ -137,7 +138,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
 
 
 def _micro_size(spec: JobSpec, task: TrainingTask) -> MicroSize:
-    """In samples; in padded tokens where micro-batches are formed by length, and ``Dealer.bounds`` hold besides."""
+    """In samples; in tokens where micro-batches are formed by length, and ``Dealer.bounds`` hold besides."""
     fixed = spec.batch.micro_size
     if not isinstance(fixed, int):
         return MicroSize(None, least_size(task.model))
@@ -152,7 +153,9 @@ def _dealer(
     fixed, max_tokens = spec.batch.micro_size, spec.batch.max_tokens
     return Dealer(
         lengths=Lengths(batcher.dataset, task.length, max_tokens, spec.seed, batcher.name, batcher.turnstile),
-        bounds=Bounds(max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None),
+        bounds=Bounds(
+            max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None, is_packed=task.packed
+        ),
         micro=micro,
         passes=passes,
     )
