@@ -1,25 +1,27 @@
-"""Samples a second of a job that tells lengths over those of the same job without, on two gloo ranks.
+"""Samples a second of a job whose batches go by length over those of the same job otherwise, on two gloo ranks.
 
 Both sessions train the same model on the same texts (``workers.recipes.textclass``, lengths log-normal) in the same
-two processes, one step each in turns, so that whatever else the machine does hits both alike. Without lengths a
-rank's part of a step is padded to its longest sample, or with ``--padded-micro`` each so many samples of it to
-theirs. The ratio of a block is that of the seconds of its steps; printed are the median and the range over blocks,
-the share of tokens that are no padding, and how far the losses of the two, step by step, are apart.
+two processes, one step each in turns, so that whatever else the machine does hits both alike. Ours goes
+``by-length`` or is ``packed``. The rival is ``padded``, without lengths: a rank's part of a step to its longest sample,
+or with ``--padded-micro`` each so many samples of it to theirs; or goes by length, too. The ratio of a block is that of
+the seconds of its steps; printed are the median and the range over blocks, the share of tokens that are no padding,
+and how far the losses of the two, step by step, are apart.
 
-    python -m tests.benchmarks.lengths [--global-size N] [--max-tokens N] [--padded-micro N] [--blocks N]
-        [--gpus PART] [--output FILE]
+    python -m tests.benchmarks.lengths [--ours by-length | packed] [--against padded | by-length] [--global-size N]
+        [--max-tokens N] [--padded-micro N] [--dim N] [--blocks N] [--gpus PART] [--output FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +43,13 @@ from workers.training.round import Rounds
 from workers.training.session import Session
 from workers.training.setup import Setup, equip
 
-PORTS = {"by-length": 29760, "padded": 29761}  # a client that waits lets no other thread through: one a session
+PORTS = {"ours": 29760, "rival": 29761}  # a client that waits lets no other thread through: one a session
 BLOCK = 10
+BUILD_S = 60.0
 WARM_UP_STEPS = 15
 """More than in which a worker tries how many passes are fastest."""
-OURS, PADDED = "by-length", "padded"
+OURS, RIVAL = PORTS
+BY_LENGTH, PACKED, PADDED = "by-length", "packed", "padded"
 
 
 class Turns:
@@ -56,8 +60,8 @@ class Turns:
         self._changed = threading.Condition()
         self._turn = OURS
         self._started_s = 0.0
-        self.took_s: dict[str, list[float]] = {OURS: [], PADDED: []}
-        self.records: dict[str, list[RoundRecord]] = {OURS: [], PADDED: []}
+        self.took_s: dict[str, list[float]] = {OURS: [], RIVAL: []}
+        self.records: dict[str, list[RoundRecord]] = {OURS: [], RIVAL: []}
 
     def around(self, run: Callable[[Rounds, Plan], RoundRecord | None]) -> Callable[[Rounds, Plan], RoundRecord | None]:
         """``run`` in its session's turn, which lasts until that session comes for the next step."""
@@ -82,7 +86,7 @@ class Turns:
     def _pass_on(self, name: str) -> None:
         self.took_s[name].append(time.perf_counter() - self._started_s)
         with self._changed:
-            self._turn = PADDED if name == OURS else OURS
+            self._turn = RIVAL if name == OURS else OURS
             self._changed.notify_all()
 
 
@@ -97,6 +101,10 @@ class Counted:
         self.tokens += int((batch[0] != textclass.PADDING).sum())
         self.padded_tokens += batch[0].numel()
         return batch
+
+    @property
+    def useful(self) -> float:
+        return self.tokens / self.padded_tokens
 
 
 def train(name: str, rank: int, num_steps: int, batch: dict[str, Any], num_gpus: float) -> None:
@@ -141,8 +149,9 @@ def run(rank: int, given: argparse.Namespace) -> None:
     num_steps = WARM_UP_STEPS + given.blocks * BLOCK
     turns, counted = Turns(num_steps), Counted()
     Rounds.run = turns.around(Rounds.run)  # type: ignore[method-assign]  # the one place between two rounds
-    _without_lengths_where_padded(counted)
-    batches = {OURS: {"max_tokens": given.max_tokens}, PADDED: {"micro_size": given.padded_micro or "auto"}}
+    _replace_tasks({OURS: given.ours, RIVAL: given.against}, given.dim, counted)
+    by_length, padded = {"max_tokens": given.max_tokens}, {"micro_size": given.padded_micro or "auto"}
+    batches = {OURS: by_length, RIVAL: padded if given.against == PADDED else by_length}
     threads = [
         threading.Thread(
             target=train, args=(name, rank, num_steps, {"global_size": given.global_size, **batch}, given.gpus)
@@ -158,48 +167,58 @@ def run(rank: int, given: argparse.Namespace) -> None:
 
 
 def _tell(turns: Turns, counted: Counted, given: argparse.Namespace) -> None:
-    ours_s, padded_s = turns.took_s[OURS], turns.took_s[PADDED]
+    ours_s, rival_s = turns.took_s[OURS], turns.took_s[RIVAL]
     ratios = []
     for begin in range(WARM_UP_STEPS, len(ours_s), BLOCK):
-        ours, padded = (sum(took_s[begin : begin + BLOCK]) / BLOCK for took_s in (ours_s, padded_s))
-        ratios.append(padded / ours)
-        print(f"padded {padded * 1e3:.1f} ms a step, by length {ours * 1e3:.1f} ms, ratio {ratios[-1]:.2f}")
+        ours, rival = (sum(took_s[begin : begin + BLOCK]) / BLOCK for took_s in (ours_s, rival_s))
+        ratios.append(rival / ours)
+        print(f"{given.against} {rival * 1e3:.1f} ms a step, {given.ours} {ours * 1e3:.1f} ms, ratio {ratios[-1]:.2f}")
     useful = [record.values["useful_tokens"] for record in turns.records[OURS]]
+    rivals = [record.values.get("useful_tokens", math.nan) for record in turns.records[RIVAL]]
+    of_rival = counted.useful if given.against == PADDED else statistics.mean(rivals)
     losses = {name: [record.values["loss"] for record in records] for name, records in turns.records.items()}
-    apart = max(abs(a - b) for a, b in zip(losses[OURS], losses[PADDED], strict=True))
+    apart = max(abs(a - b) for a, b in zip(losses[OURS], losses[RIVAL], strict=True))
+    wanted = "; wanted: 1.8" if given.against == PADDED else ""
     print(
-        f"samples/s by length over padded: median of blocks {statistics.median(ratios):.2f} ({min(ratios):.2f} to "
-        f"{max(ratios):.2f}, {len(ratios)} blocks of {BLOCK} steps of {given.global_size} samples); wanted: 1.8\n"
+        f"samples/s {given.ours} over {given.against}: median of blocks {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}, {len(ratios)} blocks of {BLOCK} steps of {given.global_size} "
+        f"samples){wanted}\n"
         f"useful tokens: {statistics.mean(useful):.1%} a step ({min(useful):.1%} to {max(useful):.1%}) against "
-        f"{counted.tokens / counted.padded_tokens:.1%}; wanted: 90 %\n"
+        f"{of_rival:.1%}; wanted: 90 %\n"
         f"loss of the last {BLOCK} steps: {statistics.mean(losses[OURS][-BLOCK:]):.4f} against "
-        f"{statistics.mean(losses[PADDED][-BLOCK:]):.4f}; of one step at most {apart:.1e} apart"
+        f"{statistics.mean(losses[RIVAL][-BLOCK:]):.4f}; of one step at most {apart:.1e} apart"
     )
     figures = {
+        "ours": given.ours,
+        "against": given.against,
+        "dim": given.dim,
         "global_size": given.global_size,
         "max_tokens": given.max_tokens,
         "padded_micro": given.padded_micro,
         "ratios": ratios,
         "useful": spread_document(useful),
-        "useful_padded": counted.tokens / counted.padded_tokens,
+        "useful_rival": of_rival,
         "largest_loss_difference": apart,
         "ours_s": spread_document(ours_s),
-        "padded_s": spread_document(padded_s),
+        "rival_s": spread_document(rival_s),
     }
     tell_result(given.output, "lengths", ("torch",), figures)
 
 
-def _without_lengths_where_padded(counted: Counted) -> None:
-    building = threading.Lock()  # both sessions draw their first weights from the process's one generator
+def _replace_tasks(ways: Mapping[str, str], dim: int, counted: Counted) -> None:
+    # Both sessions draw their first weights from the process's one generator, which the first step would seed anew.
+    building, built = threading.Lock(), threading.Barrier(len(ways))
 
     def prepare(
         assignment: Assignment, fetch_bundle: Callable[[], bytes] | None, set_phase: Callable[[Phase], None]
     ) -> Setup:
         with building:
             torch.manual_seed(0)
-            task = textclass.build({})
-        if assignment.spec.name == PADDED:
+            way = ways[assignment.spec.name]
+            task = textclass.build({"dim": dim, "packed": way == PACKED})
+        if way == PADDED:
             task.length, task.collate = None, counted.pad
+        built.wait(BUILD_S)
         return equip(assignment, task, pick_device(assignment.spec.resources.gpus))
 
     worker_module.prepare = prepare  # the one seam at which a task can be replaced
@@ -207,6 +226,9 @@ def _without_lengths_where_padded(counted: Counted) -> None:
 
 def main() -> None:
     parser = parser_of(__doc__)
+    parser.add_argument("--ours", choices=(BY_LENGTH, PACKED), default=BY_LENGTH)
+    parser.add_argument("--against", choices=(PADDED, BY_LENGTH), default=PADDED)
+    parser.add_argument("--dim", type=int, default=textclass.TextOptions().dim)
     parser.add_argument("--global-size", type=int, default=128)
     parser.add_argument("--max-tokens", type=int, default=8192)
     parser.add_argument("--padded-micro", type=int)

@@ -17,6 +17,7 @@ from workers.recipes import textclass
 from workers.recipes.layouts import Packed
 from workers.recipes.textclass import PACKAGES
 from workers.task import TrainingTask
+from workers.training.batching import to_device
 
 SMALL: dict[str, Any] = {"dim": 32, "max_words": 128}
 
@@ -63,18 +64,28 @@ def test_no_text_is_in_both_parts_and_padding_changes_nothing() -> None:
     torch.testing.assert_close(together[:1], alone, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("attend", [Packed.attend_each, Packed.attend_jagged])
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
+
+
+@pytest.mark.parametrize(
+    ("attend", "device"),
+    [
+        (Packed.attend_each, "cpu"),
+        (Packed.attend_jagged, "cpu"),
+        pytest.param(Packed.attend, "cuda", marks=ON_GPU),
+    ],
+)
 def test_packed_texts_do_not_see_each_other_and_come_to_what_padded_ones_do(
-    attend: Any, monkeypatch: pytest.MonkeyPatch
+    attend: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    task = small_task(layers=2)
+    task, on = small_task(layers=2), torch.device(device)
     samples = [task.train_data[n] for n in range(12)]
-    parameters = list(task.model.parameters())
-    padded = task.model(*textclass.pad(samples)[:2])
+    parameters = list(task.model.to(on).parameters())
+    padded = task.model(*to_device(textclass.pad(samples)[:2], on))
     expected = torch.autograd.grad(padded.square().mean(), parameters)
     monkeypatch.setattr(Packed, "attend", attend)
-    packed = task.model(*textclass.pack(samples)[:2])
+    packed = task.model(*to_device(textclass.pack(samples)[:2], on))
     torch.testing.assert_close(packed, padded, rtol=1e-5, atol=1e-6)
     for ours, theirs in zip(torch.autograd.grad(packed.square().mean(), parameters), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
