@@ -88,6 +88,7 @@ class Pursuit:
         self._office = office
         self._key = JobKey(job_id=job.id, attempt=job.attempt)
         self._acked: Acknowledged | None = None
+        self._acked_term = 0
         self._starts = Starts()
         self._storage = Backoff()
         self._is_unstarted = self._is_lost = self._is_unlisted = False
@@ -167,9 +168,7 @@ class Pursuit:
             await (self.lose(job) if self._is_lost else self._start_later(job))
             return None
         office = self._office
-        # A controller does nothing until it is directed. One that was started after this leader had been succeeded
-        # never is: the successor found none, moved the job on, and would store nothing of what it told.
-        acked = self._acked or await office.store.acknowledged(job.id, job.attempt, office.fence)
+        acked = await self._stored_for(job)
         goal = direction_of(job, self.offer, is_leaving=is_leaving)
         settings = placed(job.settings, office.storage)
         direction = replace(goal, avoid=avoid, saves=job.saves, until=job.until, settings=settings)
@@ -193,6 +192,17 @@ class Pursuit:
                 self._num_directed, self._told_s = direction.num_workers, office.monotonic_s()
                 return await self._take(job, snapshot)
         return None
+
+    async def _stored_for(self, job: JobRow) -> Acknowledged:
+        """What to hand to the controller of the row's term; of a new one it is read under the fencing number.
+
+        A controller does nothing until it is directed. One that was started after this leader had been succeeded never
+        is, not by this one: the successor may have found none, and would store nothing of what it told.
+        """
+        if self._acked is None or self._acked_term != job.term:
+            self._acked = await self._office.store.acknowledged(job.id, job.attempt, self._office.fence)
+            self._acked_term = job.term
+        return self._acked
 
     async def lose(self, job: JobRow) -> None:
         """Nothing of the job is left on the cluster: move it to where it can go on from its checkpoint.

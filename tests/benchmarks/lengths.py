@@ -234,7 +234,10 @@ def main() -> None:
     parser.add_argument("--padded-micro", type=int)
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--gpus", type=float, default=0, help="the part of a GPU that each of two ranks has")
-    mp.spawn(run, (parser.parse_args(),), NUM_RANKS)
+    given = parser.parse_args()
+    if given.padded_micro is not None and given.against != PADDED:
+        parser.error("--padded-micro is of the rival that is padded")
+    mp.spawn(run, (given,), NUM_RANKS)
 
 
 if __name__ == "__main__":

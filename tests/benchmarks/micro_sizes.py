@@ -68,6 +68,8 @@ class Contender:
 
     def rounds(self, num_rounds: int) -> float | None:
         """Seconds of so many rounds, None where this size has failed."""
+        if self.told:
+            return None
         try:
             self._pipe.send(num_rounds)
             if not self._pipe.poll(WAIT_S):

@@ -36,9 +36,9 @@ HISTORY_S = 300.0
 COOKIE = "concertina_session"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Ends with this folder's tests: while Playwright runs, no other test could run an event loop."""
+    """Ends with each file's tests: nobody changes the machine's addresses meanwhile, or could run an event loop here."""
     expect.set_options(timeout=TIMEOUT_MS)
     path = next(found for name in CHROMIUM_NAMES if (found := shutil.which(name)))
     with addresses.kept(), sync_playwright() as playwright:

@@ -14,11 +14,12 @@ from sqlalchemy import make_url
 from service.store import postgres as module
 from service.store.database import Database, Write
 from service.store.port import DatabaseAwayError
+from tests import addresses
 from tests.cluster.machines import Machines, wired_machines
 from tests.service.postgres import PostgresServer
 from tests.tcp_proxy import TcpProxy, proxied
 
-pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.postgres, pytest.mark.timeout(60 + 2 * addresses.LIMIT_S)]
 
 NUM_WRITERS = 20
 FOR_EVER_S = 600.0

@@ -20,11 +20,15 @@ from tests.training.tasks import Script
 from tests.training.test_lengths import BATCH, STEPS, Seen, global_batches, plain, spec
 from workers.task import TrainingTask
 from workers.training.bounds import Bounds
-from workers.training.packed import deal_packed
+from workers.training.packed import packed, shares
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=200)
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0]), min_size=1, max_size=5).filter(any)
 MAX_TOKENS = 90
+
+
+def deal(lengths_N: NDArray[np.int64], weights: Sequence[float], bounds: Bounds) -> list[list[NDArray[np.int64]]]:
+    return [packed(own_M, lengths_N, bounds) for own_M in shares(lengths_N, weights)]
 
 
 def tokens(lengths_N: NDArray[np.int64], own: Sequence[NDArray[np.int64]]) -> list[int]:
@@ -36,7 +40,7 @@ def test_every_sample_is_in_one_pass_within_the_bounds_and_no_two_passes_of_a_ra
     lengths: list[int], weights: list[float], room: int | None, most: int | None
 ) -> None:
     lengths_N, max_tokens = np.array(lengths), None if room is None else max(lengths) + room
-    dealt = deal_packed(lengths_N, weights, Bounds(max_tokens=max_tokens, max_samples=most, is_packed=True))
+    dealt = deal(lengths_N, weights, Bounds(max_tokens=max_tokens, max_samples=most, is_packed=True))
     pieces = [piece for own in dealt for piece in own]
     assert sorted(np.concatenate(pieces).tolist()) == list(range(len(lengths)))
     assert all(0 < len(piece) <= (most or math.inf) for piece in pieces)
@@ -54,7 +58,7 @@ def test_every_sample_is_in_one_pass_within_the_bounds_and_no_two_passes_of_a_ra
 def test_there_are_few_more_passes_than_there_must_be(lengths: list[int], room: int) -> None:
     """Seldom can it be as few as the sum or the long ones ask for, so that the bound is wider than the paper's 11/9."""
     lengths_N, max_tokens = np.array(lengths), max(lengths) + room
-    (own,) = deal_packed(lengths_N, [1.0], Bounds(max_tokens=max_tokens, is_packed=True))
+    (own,) = deal(lengths_N, [1.0], Bounds(max_tokens=max_tokens, is_packed=True))
     fewest = max(math.ceil(sum(lengths) / max_tokens), sum(length > max_tokens / 2 for length in lengths))
     assert len(own) <= 1.5 * fewest + 1
 
@@ -65,7 +69,7 @@ def test_no_rank_is_done_later_than_the_even_share_and_one_sample_of_each_other(
 ) -> None:
     """Wherever else its last sample had gone, it would have been done no earlier."""
     lengths_N = np.array(lengths)
-    loads = [sum(tokens(lengths_N, own)) for own in deal_packed(lengths_N, weights, Bounds(is_packed=True))]
+    loads = [int(lengths_N[own_M].sum()) for own_M in shares(lengths_N, weights)]
     latest = (sum(loads) + (len(weights) - 1) * max(lengths)) / sum(weights)
     assert all(load / weight <= latest + 1e-9 for load, weight in zip(loads, weights, strict=True))
 
@@ -76,7 +80,7 @@ def test_log_normal_lengths_come_to_even_shares(weights: list[float]) -> None:
     for seed in range(20):
         drawn = np.random.Generator(np.random.PCG64(seed)).lognormal(4.5, 1.0, 64)
         lengths_N = np.maximum(1, drawn).astype(np.int64)
-        loads = [sum(tokens(lengths_N, own)) for own in deal_packed(lengths_N, weights, Bounds(is_packed=True))]
+        loads = [int(lengths_N[own_M].sum()) for own_M in shares(lengths_N, weights)]
         uneven.append(max(np.array(loads) / weights) / (sum(loads) / sum(weights)))
     assert np.mean(uneven) <= 1.01
 

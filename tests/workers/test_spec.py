@@ -213,7 +213,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(changed: dict[Any, Any], po
         (
             {"batch": {"micro_size": 8, "max_tokens": 4096}},
             "/batch/max_tokens",
-            "4096 padded tokens and micro_size=8 samples both bound a forward pass; leave one of them out",
+            "4096 tokens and micro_size=8 samples both bound a forward pass; leave one of them out",
         ),
     ],
 )

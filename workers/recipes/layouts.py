@@ -82,8 +82,10 @@ class Packed(NamedTuple):
         return flat
 
     def mean(self, x: torch.Tensor) -> torch.Tensor:
-        sum_BD = x.new_zeros(len(self.lengths), x.shape[-1]).index_add(0, self.sample_N, x)
-        return sum_BD / self.offsets.diff()[:, None]
+        wide = torch.promote_types(x.dtype, torch.float32)  # as torch's own sums have it within
+        sum_BD = torch.zeros(len(self.lengths), x.shape[-1], dtype=wide, device=x.device)
+        mean_BD = sum_BD.index_add(0, self.sample_N, x.to(wide)) / self.offsets.diff()[:, None]
+        return mean_BD.to(x.dtype)
 
 
 def pad(samples: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Padded]:

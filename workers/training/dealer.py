@@ -16,7 +16,7 @@ from workers.training.by_length import PASS_SHARE, deal_by_length, rejoined
 from workers.training.lengths import Lengths
 from workers.training.micro_batches import MicroBatch
 from workers.training.micro_tuning import MicroTuning
-from workers.training.packed import deal_packed
+from workers.training.packed import packed, shares
 from workers.training.pass_share import PassShare
 
 NUM_CHECKSUMS = 16_381
@@ -109,7 +109,7 @@ class Dealer:
         ``check`` is called now and then while lengths are learned. Raises what ``Lengths.of`` raises.
         """
         weights = [member.weight for member in sorted(plan.members, key=lambda m: m.rank)]
-        pieces, begin, crc = [], 0, 0
+        pieces, begin, crc = [], 0, int(self.bounds.is_packed)  # ranks that pack deal otherwise
         for indexes_N in batches:
             lengths_N = self.lengths.of(indexes_N, check)
             crc = zlib.crc32(lengths_N.tobytes(), crc)
@@ -121,7 +121,7 @@ class Dealer:
     def _own(self, lengths_N: NDArray[np.int64], weights: Sequence[float], rank: int) -> list[NDArray[np.int64]]:
         """Positions of the micro-batches of ``rank``."""
         if self.bounds.is_packed:
-            return deal_packed(lengths_N, weights, self.bounds)[rank]
+            return packed(shares(lengths_N, weights)[rank], lengths_N, self.bounds)
         own = deal_by_length(lengths_N, weights, self.bounds)[rank]
         share = PASS_SHARE if self.passes is None else self.passes.share
         return own if share == PASS_SHARE or not own else rejoined(own, lengths_N, share, self.bounds)

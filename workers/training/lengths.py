@@ -14,7 +14,7 @@ from workers.task import MapDataset
 from workers.training import batching, data, memory
 
 MAX_LENGTH = 2**31 - 1
-"""So that a micro-batch's padded tokens, a product with a number of samples, are counted exactly."""
+"""So that a micro-batch's tokens, with padding a product with a number of samples, are counted exactly."""
 
 _LENGTH_SEED = (1 << 40) + 1  # in the place of a round's number, as evaluation has 1 << 40
 _NUM_BETWEEN_CHECKS = 64

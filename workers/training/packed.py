@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,38 +19,43 @@ from numpy.typing import NDArray
 from workers.training.bounds import Bounds
 
 
-def deal_packed(
-    lengths_N: NDArray[np.int64], weights: Sequence[float], bounds: Bounds
-) -> list[list[NDArray[np.int64]]]:
-    """The micro-batches of each rank: positions in ``lengths_N``, each of them once, from the longest to the shortest.
+def shares(lengths_N: NDArray[np.int64], weights: Sequence[float]) -> list[NDArray[np.int64]]:
+    """What each rank gets: positions in ``lengths_N``, each of them once, from the longest sample to the shortest.
 
-    ``lengths_N`` are tokens, above 0 and none above ``bounds.max_tokens``; ``weights`` are by rank, one of them above
-    0. The tokens of ranks come in proportion to the weights as far as samples can be divided; a weight of 0 gets
-    nothing, and so may a rank of a batch that has fewer samples than ranks.
+    ``lengths_N`` are tokens, above 0; ``weights`` are by rank, one of them above 0. The tokens of ranks come in
+    proportion to the weights as far as samples can be divided; a weight of 0 gets nothing, and so may a rank of a batch
+    that has fewer samples than ranks.
     """
-    lengths: list[int] = lengths_N.tolist()
-    active = [rank for rank, weight in enumerate(weights) if weight > 0]
-    loads = [0] * len(weights)
     held: list[list[int]] = [[] for _ in weights]
-    for position in np.argsort(-lengths_N, kind="stable").tolist():
-        length = lengths[position]
-        rank = min(active, key=lambda r: (loads[r] + length) / weights[r])
+    # Of ranks with one weight the first to be done is always the one with the fewest tokens.
+    by_weight: dict[float, list[tuple[int, int]]] = {weight: [] for weight in weights if weight > 0}
+    for rank, weight in enumerate(weights):
+        if weight > 0:
+            by_weight[weight].append((0, rank))
+    order_N = np.argsort(-lengths_N, kind="stable")
+    for position, length in zip(order_N.tolist(), lengths_N[order_N].tolist(), strict=True):
+        weight = min(by_weight, key=lambda w: ((by_weight[w][0][0] + length) / w, by_weight[w][0][1]))
+        tokens, rank = heappop(by_weight[weight])
         held[rank].append(position)
-        loads[rank] += length
-    return [_packed(own, lengths, bounds) for own in held]
+        heappush(by_weight[weight], (tokens + length, rank))
+    return [np.array(own, dtype=np.int64) for own in held]
 
 
-def _packed(own: Sequence[int], lengths: Sequence[int], bounds: Bounds) -> list[NDArray[np.int64]]:
-    """One rank's micro-batches; ``own`` comes from long to short, and so does each of them."""
-    capacity = sum(lengths[position] for position in own) if bounds.max_tokens is None else bounds.max_tokens
+def packed(own_M: NDArray[np.int64], lengths_N: NDArray[np.int64], bounds: Bounds) -> list[NDArray[np.int64]]:
+    """Micro-batches of the positions ``own_M``, which come from long to short, as they do in each of them.
+
+    No length is above ``bounds.max_tokens``.
+    """
+    lengths_M: list[int] = lengths_N[own_M].tolist()
+    capacity = sum(lengths_M) if bounds.max_tokens is None else bounds.max_tokens
     passes: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (tokens, number) of passes that may take another sample, the fullest first
-    for position in own:
-        at = bisect_left(rooms, (lengths[position], 0))
+    for position, length in zip(own_M.tolist(), lengths_M, strict=True):
+        at = bisect_left(rooms, (length, 0))
         room, number = rooms.pop(at) if at < len(rooms) else (capacity, len(passes))
         if number == len(passes):
             passes.append([])
         passes[number].append(position)
         if bounds.max_samples is None or len(passes[number]) < bounds.max_samples:
-            insort(rooms, (room - lengths[position], number))
+            insort(rooms, (room - length, number))
     return [np.array(each, dtype=np.int64) for each in passes]

@@ -106,7 +106,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec), spec.optimizer.lr)
     _check_buckets(spec, [*state.trained.values()])
-    # Without a bound a longer pass might not fit; packed ones are as few as there can be.
+    # Without a bound a longer pass might not fit; packed ones are few anyway.
     passes = None if spec.batch.max_tokens is None or task.packed else PassShare()
     micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
     turnstile = Turnstile()
