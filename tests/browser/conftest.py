@@ -38,7 +38,7 @@ COOKIE = "concertina_session"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Ends with each file's tests: nobody changes the machine's addresses meanwhile, or could run an event loop here."""
+    """Ends with each file's tests: nobody changes addresses meanwhile, or could run an event loop in this process."""
     expect.set_options(timeout=TIMEOUT_MS)
     path = next(found for name in CHROMIUM_NAMES if (found := shutil.which(name)))
     with addresses.kept(), sync_playwright() as playwright:

@@ -127,3 +127,17 @@ async def test_what_a_leader_starts_after_it_was_succeeded_trains_nothing(
     with pytest.raises(FencedOutError):
         await scene.reconciler.tick()
     assert await scene.cluster.names() == [controller_name(JobKey(job_id=job.id, attempt=1), 1)], "it asked for workers"
+
+
+async def test_who_was_succeeded_says_nothing_to_a_controller_that_the_successor_started(endless: Scene) -> None:
+    """It would be told what this leader knew to be stored, and number its rounds after that."""
+    job = await endless.submit(workers=1)
+    await endless.until_state(job, JobState.RUNNING)
+    await endless.look()
+    successor = await leader(endless.store)
+    row = await endless.store.reconciler.new_term(await endless.job(job), successor)
+    await endless.cluster.start_controller(last_key(endless), row.term, endless.cluster.launches[-1][2])
+    pursuit = endless.reconciler._pursuits[job.id]
+    with pytest.raises(FencedOutError):
+        await pursuit.step(row, is_leaving=False, avoid=())
+    assert row.term not in endless.cluster.seen_terms
