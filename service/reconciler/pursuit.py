@@ -20,6 +20,7 @@ from service.ports import (
     ControllerLostError,
     ControllerSilentError,
 )
+from service.reconciler.answers import has_told_all, is_news, stands
 from service.reconciler.directions import Offer, direction_of, placed
 from service.reconciler.launching import Launching
 from service.reconciler.listing import Listing
@@ -34,7 +35,7 @@ from workers.control.launch import Launch
 from workers.control.names import controller_name
 from workers.errors import Failure, JobError, Reason, failure_of
 from workers.retention import remove_unfinished
-from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, Phase, RunGoal, RunPhase
+from workers.status import Acknowledged, AvoidedNode, Direction, JobSnapshot, RunGoal, RunPhase
 from workers.storage_urls import open_storage
 
 log = structlog.get_logger("concertina.reconciler")
@@ -130,7 +131,7 @@ class Pursuit:
 
     def _has_told(self, job: JobRow, direction: Direction) -> bool:
         """Whether its workers wait for a word, have told all, and this is no word: to say it again can wait."""
-        if self.snapshot is None or self._has_more or job.goal is not RunGoal.RUN or not _stands(self.snapshot):
+        if self.snapshot is None or self._has_more or job.goal is not RunGoal.RUN or not stands(self.snapshot):
             return False
         return direction == self._told and self._office.monotonic_s() - self._told_s < STANDING_S
 
@@ -139,7 +140,7 @@ class Pursuit:
 
         Where it waits for a word from here, the word must not wait for its answer.
         """
-        if self.snapshot is not None and job.goal is RunGoal.RUN and _stands(self.snapshot):
+        if self.snapshot is not None and job.goal is RunGoal.RUN and stands(self.snapshot):
             return 0.0
         is_short = SWEEP_LABEL in job.spec.labels
         is_starting = self.snapshot is not None and self.snapshot.phase is RunPhase.STARTING
@@ -325,9 +326,9 @@ class Pursuit:
 
     async def _take(self, job: JobRow, snapshot: JobSnapshot) -> JobRow | None:
         now_s = self._office.monotonic_s()
-        is_news = self._acked is None or _is_news(snapshot, self.snapshot)
-        is_due = is_news or now_s - self._stored_s >= STORED_S
-        self.snapshot, self._has_more = snapshot, is_news and not _has_told_all(snapshot)
+        brings = self._acked is None or is_news(snapshot, self.snapshot)
+        is_due = brings or now_s - self._stored_s >= STORED_S
+        self.snapshot, self._has_more = snapshot, brings and not has_told_all(snapshot)
         self._starts = self._starts.heard(snapshot.cursor, now_s)
         if is_due:
             self._acked = await self._office.store.fold(snapshot, self._office.fence)
@@ -341,8 +342,8 @@ class Pursuit:
             await self._tell(job, None)  # what stood in its way stands there no longer
         job = await self._move(job, moves(job.state, snapshot))
         is_ending = job.goal is not RunGoal.RUN or snapshot.phase in (RunPhase.STOPPING, RunPhase.ENDED)
-        goes_on = job.state in PLACED_STATES and is_news and is_ending
-        if (self.is_brisk(job) and not goes_on) or (is_due and _stands(snapshot)):
+        goes_on = job.state in PLACED_STATES and brings and is_ending
+        if (self.is_brisk(job) and not goes_on) or (is_due and stands(snapshot)):
             self._office.news.tell()
         if job.state not in PLACED_STATES:
             await self._office.cluster.end_controller(self._key, snapshot.term)
@@ -388,24 +389,3 @@ class Pursuit:
 MISSING = "Do what it says of what is missing, and retry the job; or submit it anew without that."
 
 _OWN_REASONS = frozenset({Reason.USER_ERROR, Reason.BUNDLE_INVALID})
-
-
-def _is_news(now: JobSnapshot, before: JobSnapshot | None) -> bool:
-    """Whether an answer brings anything to store, or tells of another state of the run than the one before."""
-    if before is None or _places(now) != _places(before):
-        return True
-    return now != replace(before, workers=now.workers, records=(), logs=(), timeline=(), checkpoints=(), spans=())
-
-
-def _stands(snapshot: JobSnapshot) -> bool:
-    """Whether its workers wait for a word on how far to train."""
-    return any(view.phase is Phase.HELD for view in snapshot.workers)
-
-
-def _has_told_all(snapshot: JobSnapshot) -> bool:
-    """Whether its workers wait for a word and this brings the last step that they have done."""
-    return _stands(snapshot) and bool(snapshot.records) and snapshot.records[-1].cursor >= snapshot.cursor
-
-
-def _places(snapshot: JobSnapshot) -> list[tuple[str, int | None, Phase]]:
-    return [(view.worker_id, view.rank, view.phase) for view in snapshot.workers]
