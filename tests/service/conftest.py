@@ -21,6 +21,7 @@ from service.store.opening import Store, open_store
 from tests.service.given import Clock, leader
 from tests.service.postgres import CANNOT_RUN, PostgresServer, running_server
 from tests.service.scene import Scene
+from tests.service.swept import Swept, created
 
 BASE_URL = "http://127.0.0.1:8420"
 
@@ -107,6 +108,13 @@ async def client(anonymous: httpx2.AsyncClient, settings: Settings) -> httpx2.As
     """A caller with the admin token."""
     anonymous.headers["Authorization"] = f"Bearer {token_file(settings.home).read_text().strip()}"
     return anonymous
+
+
+@pytest.fixture
+async def swept(client: httpx2.AsyncClient, services: Services, clock: Clock) -> Swept:
+    """A sweep over the API whose reconciler the test plays."""
+    sweep = await created(client)
+    return await Swept.of(services.store, clock, sweep["id"])
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
+import httpx2
+
 from service.cost import Prices
 from service.promotion import contest_of, step_of
 from service.records import JobRow, Transition
@@ -25,6 +27,7 @@ JOB: dict[str, Any] = {
     "workers": {"min": 1, "max": 2},
 }
 RUNG = 320
+SWEEPS = "/api/v1/sweeps"
 
 
 def sweep_document(**changes: Any) -> dict[str, Any]:
@@ -39,6 +42,14 @@ def sweep_document(**changes: Any) -> dict[str, Any]:
         "parallel": 2,
         **changes,
     }
+
+
+async def created(client: httpx2.AsyncClient, **changes: Any) -> dict[str, Any]:
+    """A new sweep, over HTTP."""
+    answer = await client.post(SWEEPS, json=sweep_document(**changes))
+    assert answer.status_code == 201, answer.text
+    sweep: dict[str, Any] = answer.json()
+    return sweep
 
 
 def point(lr: float, batch: int = BATCH) -> dict[str, Scalar]:
