@@ -206,9 +206,10 @@ def _of_trials(row: TimelineEntry, trials: Mapping[int, float]) -> Document:
 def _alike(points: Sequence[Point], key: str, value: Any) -> list[Point]:
     """Those with a throughput that were trained as one side of the change says."""
     alike = [p for p in points if key not in p.values or p.values[key] == value]
-    # While micro-batches are on trial steps are slower than before and after.
-    settled = Counter(p.values.get("micro_batch") for p in alike).most_common(1)
-    alike = [p for p in alike if p.values.get("micro_batch") == settled[0][0]]
+    # While micro-batches are on trial steps are slower than before and after. By length they differ in every step.
+    sizes = [None if "useful_tokens" in p.values else p.values.get("micro_batch") for p in alike]
+    settled = Counter(sizes).most_common(1)
+    alike = [p for p, size in zip(alike, sizes, strict=True) if size == settled[0][0]]
     return [p for p in alike if p.values.get(_MEASURE, 0.0) > 0.0]
 
 

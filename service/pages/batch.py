@@ -21,12 +21,17 @@ def batch_view(job: Document, found: Document, rows: Sequence[Document]) -> dict
     members = batching.members(observed)
     most = max((w.get("part") or 0 for w in members), default=0)
     noise = batching.newest(found["points"], "noise_scale")
+    is_by_length = batching.newest(found["points"], "useful_tokens") is not None  # passes then are of unlike sizes
     told = observed.get("forecast")
     return {
         "sentence": batching.in_words(spec, observed),
         "facts": batching.facts(spec, observed, found["points"], foresight.present(told) if members else "–"),
         "workers": [
-            {**w, "passes": batching.passes(w), "width": f"{100 * (w.get('part') or 0) / most:.1f}" if most else "0"}
+            {
+                **w,
+                "passes": None if is_by_length else batching.passes(w),
+                "width": f"{100 * (w.get('part') or 0) / most:.1f}" if most else "0",
+            }
             for w in members
         ],
         "loads": [_load(w) for w in members],

@@ -153,6 +153,15 @@ def test_what_was_not_measured_enough_is_told_without_a_figure() -> None:
     assert sections([entry()], {})[0]["gain"] is None
 
 
+def test_steps_whose_micro_batches_go_by_length_all_count() -> None:
+    before, after = (
+        [point(begin + i, speed, workers=n, micro_batch=8.0 + i, useful_tokens=0.9) for i in range(20)]
+        for begin, speed, n in ((70, 100, 1), (101, 200, 2))
+    )
+    [section] = sections([entry()], {1: Near(before, after)})
+    assert (section["gain"], section["num_measured"]) == (2.0, 38)
+
+
 def test_a_micro_batch_is_compared_with_the_largest_that_was_tried() -> None:
     after = {"micro_size": 16, "seconds_a_sample": {"8": 2e-3, "16": 1e-3, "64": 1.5e-3}}
     [section] = sections([entry(kind="batch", before={}, after=after)], {})

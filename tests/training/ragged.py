@@ -109,6 +109,17 @@ def num_tokens(batch: Padded) -> float:
     return float(batch[1].sum())
 
 
+def packed_token_mean(model: nn.Module, batch: Packed) -> torch.Tensor:
+    """As ``token_mean``, of a batch without padding."""
+    x_N3, sample_N, y_B2 = batch
+    assert isinstance(model, Pooled)
+    return (model.tokens(x_N3) - y_B2[sample_N]).square().mean()
+
+
+def num_packed_tokens(batch: Packed) -> float:
+    return float(len(batch[0]))
+
+
 def sequence_task(**given: object) -> TrainingTask:
     """A task over ``Sequences``, a mean over samples, with lengths."""
     task = TrainingTask(

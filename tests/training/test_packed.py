@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.training.group import Group
 from tests.training.ragged import LONGEST, Packed, Sample, Sequences, sequence_task
 from tests.training.tasks import Script
 from tests.training.test_lengths import BATCH, STEPS, Seen, global_batches, plain, spec
+from workers.errors import Reason
 from workers.task import TrainingTask
 from workers.training.bounds import Bounds
 from workers.training.packed import packed, shares
@@ -99,9 +101,11 @@ class SeenPacked(Seen):
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 @pytest.mark.parametrize("bound", [{"max_tokens": MAX_TOKENS}, {"micro_size": 2}, {}])
+@pytest.mark.parametrize("weight", [None, ragged.num_packed_tokens])
 def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_to_their_longest(
-    num_workers: int, bound: dict[str, int]
+    num_workers: int, bound: dict[str, int], weight: Any
 ) -> None:
+    loss = ragged.packed_mean if weight is None else ragged.packed_token_mean
     models: list[nn.Module] = []
     seen = SeenPacked()
 
@@ -110,7 +114,7 @@ def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_t
 
     def task() -> TrainingTask:
         models.append(mine := ragged.pooled())
-        given = {"eval_data": Sequences(), "evaluate": evaluate, "loss": ragged.packed_mean, "packed": True}
+        given = {"eval_data": Sequences(), "evaluate": evaluate, "loss": loss, "weight": weight, "packed": True}
         return sequence_task(model=mine, train_data=seen.data, collate=seen.pack, **given)
 
     with Group(Script(task=task), **spec(**bound)) as group:
@@ -119,7 +123,7 @@ def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_t
         group.await_done(workers)
         records = [record for _, record in sorted(group.records.items())]
 
-    expected = plain([BATCH] * STEPS)
+    expected = plain([BATCH] * STEPS, ragged.sample_mean if weight is None else ragged.token_mean)
     assert [record.values["loss"] for record in records] == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
     assert [reference.distance(expected.model, m) < 1e-10 for m in models] == [True] * num_workers
     everything = ragged.pad(Sequences().samples)
@@ -152,3 +156,18 @@ def test_memory_that_runs_out_makes_packed_passes_smaller_and_loses_nothing() ->
     told = [change for worker in status.values() for change in worker.micro_changes]
     assert told
     assert all(change.unit == "tokens" and " tokens a forward pass" in change.reason for change in told)
+
+
+def test_a_collate_that_loses_tokens_fails_at_its_step() -> None:
+    def task() -> TrainingTask:
+        return sequence_task(collate=lambda samples: ragged.pack(samples[:1]), loss=ragged.packed_mean, packed=True)
+
+    with Group(Script(task=task), **spec()) as group:
+        workers = group.start(1)
+        group.train(workers)
+        (status,) = group.await_break(workers).values()
+    failure = None if status.stop is None else status.stop.failure
+    assert failure is not None
+    assert failure.reason is Reason.USER_ERROR
+    assert f"collate packed {BATCH} samples, which have " in failure.message
+    assert "lay all of them end to end" in failure.message

@@ -30,6 +30,7 @@ from workers.training.pass_share import PassShare
 from workers.training.reading import Wanted
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.round_times import RoundTimes
+from workers.training.rows import check_tokens
 from workers.training.setup import Setup
 from workers.training.stopwatch import Stopwatch
 
@@ -267,6 +268,8 @@ class Part:
         times.data_s += drawn_s - started_s
         self._mailbox.set_phase(Phase.COMPUTE)
         num_units = setup.task.weight
+        if setup.task.packed and num_units is None:
+            check_tokens(batch, micro.tokens, len(micro.indexes))
         weight = float(len(micro.indexes)) if num_units is None else checked_weight(num_units(batch))
         if weight > 0:
             with setup.precision.computing():

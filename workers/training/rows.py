@@ -33,6 +33,20 @@ def check_rows(batch: Batch, num_samples: int, name: str, *, has_rows: bool = Fa
     return False
 
 
+def check_tokens(batch: Batch, num_tokens: int, num_samples: int) -> None:
+    """Check that ``collate`` laid all tokens of ``num_samples`` end to end, as far as its tensors tell.
+
+    For losses that are means over samples. Raises DataError where no tensor has as many elements as there are tokens.
+    """
+    largest = max((tensor.numel() for tensor in tensors_in(batch)), default=num_tokens)
+    if largest < num_tokens:
+        raise DataError(
+            f"collate packed {num_samples} samples, which have {num_tokens} tokens by `length`, into tensors of at "
+            f"most {largest} elements; lay all of them end to end, tell by `length` what they take up there, or give "
+            "the task `weight`, which tells what the loss is a mean over"
+        )
+
+
 def tensors_in(batch: Batch) -> Iterator[torch.Tensor]:
     """The tensors of a batch, as far as they lie in mappings, lists and tuples."""
     if isinstance(batch, torch.Tensor):
