@@ -31,7 +31,7 @@ SPEC: dict[str, Any] = {
         "batch": {"lr_rule": "none"},
         "lr_schedule": {"warmup_fraction": 0.0, "decay": "constant"},  # so that what steps tell is what was ordered
     },
-    "space": {"optimizer.lr": {"log_uniform": [1e-6, 1.0]}, "batch.global_size": {"choice": [32, 64, 128]}},
+    "space": {"optimizer.lr": {"log_uniform": [1e-6, 1.0]}, "batch.global_size": {"int": [32, 128]}},
     "metric": "eval.accuracy",
     "mode": "max",
     "population": "pbt",
