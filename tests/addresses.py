@@ -6,16 +6,13 @@ one away.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
 
-from tests.waiting import wait_for
+from workers.node_lock import node_lock, share_lock
 
 LIMIT_S = 150.0
 """Longer than any file of tests with a browser takes."""
@@ -25,10 +22,12 @@ _LOCK = Path(tempfile.gettempdir()) / f"concertina-tests-{os.getuid()}-addresses
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """They stay as they are for the length of the block. Fails where somebody changes them for ``LIMIT_S`` seconds."""
-    with _LOCK.open("w") as file:
-        wait_for("the end of another test's change of addresses", lambda: _taken(file, fcntl.LOCK_SH), LIMIT_S)
+    """They stay as they are for the length of the block. Raises TimeoutError after ``LIMIT_S`` seconds of changes."""
+    descriptor = share_lock(_LOCK, "a test that changes addresses", LIMIT_S, print)
+    try:
         yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -37,16 +36,7 @@ def changed() -> Iterator[None]:
 
     That test may fail then; but what was made here goes in any case.
     """
-    deadline_s = time.monotonic() + LIMIT_S
-    with _LOCK.open("w") as file:
-        while not _taken(file, fcntl.LOCK_EX) and time.monotonic() < deadline_s:
-            time.sleep(0.02)
+    with ExitStack() as stack:
+        with suppress(TimeoutError):
+            stack.enter_context(node_lock(_LOCK, "a test with a browser", LIMIT_S, print))
         yield
-
-
-def _taken(file: TextIO, kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

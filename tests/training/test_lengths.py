@@ -21,7 +21,7 @@ from workers.checkpoints import list_checkpoints
 from workers.errors import DataError, Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, Goal, Member
-from workers.status import Phase, StopCause
+from workers.status import Phase, RoundRecord, StopCause
 from workers.training.exchange import buckets
 from workers.training.lengths import Lengths
 
@@ -76,6 +76,15 @@ def spec(**batch: Any) -> dict[str, Any]:
     return {"samples": BATCH * STEPS, "batch": {"global_size": BATCH} | batch, "optimizer": {"lr": LR}}
 
 
+def records_of(task: Callable[[], Any], num_workers: int, bound: dict[str, int]) -> list[RoundRecord]:
+    """Of a whole job, step by step."""
+    with Group(Script(task=task), **spec(**bound)) as group:
+        workers = group.start(num_workers)
+        group.train(workers)
+        group.await_done(workers)
+        return [record for _, record in sorted(group.records.items())]
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 @pytest.mark.parametrize("bound", [{"max_tokens": MAX_TOKENS}, {"micro_size": 2}, {}])
 @pytest.mark.parametrize("weight", [None, ragged.num_tokens])
@@ -90,12 +99,7 @@ def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_t
         models.append(mine := pooled())
         return sequence_task(model=mine, train_data=seen.data, collate=seen.pad, loss=loss, weight=weight)
 
-    with Group(Script(task=task), **spec(**bound)) as group:
-        workers = group.start(num_workers)
-        group.train(workers)
-        group.await_done(workers)
-        records = [record for _, record in sorted(group.records.items())]
-
+    records = records_of(task, num_workers, bound)
     expected = plain([BATCH] * STEPS, loss)
     assert [record.values["loss"] for record in records] == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
     assert [reference.distance(expected.model, m) < 1e-10 for m in models] == [True] * num_workers

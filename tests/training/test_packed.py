@@ -18,7 +18,7 @@ from tests.training import ragged, reference
 from tests.training.group import Group
 from tests.training.ragged import LONGEST, Packed, Sample, Sequences, sequence_task
 from tests.training.tasks import Script
-from tests.training.test_lengths import BATCH, STEPS, Seen, global_batches, plain, spec
+from tests.training.test_lengths import BATCH, STEPS, Seen, global_batches, plain, records_of, spec
 from workers.errors import Reason
 from workers.task import TrainingTask
 from workers.training.bounds import Bounds
@@ -117,12 +117,7 @@ def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_t
         given = {"eval_data": Sequences(), "evaluate": evaluate, "loss": loss, "weight": weight, "packed": True}
         return sequence_task(model=mine, train_data=seen.data, collate=seen.pack, **given)
 
-    with Group(Script(task=task), **spec(**bound)) as group:
-        workers = group.start(num_workers)
-        group.train(workers)
-        group.await_done(workers)
-        records = [record for _, record in sorted(group.records.items())]
-
+    records = records_of(task, num_workers, bound)
     expected = plain([BATCH] * STEPS, ragged.sample_mean if weight is None else ragged.token_mean)
     assert [record.values["loss"] for record in records] == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
     assert [reference.distance(expected.model, m) < 1e-10 for m in models] == [True] * num_workers
