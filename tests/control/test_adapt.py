@@ -11,7 +11,7 @@ import pytest
 
 from tests.control.desk import Desk, build_info
 from workers.advisors.throughput import Layout, Observation
-from workers.control.adapt import BY_LENGTH, NO_NOISE, ROUGH_NOISE
+from workers.control.adapt import NO_NOISE, ROUGH_NOISE
 from workers.control.adapting import (
     JUDGE_STEPS,
     MAX_JUDGE_STEPS,
@@ -364,14 +364,15 @@ def test_nothing_changes_where_noise_says_so_and_where_the_batch_is_fixed() -> N
     assert fixed.batches == [32]
 
 
-def test_a_batch_by_length_stays_and_the_timeline_tells_once_why() -> None:
-    job = NoisyJob(flat, lambda _: 2000.0)
-    job.values = {"useful_tokens": 0.9}
-    job.run(100)
-    assert job.batches == [32]
-    assert job.desk.state.adapting.why == BY_LENGTH
-    [row] = job.told(TimelineKind.LIMIT)
-    assert (row.actor, row.reason) == ("goodput", BY_LENGTH)
+def test_a_batch_by_length_adapts_as_others_whatever_its_number_of_passes_and_their_sizes() -> None:
+    def of(values: dict[str, float]) -> NoisyJob:
+        job = NoisyJob(lambda batch: 0.004 + 1e-4 * batch, lambda _: 300.0)
+        job.values = values
+        return job.run(600)
+
+    by_length = of({"useful_tokens": 0.9, "micro_batch": 3.0})
+    assert by_length.batches == of({}).batches
+    assert {layout.num_passes for layout in by_length.desk.state.adapting.memory} == {1}
 
 
 def test_gradients_that_come_to_agree_leave_no_noise_of_before_to_grow_by() -> None:

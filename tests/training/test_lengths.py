@@ -15,13 +15,14 @@ from torch import nn
 
 from tests.training import ragged, reference
 from tests.training.group import TERM, Group
-from tests.training.ragged import LONGEST, NUM_SAMPLES, Padded, Sample, Sequences, pooled, sequence_task
+from tests.training.ragged import LONGEST, NUM_SAMPLES, Packed, Padded, Sample, Sequences, pooled, sequence_task
 from tests.training.tasks import Script
 from workers.checkpoints import list_checkpoints
 from workers.errors import DataError, Reason
 from workers.local_storage import LocalStorage
 from workers.plan import CheckpointSource, Goal, Member
 from workers.status import Phase, RoundRecord, StopCause
+from workers.training import draw
 from workers.training.exchange import buckets
 from workers.training.lengths import Lengths
 
@@ -115,11 +116,30 @@ def test_any_workers_train_what_a_plain_loop_trains_on_the_same_batches_padded_t
     assert all(0 < record.values["useful_tokens"] <= 1 for record in records)
 
 
-def test_batches_stay_while_members_shares_and_the_global_batch_change_and_over_a_restart() -> None:
+def pack(seen: Seen) -> dict[str, Any]:
+    """Of a task whose samples are laid end to end."""
+
+    def packed(samples: Sequence[Sample]) -> Packed:
+        seen.pad(samples)
+        return ragged.pack(samples)
+
+    return {"collate": packed, "loss": ragged.packed_mean, "packed": True}
+
+
+def pad(seen: Seen) -> dict[str, Any]:
+    return {"collate": seen.pad}
+
+
+@pytest.mark.parametrize("are_measured", [False, True])
+@pytest.mark.parametrize("way", [pad, pack])
+def test_batches_stay_while_members_shares_and_the_global_batch_change_and_over_a_restart(
+    way: Callable[[Seen], dict[str, Any]], *, are_measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draw, "splits", lambda round: are_measured and round % 3 != 1)
     seen = Seen()
 
     def task() -> Any:
-        return sequence_task(train_data=seen.data, collate=seen.pad)
+        return sequence_task(train_data=seen.data, **way(seen))
 
     sizes = [BATCH] * 3 + [17] * 2 + [5] * 3
     with Group(Script(task=task), **{**spec(max_tokens=MAX_TOKENS, lr_rule="none"), "samples": sum(sizes)}) as group:
@@ -337,17 +357,3 @@ def test_a_bad_length_ends_the_round_of_all_ranks_with_its_message() -> None:
     failures = [status.stop.failure for status in statuses.values() if status.stop and status.stop.failure]
     assert failures
     assert all("length(train_data[" in failure.message and ".0; return" in failure.message for failure in failures)
-
-
-def test_a_task_with_lengths_tells_no_noise_scale_and_is_refused_a_rate_that_follows_it() -> None:
-    with Group(Script(task=sequence_task), **spec()) as group:
-        workers = group.start(2)
-        group.train(workers)
-        group.await_done(workers)
-        assert group.records
-        assert not any("noise_scale" in record.values for record in group.records.values())
-    with Group(Script(task=sequence_task), **spec(lr_rule="adascale")) as group:
-        [refused] = group.start(1)
-        failure = group.poll()[refused].failure
-    assert failure is not None
-    assert "adascale, which follows the gradient noise scale" in failure.message

@@ -14,17 +14,12 @@ from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
 from workers.plan import Cause, Goal, Plan, TimelineKind
 from workers.spec_parts import UNBOUNDED
-from workers.status import TimelineRow
 
 NO_NOISE = (
     "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "
     "computed in two forward passes at least."
 )
 ROUGH_NOISE = "The batch stays: too few steps have measured the noise_scale yet to tell how far it may be off."
-BY_LENGTH = (
-    "The batch stays: the task returns `length`, by which batches are cut, and then no noise_scale can be measured; "
-    "return none, or set batch.adapt to fixed."
-)
 
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
@@ -45,8 +40,6 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
     plan, known = state.plan, state.adapting
     if state.spec.batch.adapt != "goodput" or plan is None or plan.goal is not Goal.TRAIN:
         return None
-    if known.is_by_length:
-        return None if known.why == BY_LENGTH else _told_why(state, inputs)
     shares = state.sharing.trial
     is_shared = shares is not None and shares.plan_id == plan.id
     # At this batch.
@@ -61,21 +54,6 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
         why = f"{plan.global_batch} were on trial, and what was measured went with the controller before"
         return _taken_back(state, inputs, plan, plan.judged_batch, why)
     return _reviewed(state, inputs, plan)
-
-
-def _told_why(state: ControllerState, inputs: Inputs) -> Turned:
-    """That the batch stays as samples have lengths, in the timeline, too."""
-    row = TimelineRow(
-        key=f"{ACTOR}/{state.term}/length",
-        kind=TimelineKind.LIMIT,
-        time=inputs.unix_s,
-        step=planning.progress_step(state),
-        actor=ACTOR,
-        reason=BY_LENGTH,
-        cost_s=0.0,
-        steps_lost=0,
-    )
-    return replace(state, adapting=replace(state.adapting, why=BY_LENGTH)), (Note(row),)
 
 
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | None:
@@ -199,7 +177,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
     if layout is None or layout not in known.memory or known.noise_bounds is None:
         return None
     micro = [s.micro_size for s in membership.statuses(state) if s.micro_size]
-    asked = batch.micro_size if isinstance(batch.micro_size, int) else None
+    asked = batch.micro_size if isinstance(batch.micro_size, int) and not known.is_by_length else None
     found = None if layout.num_passes == 1 or not micro else min(micro)
     return Situation(
         layout=layout,

@@ -90,7 +90,8 @@ class Adapting:
     were told. ``changed_at`` are the cursors of the last changes; ``turns`` and ``refused`` (batches that did not pay)
     are those since the number of workers changed last.
     ``noise_bounds`` are what the noise scale is at least and at most, ``is_by_length`` tells whether samples are put
-    together by their lengths. ``why`` tells why the batch stays, empty while it does not.
+    together by their lengths, so that passes are of unlike sizes. ``why`` tells why the batch stays, empty while it
+    does not.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -161,13 +162,17 @@ def _lapsed(known: Adapting) -> Adapting:
 
 
 def _layout(record: RoundRecord, num_nodes: int) -> Layout | None:
-    """None for a batch that came short; of a round of several steps one of them."""
+    """None for a batch that came short; of a round of several steps one of them.
+
+    Passes by length are of unlike sizes, and of another number in each step: there a part counts as one.
+    """
     values = record.values
     workers, micro = int(values.get("workers", 0)), int(values.get("micro_batch", 0))
     batch = int(values.get("global_batch", 0)) // record.num_steps
     if workers < 1 or batch < workers or micro < 1:
         return None
-    passes = record.num_passes // record.num_steps or max(1, round(batch / workers / micro))
+    told = record.num_passes // record.num_steps or max(1, round(batch / workers / micro))
+    passes = 1 if "useful_tokens" in values else told
     return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=passes)
 
 

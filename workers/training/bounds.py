@@ -29,12 +29,12 @@ class Bounds:
         return int(lengths_M.sum()) if self.is_packed else padded(lengths_M)
 
     def fitting(self, lengths_M: NDArray[np.int64]) -> int:
-        """How many of the first of these, from long to short, go into one micro-batch; at least 1."""
+        """How many of the first of these go into one micro-batch; at least 1."""
         num_samples = len(lengths_M)
-        if self.max_tokens is not None and self.is_packed:
-            num_samples = int(np.searchsorted(np.cumsum(lengths_M), self.max_tokens, side="right"))
-        elif self.max_tokens is not None:
-            num_samples = min(num_samples, self.max_tokens // int(lengths_M[0]))
+        if self.max_tokens is not None:
+            counts_M = np.arange(1, num_samples + 1)
+            taken_M = np.cumsum(lengths_M) if self.is_packed else counts_M * np.maximum.accumulate(lengths_M)
+            num_samples = int(np.searchsorted(taken_M, self.max_tokens, side="right"))
         if self.max_samples is not None:
             num_samples = min(num_samples, self.max_samples)
         return max(1, num_samples)

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from workers.errors import DataError
 from workers.plan import Plan
+from workers.training.at_random import at_random
+from workers.training.batching import own_part
 from workers.training.bounds import Bounds
 from workers.training.by_length import PASS_SHARE, deal_by_length, rejoined
 from workers.training.lengths import Lengths
@@ -37,7 +39,7 @@ def check_division(own: float, summed: float, num_ranks: int, name: str) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Samples of one micro-batch, from long to short, in the order of their positions where equally long."""
+    """Samples of one micro-batch: from long to short if by length, else and where equally long by their positions."""
 
     positions_M: NDArray[np.int64]
     indexes_M: NDArray[np.int64]
@@ -57,7 +59,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLength:
-    """Pieces that were cut and dealt by length; ``micro`` bounds what they take up further where it must.
+    """Pieces that were cut and dealt, by length or at random; ``micro`` bounds what they take up further where it must.
 
     That bound is this rank's own: what is dealt to whom does not depend on it.
     """
@@ -108,7 +110,7 @@ class Dealer:
 
         ``check`` is called now and then while lengths are learned. Raises what ``Lengths.of`` raises.
         """
-        weights = [member.weight for member in sorted(plan.members, key=lambda m: m.rank)]
+        weights = _weights(plan)
         pieces, begin, crc = [], 0, int(self.bounds.is_packed)  # ranks that pack deal otherwise
         for indexes_N in batches:
             lengths_N = self.lengths.of(indexes_N, check)
@@ -118,10 +120,29 @@ class Dealer:
             begin += len(indexes_N)
         return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
 
+    def deal_at_random(self, plan: Plan, rank: int, batch_N: NDArray[np.int64], check: Callable[[], None]) -> ByLength:
+        """As ``deal``, of one batch and not by length: parts are as large in samples as the plan has them."""
+        lengths_N = self.lengths.of(batch_N, check)
+        begin, end = own_part(plan, rank, len(batch_N))
+        own = at_random(lengths_N, begin, end, self._dealt(lengths_N, _weights(plan)), self.bounds)
+        pieces = [_Piece(positions_M=own_M, indexes_M=batch_N[own_M], lengths_M=lengths_N[own_M]) for own_M in own]
+        crc = zlib.crc32(lengths_N.tobytes(), int(self.bounds.is_packed))
+        return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
+
+    def _dealt(self, lengths_N: NDArray[np.int64], weights: Sequence[float]) -> list[list[NDArray[np.int64]]]:
+        """Positions of the micro-batches of each rank."""
+        if self.bounds.is_packed:
+            return [packed(own_M, lengths_N, self.bounds) for own_M in shares(lengths_N, weights)]
+        return deal_by_length(lengths_N, weights, self.bounds)
+
     def _own(self, lengths_N: NDArray[np.int64], weights: Sequence[float], rank: int) -> list[NDArray[np.int64]]:
-        """Positions of the micro-batches of ``rank``."""
+        """Those of ``rank``, as few as is fastest there."""
         if self.bounds.is_packed:
             return packed(shares(lengths_N, weights)[rank], lengths_N, self.bounds)
         own = deal_by_length(lengths_N, weights, self.bounds)[rank]
         share = PASS_SHARE if self.passes is None else self.passes.share
         return own if share == PASS_SHARE or not own else rejoined(own, lengths_N, share, self.bounds)
+
+
+def _weights(plan: Plan) -> list[float]:
+    return [member.weight for member in sorted(plan.members, key=lambda m: m.rank)]

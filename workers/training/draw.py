@@ -9,13 +9,27 @@ import numpy as np
 from workers.plan import Plan
 from workers.training.batching import own_part
 from workers.training.micro_batches import Draw, InOrder, MicroBatch
+from workers.training.noise import splits
 from workers.training.reading import Wanted
 from workers.training.setup import Setup
 
 
-def draw_round(setup: Setup, plan: Plan, rank: int, cursor: int, check: Callable[[], None]) -> Draw:
-    """This rank's part of the batch that begins at ``cursor``. Raises what ``Dealer.deal`` raises."""
+def is_at_random(setup: Setup, plan: Plan, round: int) -> bool:
+    """Whether a batch of samples with lengths is divided at random in the round after ``round`` commits.
+
+    Of such parts the gradient noise can be told. A function of the round, as ``splits`` is; the same on all ranks.
+    """
+    return setup.train_dealer is not None and plan.exchange.scheme != "local_steps" and splits(round + 1)
+
+
+def draw_round(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, check: Callable[[], None]) -> Draw:
+    """This rank's part of the batch that begins at ``cursor``, in the round after ``round`` commits.
+
+    Raises what ``Dealer.deal`` raises.
+    """
     order, size, first = setup.order, batch_size(setup, plan, cursor), _place(setup, cursor)
+    if setup.train_dealer is not None and is_at_random(setup, plan, round):
+        return setup.train_dealer.deal_at_random(plan, rank, order.indexes(first, first + size), check)
     if setup.train_dealer is not None:
         return setup.train_dealer.deal(plan, rank, [order.indexes(first, first + size)], check)
     begin, end = own_part(plan, rank, size)
@@ -70,7 +84,7 @@ def ahead(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, offset: 
         size, first = batch_size(setup, plan, begin), _place(setup, begin)
         if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(first, first + size))):
             return
-        draw = draw_round(setup, plan, rank, begin, lambda: None)
+        draw = draw_round(setup, plan, rank, round, begin, lambda: None)
         if draw.num_samples == 0:
             return
         for micro in draw.micro_batches():

@@ -100,19 +100,13 @@ class NoiseMeter:
         Where one rank computes the whole batch in one pass there is nothing to compare, so now and then it computes
         in two, which is the same step but for rounding, and other draws of dropout. Not where a sample's output
         depends on the others of its pass, nor where the spec fixes the passes: such a job tells no noise scale. Nor
-        does one whose gradients come back so roughly that the norm of their sum is another, nor one by length: samples
-        of one length are no random part of a batch, and what tells them apart from others would count as noise.
+        does one whose gradients come back so roughly that the norm of their sum is another. Where batches are dealt by
+        length, rounds are measured that deal at random: samples of one length are no random part of a batch.
         """
-        state, self._measure, self._seconds = self._state, None, 0.0
-        if exchange.blurs_norm or self._is_by_length:
+        self._measure, self._seconds = None, 0.0
+        if exchange.blurs_norm or not self._is_due(part):
             return
-        if part.is_one_pass:
-            may_split = self._can_split and self._effort > Effort.NONE and not part.is_fixed and part.size > 1
-            if not may_split or not splits(state.round + 1) or _mixes_samples(state):
-                return
-            part.is_split = True
-        elif not state.noise.is_due(state.round + 1):
-            return
+        part.is_split = part.is_one_pass
         started_s = time.perf_counter()
         self._measure = self._new_measure(exchange)
         part.squares = PieceSquares(exchange.parameters, self._measure, self._cost)
@@ -120,6 +114,15 @@ class NoiseMeter:
             part.squares.give_up(self._suspicion or NO_EFFORT)
         self._suspicion = ""
         self._seconds = time.perf_counter() - started_s
+
+    def _is_due(self, part: Part) -> bool:
+        state, round = self._state, self._state.round + 1
+        if self._is_by_length:
+            return part.is_at_random
+        if not part.is_one_pass:
+            return state.noise.is_due(round)
+        may_split = self._can_split and self._effort > Effort.NONE and not part.is_fixed and part.size > 1
+        return may_split and splits(round) and not _mixes_samples(state)
 
     def _new_measure(self, exchange: GradientExchange) -> Measure:
         is_frugal = self._effort < Effort.FULL

@@ -17,7 +17,7 @@ from workers.training import batching, footprint, memory
 from workers.training.back_off import MemoryInExchangeError, back_off, settle, too_big
 from workers.training.dealer import check_division
 from workers.training.device_clock import DeviceClock
-from workers.training.draw import ahead, batch_size, draw_round, wanted
+from workers.training.draw import ahead, batch_size, draw_round, is_at_random, wanted
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.vector import GlobalSums, LocalSums, NoiseSums
@@ -74,6 +74,9 @@ class Part:
         # By length a sample may be dealt to a rank whose part of a small batch has none.
         self.expected_weight = max(1, self._num_own if is_alone else self.size) * setup.state.units_per_sample
         self._passes = None if setup.train_dealer is None else setup.train_dealer.passes
+        self.is_at_random = is_at_random(setup, plan, setup.state.round)
+        if self.is_at_random:  # such passes tell nothing of those by length
+            self._passes = None
         is_cut_on_trial = self._passes is not None and self._passes.is_trying
         self._is_on_trial = setup.micro.is_trying or is_cut_on_trial
         self.is_way_on_trial = False  # ways to read
@@ -169,7 +172,7 @@ class Part:
 
     def own_cost(self) -> OwnCost | None:
         """What the part took this rank by itself, None where that was not the usual. Call after the exchange."""
-        if self._is_on_trial or self.squares is not None:
+        if self._is_on_trial or self.is_at_random or self.squares is not None:
             return None
         assert self._exchange.took is not None
         return OwnCost(
@@ -219,7 +222,7 @@ class Part:
         batches = list(draw.micro_batches())
         self._read_ahead(batches)
         self.is_way_on_trial = self._setup.feed.is_on_trial and bool(batches)
-        is_trial = self._is_on_trial or self.is_split or self.is_way_on_trial
+        is_trial = self._is_on_trial or self.is_split or self.is_at_random or self.is_way_on_trial
         self.sums, self.micro, self.num_passes = LocalSums(division=draw.checksum, is_trial=is_trial), 1, len(batches)
         warm_s: float | None = None
         for number, micro in enumerate(batches):
@@ -241,7 +244,8 @@ class Part:
             self._mailbox.check()
             self._mailbox.set_phase(Phase.DATA)
             started_s = time.perf_counter()
-            self._draw = draw_round(self._setup, self.plan, self._rank, self._cursor, self._mailbox.check)
+            round, check = self._state.round, self._mailbox.check
+            self._draw = draw_round(self._setup, self.plan, self._rank, round, self._cursor, check)
             self.times.data_s += time.perf_counter() - started_s
         return self._draw
 

@@ -182,11 +182,6 @@ def _optimizer(task: TrainingTask, spec: JobSpec) -> torch.optim.Optimizer:
             f"batch.lr_rule is adascale, which is for SGD, and the optimizer is {type(optimizer).__name__}; return "
             "optimizer=lambda params, lr: torch.optim.SGD(params, lr) from the entrypoint, or use lr_rule: sqrt"
         )
-    if spec.batch.lr_rule is LrRule.ADASCALE and task.length is not None:
-        raise UserCodeError(
-            "batch.lr_rule is adascale, which follows the gradient noise scale, and that cannot be measured where the "
-            "entrypoint returns `length`, as batches are cut by it; use lr_rule: sqrt, or return no `length`"
-        )
     return optimizer
 
 
