@@ -101,7 +101,7 @@ def checked_task(answer: object, entrypoint: str) -> TrainingTask:
     task = TrainingTask(**{name: value for name, value in attributes.items() if value is not None})
     _check_model(task.model, entrypoint)
     _check_callables(task, entrypoint)
-    _check_packed(task, entrypoint)
+    _check_lengths(task, entrypoint)
     _check_dataset(task.train_data, "train_data", entrypoint)
     if task.eval_data is not None:
         _check_dataset(task.eval_data, "eval_data", entrypoint)
@@ -203,7 +203,7 @@ def _check_model(model: Any, entrypoint: str) -> None:
 
 
 def _check_callables(task: TrainingTask, entrypoint: str) -> None:
-    for name in ("loss", "weight", "evaluate", "optimizer", "collate", "length"):
+    for name in ("loss", "weight", "evaluate", "optimizer", "collate", "length", "length_at"):
         value = getattr(task, name)
         if value is not None and not callable(value):
             raise EntrypointError(
@@ -211,13 +211,18 @@ def _check_callables(task: TrainingTask, entrypoint: str) -> None:
             )
 
 
-def _check_packed(task: TrainingTask, entrypoint: str) -> None:
+def _check_lengths(task: TrainingTask, entrypoint: str) -> None:
+    if task.length is not None and task.length_at is not None:
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} returned `length` and `length_at`; return length_at alone where a sample's "
+            "tokens are known by its index, and length alone where it must be read for that"
+        )
     if not isinstance(task.packed, bool):
         raise EntrypointError(
             f"entrypoint {entrypoint!r} returned {task.packed!r:.80} as packed; give True or False: whether collate "
             "lays samples end to end"
         )
-    lacking = [name for name in ("length", "collate") if getattr(task, name) is None]
+    lacking = [*(() if task.tells_lengths else ("length",)), *(() if task.collate else ("collate",))]
     if task.packed and lacking:
         raise EntrypointError(
             f"entrypoint {entrypoint!r} returned packed=True without {' and '.join(lacking)}; return `length`, which "

@@ -35,10 +35,9 @@ class TrainingTask:
     ``collate(samples)`` makes a batch; None means torch's default. ``length(sample)`` is its
     number of tokens, an int above 0: samples of about one length then go together, padded by ``collate`` to the
     longest of the micro-batch, so that little of what is computed is padding. Which samples a step has stays the same.
+    ``length_at(dataset, index)`` in its place tells it of ``train_data`` or ``eval_data`` without reading the sample.
     ``packed`` says that ``collate`` lays samples end to end instead, and that the model keeps them apart, as by
     attention within each (a block-diagonal mask): a micro-batch then takes as many tokens as its samples have.
-    With ``length`` no ``noise_scale`` is measured, so that the batch stays with ``adapt: goodput``, and ``adascale``
-    is refused.
     """
 
     model: nn.Module
@@ -50,4 +49,10 @@ class TrainingTask:
     optimizer: Callable[[Iterable[nn.Parameter], float], torch.optim.Optimizer] | None = None
     collate: Callable[[Sequence[Any]], Batch] | None = None
     length: Callable[[Any], int] | None = None
+    length_at: Callable[[Any, int], int] | None = None
     packed: bool = False
+
+    @property
+    def tells_lengths(self) -> bool:
+        """Whether samples have lengths, by which they go together."""
+        return self.length is not None or self.length_at is not None

@@ -170,6 +170,11 @@ def test_other_bytes_than_were_uploaded_are_refused(tmp_path: Path) -> None:
             "USER_ERROR",
             "returned a int as length; give a function",
         ),
+        (
+            f"{TRAIN}\nold = build\ndef build(config): t = old(config); t.length = t.length_at = len; return t",
+            "USER_ERROR",
+            "returned `length` and `length_at`; return length_at alone where",
+        ),
     ],
 )
 def test_other_faults_at_start_up_are_told(source: str, reason: str, told: str, tmp_path: Path) -> None:

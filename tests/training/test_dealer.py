@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.training.test_data import made_plan
 from workers.training.bounds import Bounds
 from workers.training.dealer import ByLength, Dealer
+from workers.training.length_sources import ByIndex
 from workers.training.lengths import Lengths
 from workers.training.micro import MicroSize
 from workers.training.micro_batches import InOrder, MicroBatch
@@ -26,9 +28,15 @@ def tuning(limit: int | None) -> MicroTuning:
 
 
 def dealt(rank: int, micro: MicroTuning, told: list[int] = LENGTHS) -> ByLength:
-    lengths = Lengths(told, lambda sample: int(sample), None, 0, "train_data")
+    lengths = Lengths(len(told), ByIndex(told, lambda data, index: data[index], "train_data"), None)
     dealer = Dealer(lengths=lengths, bounds=Bounds(max_tokens=200), micro=micro)
     return dealer.deal(made_plan(WEIGHTS, 20), rank, BATCHES, lambda: None)
+
+
+def dealt_at_random(rank: int, micro: MicroTuning) -> ByLength:
+    lengths = Lengths(len(LENGTHS), ByIndex(LENGTHS, lambda data, index: data[index], "train_data"), None)
+    dealer = Dealer(lengths=lengths, bounds=Bounds(max_tokens=200), micro=micro)
+    return dealer.deal_at_random(made_plan(WEIGHTS, 20), rank, np.arange(len(LENGTHS)), lambda: None)
 
 
 def all_of(draws: list[ByLength]) -> list[MicroBatch]:
@@ -36,8 +44,11 @@ def all_of(draws: list[ByLength]) -> list[MicroBatch]:
 
 
 @pytest.mark.parametrize("limit", [None, 64])
-def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_position(limit: int | None) -> None:
-    draws = [dealt(rank, tuning(limit)) for rank in range(len(WEIGHTS))]
+@pytest.mark.parametrize("deal", [dealt, dealt_at_random])
+def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_position(
+    deal: Callable[[int, MicroTuning], ByLength], limit: int | None
+) -> None:
+    draws = [deal(rank, tuning(limit)) for rank in range(len(WEIGHTS))]
     drawn = all_of(draws)
     assert sorted(i for micro in drawn for i in micro.indexes) == list(range(len(LENGTHS)))
     assert len({micro.position for micro in drawn}) == len(drawn)
@@ -59,7 +70,7 @@ def test_a_checksum_tells_other_lengths_and_another_order_of_them() -> None:
 def test_what_is_left_after_some_samples_is_drawn_in_the_same_order(limit: int | None) -> None:
     micro = tuning(limit)
     in_order = InOrder(begin=5, end=31, most=8, micro=micro, indexes=lambda begin, end: list(range(begin, end)))
-    for draw in (dealt(1, micro), in_order):
+    for draw in (dealt(1, micro), dealt_at_random(1, micro), in_order):
         whole = [i for batch in draw.micro_batches() for i in batch.indexes]
         assert len(whole) == draw.num_samples
         for skip in range(len(whole) + 1):

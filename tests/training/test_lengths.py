@@ -24,6 +24,7 @@ from workers.plan import CheckpointSource, Goal, Member
 from workers.status import Phase, RoundRecord, StopCause
 from workers.training import draw
 from workers.training.exchange import buckets
+from workers.training.length_sources import BySample
 from workers.training.lengths import Lengths
 
 BATCH, STEPS, LR = 11, 9, 0.02
@@ -240,7 +241,7 @@ class Boundless:
 
 
 def asked(told: Any, length: Callable[[Any], Any] = lambda sample: sample, max_tokens: int | None = 100) -> list[int]:
-    lengths = Lengths(Boundless(told), length, max_tokens, 0, "train_data")
+    lengths = Lengths(2, BySample(Boundless(told), length, 0, "train_data"), max_tokens)
     found: list[int] = lengths.of(np.array([0, 1, 1]), lambda: None).tolist()
     return found
 
@@ -289,7 +290,7 @@ def test_each_sample_is_read_once_for_its_length_under_a_seed_of_its_own() -> No
             return 1
 
     for wanted in ([0, 1], [1, 0, 1]):
-        lengths = Lengths(Random(1), lambda sample: int(sample), None, 7, "train_data")
+        lengths = Lengths(2, BySample(Random(1), lambda sample: int(sample), 7, "train_data"), None)
         lengths.of(np.array(wanted), lambda: None)
         lengths.of(np.array(wanted), lambda: None)
     assert len(read) == 4
@@ -357,3 +358,41 @@ def test_a_bad_length_ends_the_round_of_all_ranks_with_its_message() -> None:
     failures = [status.stop.failure for status in statuses.values() if status.stop and status.stop.failure]
     assert failures
     assert all("length(train_data[" in failure.message and ".0; return" in failure.message for failure in failures)
+
+
+class Counted(Sequences):
+    """Notes which samples are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[int] = []
+
+    def __getitem__(self, index: int) -> Sample:
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def at(data: Sequences, index: int) -> int:
+    return len(data.samples[index][0])
+
+
+def test_a_length_that_is_told_by_the_index_is_read_for_by_nobody() -> None:
+    data = Counted()
+    records = records_of(
+        lambda: sequence_task(train_data=data, length=None, length_at=at), 3, {"max_tokens": MAX_TOKENS}
+    )
+    assert [record.values["loss"] for record in records] == pytest.approx(plain([BATCH] * STEPS).losses, rel=1e-10)
+    assert sorted(data.read) == sorted(i for indexes in global_batches([BATCH] * STEPS) for i in indexes)
+
+
+def test_a_bad_length_by_the_index_fails_the_step_that_has_the_sample_and_none_before() -> None:
+    (first, second) = global_batches([BATCH] * 2)
+    bad = next(i for i in second if i not in first)
+    task = lambda: sequence_task(length=None, length_at=lambda data, i: 0 if i == bad else at(data, i))  # noqa: E731
+    with Group(Script(task=task), **spec()) as group:
+        workers = group.start(2)
+        group.train(workers)
+        statuses = group.await_break(workers)
+        assert [record.round for record in group.records.values()] == [1]
+    failures = [status.stop.failure for status in statuses.values() if status.stop and status.stop.failure]
+    assert any(f"length_at(train_data, {bad}) returned 0; return the sample's number" in f.message for f in failures)

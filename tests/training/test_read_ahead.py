@@ -54,6 +54,10 @@ class Drawing(torch.optim.SGD):
         return super().step(closure)
 
 
+def length_at(data: Noisy, index: int) -> int:
+    return 1 + index % 5
+
+
 def length(sample: tuple[torch.Tensor, torch.Tensor]) -> int:
     return 1 + round(float(sample[0][0]) * NUM_SAMPLES) % 5
 
@@ -81,6 +85,7 @@ def build(config: Mapping[str, Any]) -> TrainingTask:
             parameters, lr=lr, momentum=0.9
         ),
         length=length if kind == "lengths" else None,
+        length_at=length_at if kind == "lengths by index" else None,
     )
 
 
@@ -134,6 +139,7 @@ def by_length(read_by: str, data: str) -> tuple[list[float], int]:
         (while_members_and_batch_change, "random", "processes", 3 + 1),
         (while_members_and_batch_change, "plain", "thread", 3),
         (by_length, "lengths", "processes", 2 + 1),
+        (by_length, "lengths by index", "processes", 2 * 2),
     ],
 )
 def test_what_is_read_ahead_changes_nothing_of_what_is_trained(

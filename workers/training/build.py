@@ -64,11 +64,11 @@ def build_task(
             f"{error.message} (resources.memory_bytes={spec.resources.memory_bytes}); "
             "give workers more memory, or build a smaller model or dataset"
         ) from error
-    if task.length is None and spec.batch.max_tokens is not None:
+    if not task.tells_lengths and spec.batch.max_tokens is not None:
         raise EntrypointError(
             f"batch.max_tokens={spec.batch.max_tokens} bounds micro-batches by the lengths of their samples, and "
-            f"entrypoint {spec.entrypoint!r} returned no `length`; return `length`, which tells a sample's tokens, or "
-            "set batch.micro_size instead"
+            f"entrypoint {spec.entrypoint!r} returned no `length`; return `length` or `length_at`, which tell a "
+            "sample's tokens, or set batch.micro_size instead"
         )
     return task
 

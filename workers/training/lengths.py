@@ -1,47 +1,36 @@
-"""How long samples are: asked of the task's ``length`` once for each sample of a dataset."""
+"""How long samples are: asked of the task once for each sample of a dataset."""
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import DataError, JobError, described
-from workers.task import MapDataset
-from workers.training import batching, data, memory
+from workers.training import memory
+from workers.training.length_sources import LengthSource
 
 MAX_LENGTH = 2**31 - 1
 """So that a micro-batch's tokens, with padding a product with a number of samples, are counted exactly."""
 
-_LENGTH_SEED = (1 << 40) + 1  # in the place of a round's number, as evaluation has 1 << 40
 _NUM_BETWEEN_CHECKS = 64
 
 
 class Lengths:
-    """Lengths of a dataset's samples in tokens, learned as they are asked for; ``name`` is what the user calls it.
+    """Lengths of a dataset's samples in tokens, learned as they are asked for.
 
     Every rank asks for all samples of a global batch and must come to the same answers, from which each takes its own
     part without a message. They are not exchanged: that would be a collective before the first gradient, in which one
-    rank's bad sample holds all others. The price is that in the first epoch each rank reads each global batch whole.
-    A sample is read under a seed of its own index, so that random data have one length on all ranks.
+    rank's bad sample holds all others. The price is that in the first epoch each rank reads each global batch whole,
+    where samples are read for it.
     """
 
-    def __init__(
-        self,
-        dataset: MapDataset,
-        length: Callable[[Any], int],
-        max_tokens: int | None,
-        seed: int,
-        name: str,
-        turnstile: batching.Turnstile | None = None,
-    ) -> None:
-        self._turnstile = turnstile or batching.Turnstile()
-        self._dataset, self._length, self._max_tokens = dataset, length, max_tokens
-        self._seed, self._name = seed, name
-        self._known_N = np.zeros(len(dataset), dtype=np.int32)  # 0: not asked yet
+    def __init__(self, num_samples: int, source: LengthSource, max_tokens: int | None) -> None:
+        self._source, self._max_tokens = source, max_tokens
+        self._known_N = np.zeros(num_samples, dtype=np.int32)  # 0: not asked yet
 
     def of(self, indexes_N: NDArray[np.int64], check: Callable[[], None]) -> NDArray[np.int64]:
         """The lengths of these samples; ``check`` is called now and then, and may raise to leave.
@@ -57,17 +46,16 @@ class Lengths:
         return self._known_N[indexes_N].astype(np.int64)
 
     def are_known(self, indexes_N: NDArray[np.int64]) -> bool:
-        """Whether these can be told without reading a sample."""
+        """Whether these can be told without reading a sample; one that has no usable length is told of by ``of``."""
+        if not self._source.is_reading:
+            with contextlib.suppress(DataError):
+                self.of(indexes_N, lambda: None)
         return bool(self._known_N[indexes_N].all())
 
     def _asked(self, index: int) -> int:
-        batching.seed_all(self._seed, _LENGTH_SEED, index)
-        at = self._turnstile.place
-        with self._turnstile.lock, at.reading(self._name):
-            (sample,) = data.fetch(self._dataset, [index], self._name, memory.is_out_of_memory, at.note)
-        place = f"length({self._name}[{index}])"
+        tell, place = self._source.ask(index), self._source.place(index)
         try:
-            told = self._length(sample)
+            told = tell()
         except JobError:
             raise
         except (Exception, SystemExit) as error:

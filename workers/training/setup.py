@@ -26,6 +26,7 @@ from workers.training.dealer import Dealer
 from workers.training.device import pick_device
 from workers.training.exchange.buckets import grouped
 from workers.training.feed import Feed
+from workers.training.length_sources import ByIndex, BySample, LengthSource
 from workers.training.lengths import Lengths
 from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
@@ -142,23 +143,30 @@ def _micro_size(spec: JobSpec, task: TrainingTask) -> MicroSize:
     fixed = spec.batch.micro_size
     if not isinstance(fixed, int):
         return MicroSize(None, least_size(task.model))
-    return MicroSize(fixed if task.length is None else sys.maxsize)  # a size in samples is not to be lowered by tokens
+    return MicroSize(sys.maxsize if task.tells_lengths else fixed)  # a size in samples is not to be lowered by tokens
 
 
 def _dealer(
     spec: JobSpec, task: TrainingTask, batcher: Batcher, micro: MicroTuning, passes: PassShare | None
 ) -> Dealer | None:
-    if task.length is None:
+    if not task.tells_lengths:
         return None
     fixed, max_tokens = spec.batch.micro_size, spec.batch.max_tokens
     return Dealer(
-        lengths=Lengths(batcher.dataset, task.length, max_tokens, spec.seed, batcher.name, batcher.turnstile),
+        lengths=Lengths(len(batcher.dataset), _length_source(spec, task, batcher), max_tokens),
         bounds=Bounds(
             max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None, is_packed=task.packed
         ),
         micro=micro,
         passes=passes,
     )
+
+
+def _length_source(spec: JobSpec, task: TrainingTask, batcher: Batcher) -> LengthSource:
+    if task.length_at is not None:
+        return ByIndex(batcher.dataset, task.length_at, batcher.name)
+    assert task.length is not None
+    return BySample(batcher.dataset, task.length, spec.seed, batcher.name, batcher.turnstile)
 
 
 def _check_shapes(model: nn.Module) -> None:
