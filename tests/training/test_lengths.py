@@ -142,8 +142,8 @@ def test_batches_stay_while_members_shares_and_the_global_batch_change_and_over_
     def task() -> Any:
         return sequence_task(train_data=seen.data, **way(seen))
 
-    sizes = [BATCH] * 3 + [17] * 2 + [5] * 3
-    with Group(Script(task=task), **{**spec(max_tokens=MAX_TOKENS, lr_rule="none"), "samples": sum(sizes)}) as group:
+    sizes, batch = [BATCH] * 3 + [17] * 2 + [5] * 3, {"max_tokens": MAX_TOKENS, "lr_rule": "none", "adapt": "goodput"}
+    with Group(Script(task=task), **{**spec(**batch), "samples": sum(sizes)}) as group:
         first = group.start(2)
         group.train(first, until=3 * BATCH)
         group.await_all(lambda s: s.phase is Phase.HELD, first)
@@ -162,7 +162,8 @@ def test_batches_stay_while_members_shares_and_the_global_batch_change_and_over_
         last = group.start(3)
         group.train(last, source=CheckpointSource(saved.path, 5, saved.cursor), lineage=2, global_batch=5)
         group.await_done(last)
-        losses = group.losses()
+        losses, told = group.losses(), [record.values for _, record in sorted(group.records.items())]
+    assert ["noise_scale" in values for values in told] == [are_measured and n % 3 != 1 for n in range(1, 9)]
     assert losses == pytest.approx(plain(sizes).losses, rel=1e-9, abs=1e-10)
     drawn = [i for own in seen.micro_batches for i in own]
     assert sorted(drawn) == sorted(i for indexes in global_batches(sizes) for i in indexes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import nn
 
 from tests.training import ragged
 from tests.training.group import Group
-from tests.training.ragged import Sample, Sequences, pooled, sequence_task
+from tests.training.ragged import Packed, Pooled, Sample, Sequences, pooled, sequence_task
 from tests.training.tasks import Script
 from tests.training.test_noise import STILL, by_definition, gradient, sgd
 from workers.lr import Decay, LrPlan, LrRule, gain
@@ -25,8 +24,6 @@ from workers.plan import Member, split_batch
 from workers.training import draw
 from workers.training.at_random import at_random
 from workers.training.bounds import Bounds
-from workers.training.by_length import deal_by_length
-from workers.training.packed import packed, shares
 
 NUM_SAMPLES, BATCH, ROUNDS = 240, 24, 400
 
@@ -41,24 +38,16 @@ NUM_SAMPLES, BATCH, ROUNDS = 240, 24, 400
 def test_micro_batches_at_random_are_alike_in_samples_in_order_and_within_their_bounds(
     lengths: list[int], weights: list[float], room: int | None, most: int | None, *, is_packed: bool
 ) -> None:
-    lengths_N, bounds = (
-        np.array(lengths),
-        Bounds(max_tokens=None if room is None else max(lengths) + room, max_samples=most),
-    )
-    bounds = replace(bounds, is_packed=is_packed)
-    if is_packed:
-        dealt = [packed(own_M, lengths_N, bounds) for own_M in shares(lengths_N, weights)]
-    else:
-        dealt = deal_by_length(lengths_N, weights, bounds)
+    lengths_N, max_tokens = np.array(lengths), None if room is None else max(lengths) + room
+    bounds = Bounds(max_tokens=max_tokens, max_samples=most, is_packed=is_packed)
     ends = np.cumsum([0, *split_batch(len(lengths), weights)]).tolist()
-    by_rank = [at_random(lengths_N, begin, end, dealt, bounds) for begin, end in pairwise(ends)]
+    by_rank = [at_random(lengths_N, begin, end, bounds) for begin, end in pairwise(ends)]
     found = [own_M for own in by_rank for own_M in own]
     assert [position for own_M in found for position in own_M.tolist()] == list(range(len(lengths)))
     whole = {len(own_M) for own in by_rank for own_M in own[:-1]}
     assert len(whole) <= 1
     assert max(map(len, found)) <= min([*whole, most or math.inf, math.inf])
-    largest = min(max(bounds.taken(lengths_N[own_M]) for own_M in own) for own in dealt if own)
-    assert max(bounds.taken(lengths_N[own_M]) for own_M in found) <= max(largest, *lengths)
+    assert max(bounds.taken(lengths_N[own_M]) for own_M in found) <= (max_tokens or math.inf)
     assert len(found) >= min(len(lengths), 2)
 
 
@@ -79,7 +68,7 @@ def brute_force(collate: Callable[[Sequence[Sample]], Any], loss: Callable[[nn.M
 
 def told_by(weights: Sequence[float], steps: int, batch: dict[str, Any], **task: Any) -> dict[int, float]:
     """The noise scale by round, of a job whose members have these weights and change nothing."""
-    spec = {"steps": steps, "batch": {"global_size": BATCH, **batch}, "optimizer": {"lr": STILL}}
+    spec = {"steps": steps, "batch": {"global_size": BATCH, "adapt": "goodput", **batch}, "optimizer": {"lr": STILL}}
     with Group(Script(task=lambda: sequence_task(train_data=Telling(), optimizer=sgd, **task)), **spec) as group:
         members = [
             Member(worker_id=worker_id, rank=rank, weight=weights[rank])
@@ -114,8 +103,34 @@ def test_it_is_what_the_gradients_of_single_samples_come_to_though_lengths_tell_
     assert told[ROUNDS] == pytest.approx(brute_force(task["collate"], task["loss"]), rel=0.1)
 
 
-def test_of_a_job_by_length_the_rounds_that_are_measured_are_those_in_which_a_lone_worker_halves_its_batch() -> None:
+def test_of_a_job_that_follows_the_noise_fixed_rounds_are_measured_and_of_another_none() -> None:
     assert list(told_by([1.0, 1.0], 40, {}, **PACKED)) == [16, 32]
+    assert told_by([1.0, 1.0], 40, {"adapt": "fixed"}, **PACKED) == {}
+
+
+class Normalised(Pooled):
+    """What a sample comes to depends on those that are in its pass, which may not be one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8, track_running_stats=False)
+
+    def tokens(self, x_BT3: torch.Tensor) -> torch.Tensor:
+        out_N2: torch.Tensor = self.outer(torch.tanh(self.norm(self.inner(x_BT3))))
+        return out_N2
+
+
+def test_where_passes_mix_their_samples_they_are_cut_by_length_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draw, "splits", lambda _: True)
+    passes: list[int] = []
+
+    def collate(samples: Sequence[Sample]) -> Packed:
+        passes.append(len(samples))
+        return ragged.pack(samples)
+
+    told = told_by([1.0], 5, {}, **{**PACKED, "collate": collate, "model": Normalised().to(torch.float64)})
+    assert told == {}
+    assert passes == [BATCH] * 5
 
 
 def test_a_rate_that_follows_the_noise_follows_it_where_samples_have_lengths(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,9 +101,9 @@ class Dealer:
     micro: MicroTuning
     passes: PassShare | None = None
 
-    def can_deal(self, batch_N: NDArray[np.int64]) -> bool:
-        """Whether this batch can be divided without reading a sample for its length."""
-        return self.lengths.are_known(batch_N)
+    def can_deal(self, batch_N: NDArray[np.int64], check: Callable[[], None]) -> bool:
+        """Whether this batch can be divided without reading a sample for its length; ``check`` as in ``deal``."""
+        return self.lengths.are_known(batch_N, check)
 
     def deal(self, plan: Plan, rank: int, batches: Iterable[NDArray[np.int64]], check: Callable[[], None]) -> ByLength:
         """The part of ``rank`` in batches of the dataset's indexes; every rank must be given the same ones.
@@ -121,22 +121,23 @@ class Dealer:
         return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
 
     def deal_at_random(self, plan: Plan, rank: int, batch_N: NDArray[np.int64], check: Callable[[], None]) -> ByLength:
-        """As ``deal``, of one batch and not by length: parts are as large in samples as the plan has them."""
-        lengths_N = self.lengths.of(batch_N, check)
+        """As ``deal``, of one batch and not by length: parts are as large in samples as the plan has them.
+
+        Where tokens have no bound, this rank's largest micro-batch by length is one: nobody knows what memory is left.
+        """
+        lengths_N, bounds = self.lengths.of(batch_N, check), self.bounds
         begin, end = own_part(plan, rank, len(batch_N))
-        own = at_random(lengths_N, begin, end, self._dealt(lengths_N, _weights(plan)), self.bounds)
+        if bounds.max_tokens is None:
+            by_length = self._own(lengths_N, _weights(plan), rank)
+            largest = max((bounds.taken(lengths_N[own_M]) for own_M in by_length), default=1)
+            bounds = replace(bounds, max_tokens=largest)
+        own = at_random(lengths_N, begin, end, bounds)
         pieces = [_Piece(positions_M=own_M, indexes_M=batch_N[own_M], lengths_M=lengths_N[own_M]) for own_M in own]
         crc = zlib.crc32(lengths_N.tobytes(), int(self.bounds.is_packed))
         return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
 
-    def _dealt(self, lengths_N: NDArray[np.int64], weights: Sequence[float]) -> list[list[NDArray[np.int64]]]:
-        """Positions of the micro-batches of each rank."""
-        if self.bounds.is_packed:
-            return [packed(own_M, lengths_N, self.bounds) for own_M in shares(lengths_N, weights)]
-        return deal_by_length(lengths_N, weights, self.bounds)
-
     def _own(self, lengths_N: NDArray[np.int64], weights: Sequence[float], rank: int) -> list[NDArray[np.int64]]:
-        """Those of ``rank``, as few as is fastest there."""
+        """Positions of the micro-batches of ``rank``."""
         if self.bounds.is_packed:
             return packed(shares(lengths_N, weights)[rank], lengths_N, self.bounds)
         own = deal_by_length(lengths_N, weights, self.bounds)[rank]

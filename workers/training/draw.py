@@ -17,9 +17,12 @@ from workers.training.setup import Setup
 def is_at_random(setup: Setup, plan: Plan, round: int) -> bool:
     """Whether a batch of samples with lengths is divided at random in the round after ``round`` commits.
 
-    Of such parts the gradient noise can be told. A function of the round, as ``splits`` is; the same on all ranks.
+    Of such parts the gradient noise can be told, and only a job that follows it pays for them. Not where what a sample
+    comes to depends on the others of its pass. A function of the round, as ``splits`` is; the same on all ranks.
     """
-    return setup.train_dealer is not None and plan.exchange.scheme != "local_steps" and splits(round + 1)
+    if setup.train_dealer is None or not setup.spec.follows_noise or plan.exchange.scheme == "local_steps":
+        return False
+    return splits(round + 1) and not setup.state.mixes_samples
 
 
 def draw_round(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, check: Callable[[], None]) -> Draw:
@@ -70,10 +73,13 @@ def wanted(round: int, micro: MicroBatch, offset: int = 0) -> Wanted:
     return Wanted(round=round, position=offset + micro.position, indexes=tuple(micro.indexes))
 
 
-def ahead(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, offset: int = 0) -> Iterator[Wanted]:
+def ahead(
+    setup: Setup, plan: Plan, rank: int, round: int, cursor: int, check: Callable[[], None], offset: int = 0
+) -> Iterator[Wanted]:
     """This rank's micro-batches of the batches after that at ``cursor + offset``, should all stay as it is.
 
-    ``cursor`` is where the round begins. It ends where nothing more is drawn, or lengths are not known yet.
+    ``cursor`` is where the round begins. It ends where nothing more is drawn, or lengths are not known yet. ``check``
+    is called while they are asked for, and may raise to leave.
     """
     dealer = setup.train_dealer
     while True:
@@ -82,9 +88,9 @@ def ahead(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, offset: 
             round, cursor, offset = round + 1, cursor + offset, 0
         begin = cursor + offset
         size, first = batch_size(setup, plan, begin), _place(setup, begin)
-        if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(first, first + size))):
+        if size <= 0 or (dealer is not None and not dealer.can_deal(setup.order.indexes(first, first + size), check)):
             return
-        draw = draw_round(setup, plan, rank, round, begin, lambda: None)
+        draw = draw_round(setup, plan, rank, round, begin, check)
         if draw.num_samples == 0:
             return
         for micro in draw.micro_batches():

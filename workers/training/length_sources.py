@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from workers.task import MapDataset
 from workers.training import batching, data, memory
+from workers.training.batching import Turnstile
 
 _LENGTH_SEED = (1 << 40) + 1  # in the place of a round's number, as evaluation has 1 << 40
 
@@ -38,7 +39,7 @@ class BySample:
     length: Callable[[Any], int]
     seed: int
     name: str
-    turnstile: batching.Turnstile = field(default_factory=batching.Turnstile)
+    turnstile: Turnstile = field(default_factory=Turnstile)
     is_reading: bool = True
 
     def ask(self, index: int) -> Callable[[], object]:
@@ -54,15 +55,22 @@ class BySample:
 
 @dataclass(frozen=True, slots=True)
 class ByIndex:
-    """Asks the task, which knows by the dataset and the index; nothing is read."""
+    """Asks the task, which knows by the dataset and the index; no sample is read, though the dataset may be."""
 
     dataset: MapDataset
     length_at: Callable[[MapDataset, int], int]
     name: str
+    turnstile: Turnstile = field(default_factory=Turnstile)
     is_reading: bool = False
 
     def ask(self, index: int) -> Callable[[], object]:
-        return lambda: self.length_at(self.dataset, index)
+        return lambda: self._told(index)
 
     def place(self, index: int) -> str:
         return f"length_at({self.name}, {index})"
+
+    def _told(self, index: int) -> object:
+        at = self.turnstile.place
+        with self.turnstile.lock, at.reading(self.name):
+            at.note(index)
+            return self.length_at(self.dataset, index)

@@ -45,11 +45,11 @@ class Lengths:
             self._known_N[index] = self._asked(index)
         return self._known_N[indexes_N].astype(np.int64)
 
-    def are_known(self, indexes_N: NDArray[np.int64]) -> bool:
+    def are_known(self, indexes_N: NDArray[np.int64], check: Callable[[], None]) -> bool:
         """Whether these can be told without reading a sample; one that has no usable length is told of by ``of``."""
         if not self._source.is_reading:
             with contextlib.suppress(DataError):
-                self.of(indexes_N, lambda: None)
+                self.of(indexes_N, check)
         return bool(self._known_N[indexes_N].all())
 
     def _asked(self, index: int) -> int:

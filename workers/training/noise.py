@@ -179,10 +179,11 @@ def _is_finite(found: Estimate) -> bool:
 
 
 def splits(round: int) -> bool:
-    """Whether a worker that would compute the whole batch in one pass does so in two, to have two to compare.
+    """Whether this round is cut otherwise than by speed, so that there are parts to compare.
 
-    A function of the round alone: splitting changes how sums are rounded, and what a job comes to must not hang on
-    what the clock measured.
+    A worker that would compute the whole batch in one pass does so in two, and batches by length are dealt at random.
+    A function of the round alone: it changes how sums are rounded, and what a job comes to must not hang on what the
+    clock measured.
     """
     if round < SPLIT_INTERVAL:
         return round >= _FIRST_SPLIT and round.bit_count() == 1

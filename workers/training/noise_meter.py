@@ -8,7 +8,6 @@ from dataclasses import replace
 from enum import IntEnum
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from workers.errors import described
 from workers.plan import Plan
@@ -101,7 +100,7 @@ class NoiseMeter:
         in two, which is the same step but for rounding, and other draws of dropout. Not where a sample's output
         depends on the others of its pass, nor where the spec fixes the passes: such a job tells no noise scale. Nor
         does one whose gradients come back so roughly that the norm of their sum is another. Where batches are dealt by
-        length, rounds are measured that deal at random: samples of one length are no random part of a batch.
+        length those rounds are measured that deal at random: samples of one length are no random part of a batch.
         """
         self._measure, self._seconds = None, 0.0
         if exchange.blurs_norm or not self._is_due(part):
@@ -122,7 +121,7 @@ class NoiseMeter:
         if not part.is_one_pass:
             return state.noise.is_due(round)
         may_split = self._can_split and self._effort > Effort.NONE and not part.is_fixed and part.size > 1
-        return may_split and splits(round) and not _mixes_samples(state)
+        return may_split and splits(round) and not state.mixes_samples
 
     def _new_measure(self, exchange: GradientExchange) -> Measure:
         is_frugal = self._effort < Effort.FULL
@@ -175,8 +174,3 @@ class NoiseMeter:
             return
         seconds = self._seconds + part.squares.seconds
         self._cost = seconds / max(step_s - seconds, 1e-9)
-
-
-def _mixes_samples(state: TrainingState) -> bool:
-    """Whether batch normalisation, or what else writes to buffers, makes two passes another step than one."""
-    return bool(state.buffers.tracked) or any(isinstance(m, _BatchNorm) for m in state.model.modules())

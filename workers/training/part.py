@@ -257,7 +257,7 @@ class Part:
 
     def _coming(self, batches: Sequence[MicroBatch]) -> Iterator[Wanted]:
         round, offset = self._state.round, self.offset
-        later = ahead(self._setup, self.plan, self._rank, round, self._state.cursor, offset)
+        later = ahead(self._setup, self.plan, self._rank, round, self._state.cursor, self._mailbox.check, offset)
         return chain((wanted(round, micro, offset) for micro in batches), later)
 
     def _micro_batch(self, micro: MicroBatch, *, is_last: bool) -> None:

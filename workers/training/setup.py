@@ -164,7 +164,7 @@ def _dealer(
 
 def _length_source(spec: JobSpec, task: TrainingTask, batcher: Batcher) -> LengthSource:
     if task.length_at is not None:
-        return ByIndex(batcher.dataset, task.length_at, batcher.name)
+        return ByIndex(batcher.dataset, task.length_at, batcher.name, batcher.turnstile)
     assert task.length is not None
     return BySample(batcher.dataset, task.length, spec.seed, batcher.name, batcher.turnstile)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError, UserCodeError
@@ -163,6 +164,11 @@ class TrainingState:
     def staged(self) -> list[StepState]:
         """All that stages: commit or roll back all of it."""
         return [self.buffers, self.noise, self.residual, self.outer, *([] if self.scaler is None else [self.scaler])]
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether batch normalisation, or what else writes to buffers, makes two passes another step than one."""
+        return bool(self.buffers.tracked) or any(isinstance(m, _BatchNorm) for m in self.model.modules())
 
     @property
     def num_drawn(self) -> int:
