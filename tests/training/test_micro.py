@@ -229,6 +229,17 @@ def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> Non
     sizes.again()
 
 
+@pytest.mark.parametrize(("part", "passes"), [(512, 16), (34, 12), (20, 10), (8, 8)])
+def test_a_part_of_another_size_is_cut_as_before_where_larger_passes_were_clearly_slower(
+    part: int, passes: int
+) -> None:
+    sizes = MicroSize(None)
+    assert settle(sizes, 64, lambda s: 1e-3 + 1e-4 * max(s, 3 * s - 32), held).size == 16
+    for _ in range(3):
+        assert sizes.begin(part, lambda: BASE) == passes
+        assert not sizes.is_trying or part < 16  # smaller than what was found: nothing is known of it
+
+
 def test_a_part_that_was_computed_whole_and_grows_a_little_is_not_cut_in_two() -> None:
     sizes = MicroSize(None)
     assert settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held).size == 64

@@ -119,13 +119,24 @@ class MicroSize:
         ``read_bytes`` tells how many are held now.
         """
         is_grown = self._size is not None and self._size >= self._part and num_samples > self._part
-        is_other = is_grown or not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
+        is_unlike = is_grown or not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
+        is_other = is_unlike and not self._holds(num_samples)
         # A single other part is the job's last: it is not worth beginning again.
         self._num_other = self._num_other + 1 if is_other and self._part else 0
         if self._fixed is None and is_other and (self._num_other == 0 or self._num_other >= _NUM_OTHER_PARTS):
             self._part, self._num_other = num_samples, 0
             self._begin(read_bytes())
         return self.within(num_samples)
+
+    def _holds(self, num_samples: int) -> bool:
+        """Whether what was found for another part is known to be the fastest for one of ``num_samples``, too.
+
+        Larger passes were clearly slower, and a pass takes as long whatever the part.
+        """
+        seconds = {} if self.is_trying or self._size is None else self._seconds()
+        if self._size not in seconds or self._size > num_samples:
+            return False
+        return any(seconds[s] > _LEVEL * seconds[self._size] for s in seconds if s > self._size)
 
     def again(self) -> None:
         """What a pass takes has changed: try anew from the next round on, as if nothing were known."""
