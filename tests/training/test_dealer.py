@@ -61,6 +61,14 @@ def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_posi
         assert len(own) == 1 or micro.padded_tokens <= (limit or 200)
 
 
+@pytest.mark.parametrize("limit", [None, 180, 100])
+def test_micro_batches_at_random_hang_on_no_lengths_where_memory_is_short_either(limit: int | None) -> None:
+    for rank in range(len(WEIGHTS)):
+        *whole, last = [len(micro.indexes) for micro in dealt_at_random(rank, tuning(limit)).micro_batches()]
+        assert len({*whole}) == 1
+        assert last <= whole[0]
+
+
 def test_a_checksum_tells_other_lengths_and_another_order_of_them() -> None:
     told = [LENGTHS, [*LENGTHS[:-1], 56], [LENGTHS[1], LENGTHS[0], *LENGTHS[2:]]]
     assert len({dealt(0, tuning(None), lengths).checksum for lengths in told}) == 3

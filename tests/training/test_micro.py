@@ -240,6 +240,22 @@ def test_a_part_of_another_size_is_cut_as_before_where_larger_passes_were_clearl
         assert not sizes.is_trying or part < 16  # smaller than what was found: nothing is known of it
 
 
+def test_among_other_workers_a_part_of_another_size_is_tried_anew() -> None:
+    sizes = MicroSize(None)
+    settle(sizes, 64, lambda s: 1e-3 + 1e-4 * max(s, 3 * s - 32), held)
+    sizes.regrouped()
+    for _ in range(2):
+        sizes.begin(512, lambda: BASE)
+    assert sizes.is_trying
+
+
+@pytest.mark.parametrize("part", [48, 49, 50, 56, 62, 63, 64])
+def test_a_part_that_was_cut_in_many_still_gives_batch_normalisation_enough_samples(part: int) -> None:
+    sizes = MicroSize(None, 32)
+    assert settle(sizes, 512, lambda s: 1e-3 + 1e-4 * max(s, 3 * s - 64), held).size == 32
+    assert sizes.begin(part, lambda: BASE) >= 32
+
+
 def test_a_part_that_was_computed_whole_and_grows_a_little_is_not_cut_in_two() -> None:
     sizes = MicroSize(None)
     assert settle(sizes, 64, lambda s: 1e-3 + 1e-6 * s, held).size == 64

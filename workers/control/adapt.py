@@ -17,7 +17,8 @@ from workers.spec_parts import UNBOUNDED
 
 NO_NOISE = (
     "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "
-    "computed in two forward passes at least."
+    "computed in two forward passes at least; of samples with lengths it is measured from the 16th step on, and not "
+    "where the model has batch normalisation or writes to buffers."
 )
 ROUGH_NOISE = "The batch stays: too few steps have measured the noise_scale yet to tell how far it may be off."
 

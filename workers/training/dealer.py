@@ -124,6 +124,7 @@ class Dealer:
         """As ``deal``, of one batch and not by length: parts are as large in samples as the plan has them.
 
         Where tokens have no bound, this rank's largest micro-batch by length is one: nobody knows what memory is left.
+        One that memory has set holds for any samples, as others do.
         """
         lengths_N, bounds = self.lengths.of(batch_N, check), self.bounds
         begin, end = own_part(plan, rank, len(batch_N))
@@ -131,7 +132,8 @@ class Dealer:
             by_length = self._own(lengths_N, _weights(plan), rank)
             largest = max((bounds.taken(lengths_N[own_M]) for own_M in by_length), default=1)
             bounds = replace(bounds, max_tokens=largest)
-        own = at_random(lengths_N, begin, end, bounds)
+        assert bounds.max_tokens is not None
+        own = at_random(lengths_N, begin, end, replace(bounds, max_tokens=self.micro.within(bounds.max_tokens)))
         pieces = [_Piece(positions_M=own_M, indexes_M=batch_N[own_M], lengths_M=lengths_N[own_M]) for own_M in own]
         crc = zlib.crc32(lengths_N.tobytes(), int(self.bounds.is_packed))
         return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))

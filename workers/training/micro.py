@@ -97,6 +97,7 @@ class MicroSize:
         self._trials: dict[int, Trial] = {}
         self._size: int | None = None
         self._excluded: list[int] = []
+        self._is_regrouped = False
         self.is_trying = False
 
     def within(self, num_samples: int) -> int:
@@ -111,7 +112,8 @@ class MicroSize:
         """A larger size where ``size`` is below the least: another part than was tried may be cut so."""
         larger = -(-num_samples // max(1, num_samples // self._least))
         is_tight = self._limit is not None or self._excluded
-        return larger if size < self._least and not is_tight and larger <= _OTHER_PART * (self._size or 0) else size
+        tried = max(_OTHER_PART * (self._size or 0), max(self._trials, default=0))
+        return larger if size < self._least and not is_tight and larger <= tried else size
 
     def begin(self, num_samples: int, read_bytes: Callable[[], int]) -> int:
         """The size for the next round's part, which may begin to try others: from the small ones on.
@@ -131,12 +133,16 @@ class MicroSize:
     def _holds(self, num_samples: int) -> bool:
         """Whether what was found for another part is known to be the fastest for one of ``num_samples``, too.
 
-        Larger passes were clearly slower, and a pass takes as long whatever the part.
+        Larger passes were clearly slower, and a pass takes as long whatever the part, among the same workers.
         """
-        seconds = {} if self.is_trying or self._size is None else self._seconds()
+        seconds = {} if self.is_trying or self._size is None or self._is_regrouped else self._seconds()
         if self._size not in seconds or self._size > num_samples:
             return False
         return any(seconds[s] > _LEVEL * seconds[self._size] for s in seconds if s > self._size)
+
+    def regrouped(self) -> None:
+        """Other workers compute beside this one from now on: what was found for a part holds for that one alone."""
+        self._is_regrouped = True
 
     def again(self) -> None:
         """What a pass takes has changed: try anew from the next round on, as if nothing were known."""
@@ -246,7 +252,7 @@ class MicroSize:
     def _begin(self, held_bytes: int) -> None:
         self._trials, self._excluded, self._num_rounds, self._first_bytes = {}, [], 0, 0
         self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
-        self._size = None
+        self._size, self._is_regrouped = None, False
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
         if self.is_trying:
             self._size = max((s for s in self._sizes if s <= first), default=self._sizes[0])

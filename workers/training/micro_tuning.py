@@ -25,6 +25,7 @@ class MicroTuning:
         self._settled: int | None = None
         self._was_whole = False
         self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
+        self.regrouped = sizes.regrouped
 
     def release(self) -> None:
         """Give back what passes of another size have left; call it after a lack of memory, once its frames are gone."""

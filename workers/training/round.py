@@ -77,6 +77,7 @@ class Rounds:
     def join(self, world: World, plan: Plan) -> None:
         """Train in this world from now on; its members hold the same state."""
         self._world = world
+        self._setup.micro.regrouped()
         self.adapt(plan)
         self._committed_s = time.perf_counter()
 
