@@ -118,7 +118,7 @@ class Dealer:
             for own_M in self._own(lengths_N, weights, rank):
                 pieces.append(_Piece(positions_M=begin + own_M, indexes_M=indexes_N[own_M], lengths_M=lengths_N[own_M]))
             begin += len(indexes_N)
-        return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
+        return self._dealt(pieces, crc)
 
     def deal_at_random(self, plan: Plan, rank: int, batch_N: NDArray[np.int64], check: Callable[[], None]) -> ByLength:
         """As ``deal``, of one batch and not by length: parts are as large in samples as the plan has them.
@@ -136,6 +136,9 @@ class Dealer:
         own = at_random(lengths_N, begin, end, replace(bounds, max_tokens=self.micro.within(bounds.max_tokens)))
         pieces = [_Piece(positions_M=own_M, indexes_M=batch_N[own_M], lengths_M=lengths_N[own_M]) for own_M in own]
         crc = zlib.crc32(lengths_N.tobytes(), int(self.bounds.is_packed))
+        return self._dealt(pieces, crc)
+
+    def _dealt(self, pieces: list[_Piece], crc: int) -> ByLength:
         return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
 
     def _own(self, lengths_N: NDArray[np.int64], weights: Sequence[float], rank: int) -> list[NDArray[np.int64]]:

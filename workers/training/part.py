@@ -73,10 +73,8 @@ class Part:
         self.is_one_pass = 0 < self.size == self._num_in_order <= pass_size  # the whole batch, here and at once
         # By length a sample may be dealt to a rank whose part of a small batch has none.
         self.expected_weight = max(1, self._num_own if is_alone else self.size) * setup.state.units_per_sample
-        self._passes = None if setup.train_dealer is None else setup.train_dealer.passes
-        self.is_at_random = is_at_random(setup, plan, setup.state.round)
-        if self.is_at_random:  # such passes tell nothing of those by length
-            self._passes = None
+        self.is_at_random = is_at_random(setup, plan, setup.state.round)  # such passes tell nothing of those by length
+        self._passes = None if setup.train_dealer is None or self.is_at_random else setup.train_dealer.passes
         is_cut_on_trial = self._passes is not None and self._passes.is_trying
         self._is_on_trial = setup.micro.is_trying or is_cut_on_trial
         self.is_way_on_trial = False  # ways to read
