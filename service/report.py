@@ -15,6 +15,8 @@ from service.loss_evidence import loss_in_words
 from service.records import Point, TimelineEntry
 from service.words import number
 from workers.exchange_options import ExchangeSpec, filled, formats_of, name_of, used_over
+from workers.measures import COMPARED
+from workers.medians import relative_error
 from workers.rack_words import one_level_in_words
 
 KINDS = frozenset({"resize", "batch", "precision", "exchange"})
@@ -61,7 +63,7 @@ def moment_of(row: TimelineEntry, global_size: int) -> Moment:
 
 def is_judged(row: TimelineEntry) -> bool:
     """Whether a row tells of a change whose worth can be measured."""
-    return row.kind in KINDS and (_changed(row) is not None or _micro(row) is not None)
+    return row.kind in KINDS and (_changed(row) is not None or _in_turns(row) is not None)
 
 
 def is_asked(spec: ExchangeSpec) -> bool:
@@ -95,9 +97,9 @@ def _span(row: TimelineEntry, begins: Mapping[int, int]) -> tuple[float, float]:
 def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Document:
     expected = row.after.get("expected_gain")
     about: Document = {"step": row.step, "kind": row.kind, "actor": row.actor, "expected": expected}
-    trials = _micro(row)
-    if trials is not None:
-        return {**about, **_of_trials(row, trials)}
+    turns = _in_turns(row)
+    if turns is not None:
+        return {**about, **_of_turns(row, *turns)}
     key = _changed(row)
     assert key is not None
     before_points = _of_one_size([p for p in near.before if p.round >= span[0]][::-1], key)
@@ -178,28 +180,30 @@ def _changed(row: TimelineEntry) -> str | None:
     return None
 
 
-def _micro(row: TimelineEntry) -> Mapping[int, float] | None:
-    """Seconds a sample by micro-batch, where the row settled on another size than the largest that was tried."""
-    told = row.after.get("seconds_a_sample")
-    if not isinstance(told, Mapping) or not told:
+def _in_turns(row: TimelineEntry) -> tuple[str, Mapping[str, Any]] | None:
+    """What a worker chose, in place of what, and what both took in rounds that took turns."""
+    told, before, after = row.after.get(COMPARED), row.before, row.after
+    if told is None:
         return None
-    trials = {int(size): float(seconds) for size, seconds in told.items()}
-    chosen = row.after.get("micro_size")
-    is_telling = chosen in trials and chosen != max(trials) and min(trials.values()) > 0.0
-    return trials if is_telling else None
+    if "loaders" in after:
+        return f"Samples read: {before['loaders']} → {after['loaders']}", told
+    if "micro_tokens" in after:
+        return f"Passes of up to {before['micro_tokens']} → {after['micro_tokens']} padded tokens", told
+    return f"Micro-batch {after['micro_size']} instead of {max(map(int, after['seconds_a_sample']))}", told
 
 
-def _of_trials(row: TimelineEntry, trials: Mapping[int, float]) -> Document:
-    chosen, largest = int(row.after["micro_size"]), max(trials)
+def _of_turns(row: TimelineEntry, name: str, told: Mapping[str, Any]) -> Document:
+    gain, errors, is_samples = told["before_s"] / told["after_s"], told["errors"], told["unit"] == "sample"
+    doubt = None if errors is None else 2 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
     return {
-        "name": f"Micro-batch {chosen} instead of {largest}",
-        "before": 1 / trials[largest],
-        "after": 1 / trials[chosen],
-        "gain": trials[largest] / trials[chosen],
-        "low": None,
-        "high": None,
-        "num_measured": len(trials),
-        "evidence": f"computing alone, sizes tried in turns: {row.reason}",
+        "name": name,
+        "before": 1 / told["before_s"] if is_samples else None,
+        "after": 1 / told["after_s"] if is_samples else None,
+        "gain": gain,
+        "low": None if doubt is None else gain * max(0.0, 1 - doubt),
+        "high": None if doubt is None else gain * (1 + doubt),
+        "num_measured": told["num_rounds"],
+        "evidence": f"one worker's own time, in rounds that took turns: {row.reason}",
     }
 
 
@@ -216,7 +220,7 @@ def _alike(points: Sequence[Point], key: str, value: Any) -> list[Point]:
 def _compared(before: _Numbers, after: _Numbers, worth: float) -> Document:
     is_enough = min(len(before), len(after)) >= _LEAST_POINTS
     gain = median(after) / median(before) * worth if is_enough else None
-    doubt = 2 * (_error(before) ** 2 + _error(after) ** 2) ** 0.5 if is_enough else 0.0
+    doubt = 2 * (relative_error(before) ** 2 + relative_error(after) ** 2) ** 0.5 if is_enough else 0.0
     return {
         "before": median(before) if before else None,
         "after": median(after) if after else None,
@@ -225,13 +229,6 @@ def _compared(before: _Numbers, after: _Numbers, worth: float) -> Document:
         "high": None if gain is None else gain * (1 + doubt),
         "num_measured": len(before) + len(after),
     }
-
-
-def _error(numbers: _Numbers) -> float:
-    """The standard error of a median, relative to it: 1.2533 sigma / sqrt(n), sigma from the absolute deviations."""
-    middle = median(numbers)
-    deviation = 1.4826 * median(abs(n - middle) for n in numbers)
-    return float(1.2533 * deviation / len(numbers) ** 0.5 / middle)
 
 
 def _speeds(points: Sequence[Point]) -> _Numbers:

@@ -204,9 +204,10 @@ def _batch(row: Mapping[str, Any]) -> str:
         before, after = (row.get("before") or {}).get("loaders"), (row.get("after") or {}).get("loaders")
         stays = after if after == "inline" else f"by {after}"
         return f"Samples read {stays if before == after else f'{before} → {after}'}{_because(row)}"
-    tried, kept = _num(row, "before", "micro_size"), _num(row, "after", "micro_size")
+    key, what = ("micro_tokens", "Tokens a pass") if _detail(row, "micro_tokens") else ("micro_size", "Micro-batch")
+    tried, kept = _num(row, "before", key), _num(row, "after", key)
     sizes = f" {tried} → {kept}" if tried else f" {kept}" if kept else ""
-    return f"Micro-batch{sizes}{_because(row)}"
+    return f"{what}{sizes}{_because(row)}"
 
 
 def _exchange(row: Mapping[str, Any]) -> str:

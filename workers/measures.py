@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
+from workers.medians import relative_error
 from workers.plan import PlanId
+
+COMPARED = "compared"
+"""The key of a timeline row's ``after`` under which a ``Compared`` stands, as a mapping."""
+
+_LEAST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +100,41 @@ class BuildInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Two ways that a worker tried in turns: medians of the seconds that a ``unit`` (sample, token) took by each.
+
+    ``after_s`` is the one in force from then on. ``errors`` are the standard errors of both, relative to them; None
+    with fewer than three rounds of either, of ``num_rounds`` in all.
+    """
+
+    unit: str
+    before_s: float
+    after_s: float
+    errors: tuple[float, float] | None
+    num_rounds: int
+
+
+def compared(unit: str, before: Sequence[float], after: Sequence[float]) -> Compared | None:
+    """By the seconds a ``unit`` took in each round, all above 0; None where a way was not measured."""
+    if not before or not after:
+        return None
+    is_enough = min(len(before), len(after)) >= _LEAST_ROUNDS
+    return Compared(
+        unit=unit,
+        before_s=median(before),
+        after_s=median(after),
+        errors=(relative_error(before), relative_error(after)) if is_enough else None,
+        num_rounds=len(before) + len(after),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MicroChange:
     """From ``time`` on a worker's forward passes have ``after`` samples: as memory ran out, or as it is faster.
 
     ``n`` counts a worker's changes; ``before`` is None where it is the first that was settled on. Sizes are in samples,
-    or in tokens where that is the ``unit``. ``seconds`` a sample by size, as far as they were measured.
+    or in tokens where that is the ``unit``. ``seconds`` a sample by size, as far as they were measured; ``compared`` is
+    what was chosen with the largest of these, or with what was in force.
     """
 
     n: int
@@ -107,6 +144,7 @@ class MicroChange:
     time: float
     unit: str = "samples"
     seconds: Mapping[int, float] = field(default_factory=dict)
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +190,8 @@ class Forecast:
 class LoaderChange:
     """From ``time`` on a worker's samples are read by ``after``: inline, by a thread beside it, or by processes.
 
-    ``n`` counts a worker's changes. ``after`` is ``before`` where others were tried, and did not pay.
+    ``n`` counts a worker's changes. ``after`` is ``before`` where others were tried, and did not pay; ``compared`` are
+    the two where it is not, and both were measured.
     """
 
     n: int
@@ -160,3 +199,4 @@ class LoaderChange:
     after: str
     reason: str
     time: float
+    compared: Compared | None = None

@@ -6,7 +6,7 @@ from service.timeline_words import sentence
 from workers.control import telemetry as module
 from workers.control.telemetry import Pending, Telemetry
 from workers.lr import LrPlan
-from workers.measures import LoaderChange, MicroChange
+from workers.measures import COMPARED, LoaderChange, MicroChange, compared
 from workers.plan import Cause, MemberSource, Plan, PlanId, Switch, TimelineKind
 from workers.status import (
     Acknowledged,
@@ -326,7 +326,8 @@ def test_a_change_of_the_micro_batch_is_one_row_a_worker_with_its_reason_and_wha
 
 def test_who_reads_samples_is_one_row_a_change_with_what_was_measured() -> None:
     telemetry = Telemetry(G, Acknowledged())
-    change = LoaderChange(n=1, before="inline", after="2 loader processes", reason="it pays", time=4.0)
+    took = compared("sample", [2e-3] * 4, [1e-3] * 4)
+    change = LoaderChange(n=1, before="inline", after="2 loader processes", reason="it pays", time=4.0, compared=took)
     stays = LoaderChange(n=2, before="2 loader processes", after="2 loader processes", reason="tried", time=5.0)
     for _ in range(2):
         telemetry.take(status(loader_changes=(change, stays), worker_id="1.1", cursor=3 * G))
@@ -334,6 +335,8 @@ def test_who_reads_samples_is_one_row_a_change_with_what_was_measured() -> None:
     assert [(r.key, r.kind, r.step, r.actor) for r in rows] == [
         (f"loaders/1.1/{n}", TimelineKind.BATCH, 3, "loaders") for n in (1, 2)
     ]
+    told = {"unit": "sample", "before_s": 2e-3, "after_s": 1e-3, "errors": (0.0, 0.0), "num_rounds": 8}
+    assert [row.after.get(COMPARED) for row in rows] == [told, None]
     assert [sentence(asdict(row)) for row in rows] == [
         "Samples read inline → 2 loader processes: worker 1.1: it pays",
         "Samples read by 2 loader processes: worker 1.1: tried",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import httpx2
@@ -16,6 +16,7 @@ from service.services import Services
 from service.words import gain
 from tests.service.given import START_S, leader, placed, record, row, snapshot
 from tests.service.query_plans import bad_steps, noted_statements, num_rows
+from workers.measures import COMPARED, Compared, compared
 from workers.plan import TimelineKind
 from workers.status import RoundRecord, TimelineRow
 
@@ -162,13 +163,38 @@ def test_steps_whose_micro_batches_go_by_length_all_count() -> None:
     assert (section["gain"], section["num_measured"]) == (2.0, 38)
 
 
+def took(told: Compared | None) -> dict[str, Any]:
+    assert told is not None
+    return asdict(told)
+
+
 def test_a_micro_batch_is_compared_with_the_largest_that_was_tried() -> None:
     after = {"micro_size": 16, "seconds_a_sample": {"8": 2e-3, "16": 1e-3, "64": 1.5e-3}}
-    [section] = sections([entry(kind="batch", before={}, after=after)], {})
-    assert (section["name"], section["gain"], section["num_measured"]) == ("Micro-batch 16 instead of 64", 1.5, 3)
-    assert not is_judged(entry(kind="batch", before={}, after={**after, "micro_size": 64}))
+    told = took(compared("sample", [1.5e-3, 1.6e-3], [1e-3, 1.0667e-3]))
+    [section] = sections([entry(kind="batch", before={}, after={**after, COMPARED: told})], {})
+    assert (section["name"], section["num_measured"]) == ("Micro-batch 16 instead of 64", 4)
+    assert section["gain"] == pytest.approx(1.5, rel=1e-3)
+    assert (section["low"], section["high"]) == (None, None)  # too few rounds to tell
+    assert not is_judged(entry(kind="batch", before={}, after=after))
     assert not is_judged(entry(kind="batch", before={"micro_size": 8}, after={"micro_size": 4}))
     assert not is_judged(entry(kind="checkpoint", before={}, after={}))
+
+
+def test_what_a_worker_tried_in_turns_is_told_with_its_spread() -> None:
+    for before, after, name in (
+        ({"loaders": "inline"}, {"loaders": "a reading thread"}, "Samples read: inline → a reading thread"),
+        ({"micro_tokens": 500}, {"micro_tokens": 4000}, "Passes of up to 500 → 4000 padded tokens"),
+    ):
+        unit = "sample" if "loaders" in after else "token"
+        told = took(compared(unit, [3e-3, 2.7e-3, 3.3e-3], [1e-3, 1e-3, 1e-3]))
+        [section] = sections([entry(kind="batch", before=before, after={**after, COMPARED: told})], {})
+        doubt = 2 * 1.2533 * 1.4826 * 0.1 / 3**0.5
+        assert section["name"] == name
+        assert section["before"] == (pytest.approx(1000 / 3) if unit == "sample" else None)
+        bounds = section["low"], section["gain"], section["high"]
+        assert bounds == pytest.approx((3 * (1 - doubt), 3.0, 3 * (1 + doubt)))
+        assert section["num_measured"] == 6
+    assert compared("sample", [], [1.0]) is None
 
 
 def told_at(number: int, speed: float, workers: int) -> RoundRecord:

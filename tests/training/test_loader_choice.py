@@ -93,6 +93,9 @@ def test_processes_that_compute_are_no_more_than_there_are_processors_and_others
         slow = {INLINE: 50.0, THREAD: 50.0}
         (verdict,) = train(choice, lambda way, slow=slow: slow.get(way, 5.0) * COMPUTE_S, 300, cpu=cpu)  # type: ignore[misc]
         assert verdict.after == Way(num_processes=num)
+        assert verdict.compared is not None
+        assert verdict.compared.before_s > 1.1 * verdict.compared.after_s
+        assert verdict.compared.errors is not None
 
 
 def test_reading_that_has_become_cheap_goes_back_inline_and_stays_there() -> None:

@@ -19,7 +19,7 @@ from tests.training.test_lengths import Seen, plain, spec
 from workers.training import part
 from workers.training.bounds import Bounds
 from workers.training.by_length import deal_by_length, rejoined
-from workers.training.pass_share import NUM_PAIRS, SHARES, PassShare
+from workers.training.pass_share import NUM_PAIRS, SHARES, WORTH, PassChoice, PassShare
 
 MOST = 400_000
 A_TRIAL = 1 + 2 * NUM_PAIRS
@@ -38,31 +38,36 @@ def test_passes_cut_anew_hold_the_same_samples_within_the_bounds(
             assert all(len(piece) * lengths_N[piece].max() <= (bounds.max_tokens or np.inf) for piece in anew)
 
 
-def settled(pass_cost: float) -> tuple[PassShare, int, Any]:
+def settled(pass_cost: float) -> tuple[PassShare, int, list[PassChoice]]:
     """After rounds of log-normal lengths, of which a token takes 1 and a pass ``pass_cost``; with their number."""
-    passes, bounds = PassShare(), Bounds(max_tokens=MOST)
+    passes, bounds, choices = PassShare(), Bounds(max_tokens=MOST), list[PassChoice]()
     for number in range(1, NUM_TRIED + 1):
         lengths_N = log_normal(256, 0.8, seed=number)
         (dealt,) = deal_by_length(lengths_N, [1.0], bounds)
         own = rejoined(dealt, lengths_N, passes.share, bounds)
         (cost,) = padded_by_rank(lengths_N, [own])
         largest = max(len(piece) * int(lengths_N[piece].max()) for piece in own)
-        choice = passes.measured(int(lengths_N.sum()), largest, cost + pass_cost * len(own))
+        if choice := passes.measured(int(lengths_N.sum()), largest, cost + pass_cost * len(own)):
+            choices.append(choice)
         if not passes.is_trying:
-            return passes, number, choice
+            return passes, number, choices
     raise AssertionError("nothing was settled on")
 
 
 def test_where_time_goes_with_the_tokens_passes_stay_as_they_were_after_one_other_cut_was_tried() -> None:
-    passes, num_rounds, choice = settled(pass_cost=8.0)
-    assert (passes.share, num_rounds, choice) == (SHARES[0], 1 + A_TRIAL, None)
+    passes, num_rounds, choices = settled(pass_cost=8.0)
+    assert (passes.share, num_rounds, choices) == (SHARES[0], 1 + A_TRIAL, [])
 
 
 def test_where_a_pass_costs_as_much_as_its_tokens_there_are_as_few_as_fit() -> None:
-    passes, num_rounds, choice = settled(pass_cost=200_000.0)
+    passes, num_rounds, (first, second) = settled(pass_cost=200_000.0)
     assert (passes.share, num_rounds) == (1.0, NUM_TRIED)
-    assert choice.before < choice.after <= MOST
-    assert f"in fewer passes, of up to {choice.after} padded tokens" in choice.reason
+    assert first.before < first.after <= second.before < second.after <= MOST
+    for choice in (first, second):
+        assert f"in fewer passes, of up to {choice.after} padded tokens" in choice.reason
+        assert choice.compared is not None
+        assert choice.compared.num_rounds == 2 * NUM_PAIRS
+        assert choice.compared.before_s > WORTH * choice.compared.after_s
 
 
 def test_a_rank_that_is_given_no_tokens_stops_trying() -> None:
@@ -101,7 +106,8 @@ def test_a_worker_takes_what_is_faster_and_trains_what_it_trained(
         (status,) = group.await_done(workers).values()
         losses = group.losses()
     changes = [change for change in status.micro_changes if change.unit == "padded tokens"]
-    assert ["in fewer passes" in change.reason for change in changes] == [True] * is_cut_anew
+    assert ["in fewer passes" in change.reason for change in changes] == [True, True] * is_cut_anew
+    assert all(change.compared is not None and change.compared.unit == "token" for change in changes)
     expected = plain([batch] * num_steps)
     assert losses == pytest.approx(expected.losses, rel=1e-10, abs=1e-10)
     assert reference.distance(expected.model, models[0]) < 1e-10

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from workers.medians import relative_error
+
 JUDGE_STEPS = 10
 """Steps measured before a change may be judged; while noise leaves it open, up to ``MAX_JUDGE_STEPS``."""
 
@@ -51,10 +53,8 @@ def rate_of(samples_per_s: tuple[float, ...]) -> Rate | None:
     """The rate of some steps, None without any. Robust: a step that waited spoils nothing."""
     if not samples_per_s:
         return None
-    middle = median(samples_per_s)
-    deviation = 1.4826 * median(abs(value - middle) for value in samples_per_s)
-    error = 1.2533 * deviation / len(samples_per_s) ** 0.5
-    return Rate(samples_per_s=middle, error=error / middle, num_steps=len(samples_per_s))
+    error = relative_error(samples_per_s)
+    return Rate(samples_per_s=median(samples_per_s), error=error, num_steps=len(samples_per_s))
 
 
 def judge(

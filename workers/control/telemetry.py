@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from workers.control.costs import Costs
 from workers.control.spans import SpanBuffer
-from workers.measures import LoaderChange, MicroChange, RankSpan
+from workers.measures import COMPARED, LoaderChange, MicroChange, RankSpan
 from workers.plan import MemberSource, Plan, TimelineKind
 from workers.status import (
     Acknowledged,
@@ -123,10 +123,10 @@ class Telemetry:
             kind=TimelineKind.BATCH,
             time=change.time,
             step=(status.cursor or 0) // self._global_size,
-            actor="micro_size" if change.seconds else "controller",
+            actor="micro_size" if change.seconds or change.compared else "controller",
             reason=f"worker {status.worker_id}: {change.reason}",
             before={} if change.before is None else {_SIZE_KEYS.get(change.unit, change.unit): change.before},
-            after={_SIZE_KEYS.get(change.unit, change.unit): change.after, **_seconds(change)},
+            after={_SIZE_KEYS.get(change.unit, change.unit): change.after, **_seconds(change), **_compared(change)},
             cost_s=0.0,
             steps_lost=0,
         )
@@ -142,7 +142,7 @@ class Telemetry:
             actor="loaders",
             reason=f"worker {status.worker_id}: {change.reason}",
             before={"loaders": change.before},
-            after={"loaders": change.after},
+            after={"loaders": change.after, **_compared(change)},
             cost_s=0.0,
             steps_lost=0,
         )
@@ -314,6 +314,10 @@ def _seconds(change: MicroChange) -> dict[str, object]:
     if not change.seconds:
         return {}
     return {"seconds_a_sample": {str(size): float(f"{value:.4g}") for size, value in change.seconds.items()}}
+
+
+def _compared(change: MicroChange | LoaderChange) -> dict[str, object]:
+    return {} if change.compared is None else {COMPARED: asdict(change.compared)}
 
 
 def _failed_row(failed: FailedSave) -> TimelineRow:

@@ -32,7 +32,9 @@ def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
     before = setup.micro.replaced(choice.size, is_whole=choice.is_whole)
     if is_news:
         print(f"micro-batch: {choice.reason}", flush=True)
-        mailbox.micro_changed(before=before, after=choice.size, reason=choice.reason, seconds=choice.seconds)
+        mailbox.micro_changed(
+            before=before, after=choice.size, reason=choice.reason, seconds=choice.seconds, compared=choice.compared
+        )
 
 
 def too_big(setup: Setup, error: Exception, tried: int, unit: str = "samples") -> OutOfMemoryError:

@@ -267,7 +267,12 @@ class Feed:
         print(f"reading samples: {verdict.reason}", flush=True)
         number = 1 + (self._changes[-1].n if self._changes else 0)
         change = LoaderChange(
-            n=number, before=str(verdict.before), after=str(verdict.after), reason=verdict.reason, time=time.time()
+            n=number,
+            before=str(verdict.before),
+            after=str(verdict.after),
+            reason=verdict.reason,
+            time=time.time(),
+            compared=verdict.compared,
         )
         self._changes = (*self._changes, change)[-MAX_CHANGES:]
 

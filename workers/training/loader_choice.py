@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from statistics import median
 
+from workers.measures import Compared, compared
+
 WORTH = 0.1
 """The share of a round that waiting for data must take before anything is tried."""
 
@@ -88,6 +90,7 @@ class Verdict:
     before: Way
     after: Way
     reason: str
+    compared: Compared | None = None
 
 
 @dataclass(slots=True)
@@ -116,6 +119,11 @@ class _Stretch:
     @property
     def sample_s(self) -> float:
         return sum(cost.own_s for cost in self.costs) / max(1, sum(cost.num_samples for cost in self.costs))
+
+    @property
+    def seconds(self) -> list[float]:
+        """Those a sample, by round."""
+        return [cost.own_s / cost.num_samples for cost in self.costs if cost.num_samples and cost.own_s > 0]
 
 
 class LoaderChoice:
@@ -285,7 +293,8 @@ class LoaderChoice:
         self._kept, self._num_rounds = tried, 0
         if tried == THREAD and shares[1] >= WORTH:
             self._next_or_none()
-        return Verdict(before=kept, after=tried, reason=f"with {tried} {told}" if tried != INLINE else told)
+        reason = f"with {tried} {told}" if tried != INLINE else told
+        return Verdict(before=kept, after=tried, reason=reason, compared=compared("sample", old.seconds, new.seconds))
 
 
 def _kind(way: Way) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from workers.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, Failure, StaleTermError
-from workers.measures import BuildInfo, LoaderChange, MicroChange
+from workers.measures import BuildInfo, Compared, LoaderChange, MicroChange
 from workers.plan import Plan, PlanId
 from workers.racks import Topology
 from workers.status import (
@@ -328,11 +328,9 @@ class Mailbox:
         reason: str,
         unit: str = "samples",
         seconds: Mapping[int, float] | None = None,
+        compared: Compared | None = None,
     ) -> None:
-        """Tell that forward passes have ``after`` samples, or of another ``unit``, from now on.
-
-        ``seconds`` are those a sample by size, where measured.
-        """
+        """Tell that forward passes have ``after`` samples, or of another ``unit``, from now on; see ``MicroChange``."""
         if unit == "samples":
             self._gauges = replace(self._gauges, micro_size=after)
         number = 1 + (self._micro_changes[-1].n if self._micro_changes else 0)
@@ -344,6 +342,7 @@ class Mailbox:
             time=time.time(),
             unit=unit,
             seconds=dict(seconds or {}),
+            compared=compared,
         )
         self._micro_changes = (*self._micro_changes, change)[-MAX_MICRO_CHANGES:]
 

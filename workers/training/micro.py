@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from workers.measures import Compared, compared
+
 LEAST_PART = 16
 """Smaller parts are computed whole: there is nothing worth trying."""
 
@@ -70,13 +72,15 @@ class Trial:
 class Choice:
     """What was settled on, and why; ``seconds`` a sample by size, as far as they were measured.
 
-    ``is_whole``: a part of the batch is computed in one pass.
+    ``is_whole``: a part of the batch is computed in one pass. ``compared`` is it with the largest that was tried, None
+    where it is that one.
     """
 
     size: int
     is_whole: bool = False
     reason: str
     seconds: Mapping[int, float]
+    compared: Compared | None = None
 
 
 class MicroSize:
@@ -357,7 +361,14 @@ class MicroSize:
         left = [s for s in self._excluded if s > max(seconds)]
         refused = f"; {left[0]} would not fit into the memory that there is" if left else ""
         is_whole = self._size >= self._part
-        return Choice(size=self._size, is_whole=is_whole, reason=f"{reason}{more}{refused}", seconds=seconds)
+        reason = f"{reason}{more}{refused}"
+        with_largest = self._compared_with(max(seconds))
+        return Choice(size=self._size, is_whole=is_whole, reason=reason, seconds=seconds, compared=with_largest)
+
+    def _compared_with(self, largest: int) -> Compared | None:
+        if self._size is None or self._size == largest:
+            return None
+        return compared("sample", self._trials[largest].seconds, self._trials[self._size].seconds)
 
 
 def _neighbours(size: int, sizes: Sequence[int]) -> list[int]:

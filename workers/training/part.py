@@ -165,7 +165,11 @@ class Part:
         if choice is not None:
             print(f"passes: {choice.reason}", flush=True)
             self._mailbox.micro_changed(
-                before=choice.before, after=choice.after, reason=choice.reason, unit="padded tokens"
+                before=choice.before,
+                after=choice.after,
+                reason=choice.reason,
+                unit="padded tokens",
+                compared=choice.compared,
             )
 
     def own_cost(self) -> OwnCost | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from statistics import median
 
+from workers.measures import Compared, compared
 from workers.training.by_length import PASS_SHARE
 
 SHARES = (PASS_SHARE, 1 / 8, 1.0)
@@ -25,11 +25,12 @@ WORTH = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassChoice:
-    """Passes of up to ``after`` padded tokens in place of ``before``, and why."""
+    """Passes of up to ``after`` padded tokens in place of ``before``, why, and what a token took in both."""
 
     before: int
     after: int
     reason: str
+    compared: Compared | None
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class PassShare:
     """The share in force; larger ones are tried while each is faster than the one before."""
 
     def __init__(self) -> None:
-        self._best, self._gain = SHARES[0], 1.0
+        self._best = SHARES[0]
         self._seen = {share: _Seen() for share in SHARES}
         self._coming = deque([(SHARES[0], False)])  # of each round its share, and whether it counts
         self._try(SHARES[1])
@@ -60,9 +61,9 @@ class PassShare:
         return self._coming[0][0] if self._coming else self._best
 
     def measured(self, tokens: int, largest: int, seconds: float) -> PassChoice | None:
-        """Take a round of this rank: its tokens without padding, its largest pass with it. The choice once it is made.
+        """Take a round of this rank: its tokens without padding, its largest pass with it. A choice of a larger share.
 
-        None also where all stays as it was.
+        After that the next larger is tried.
         """
         share, counts = self._coming.popleft()
         seen = self._seen[share]
@@ -71,27 +72,21 @@ class PassShare:
             seen.largest = max(seen.largest, largest)
         if self._coming:
             return None
-        larger = [*SHARES[SHARES.index(self._best) + 1 :]]
-        gain = self._gain_of(larger[0])
-        if gain >= WORTH:
-            self._best, self._gain = larger.pop(0), self._gain * gain
-            if larger:
-                self._try(larger[0])
-                return None
-        return self._settled()
+        return self._judged(SHARES[SHARES.index(self._best) + 1])
 
     def _try(self, share: float) -> None:
         self._seen[self._best].seconds.clear()
         self._coming += [(share, False), *[(self._best, True), (share, True)] * NUM_PAIRS]
 
-    def _gain_of(self, share: float) -> float:
-        """How many times as fast a token is as by the share in force; 0 where nobody saw both."""
-        mine, theirs = self._seen[share].seconds, self._seen[self._best].seconds
-        return median(theirs) / median(mine) if mine and theirs else 0.0
-
-    def _settled(self) -> PassChoice | None:
-        before, after = self._seen[SHARES[0]].largest, self._seen[self._best].largest
-        if self._best == SHARES[0]:
+    def _judged(self, share: float) -> PassChoice | None:
+        """The choice of ``share`` where a token is that much faster by it than by the one in force."""
+        old, new = self._seen[self._best], self._seen[share]
+        told = compared("token", old.seconds, new.seconds)
+        if told is None or told.before_s < WORTH * told.after_s:
             return None
-        reason = f"in fewer passes, of up to {after} padded tokens, a token is {self._gain:.2g} times as fast"
-        return PassChoice(before=before, after=after, reason=reason)
+        self._best = share
+        if share != SHARES[-1]:
+            self._try(SHARES[SHARES.index(share) + 1])
+        gain = told.before_s / told.after_s
+        reason = f"in fewer passes, of up to {new.largest} padded tokens, a token is {gain:.2g} times as fast"
+        return PassChoice(before=old.largest, after=new.largest, reason=reason, compared=told)
