@@ -152,13 +152,15 @@ class Footprint:
     """Memory of one worker's device in bytes: the most that it held since its micro-batch was settled, and may hold.
 
     A forward pass of n samples is expected to need ``fixed_bytes + sample_bytes * n`` in all, by the sizes that were
-    tried; None where fewer than two were. ``limit_bytes`` is None where nobody can tell.
+    tried; None where fewer than two were. ``limit_bytes`` is None where nobody can tell. Where samples have lengths all
+    of it is by ``tokens``, which are those of the largest pass that was looked at lately, in place of samples.
     """
 
     peak_bytes: int
     limit_bytes: int | None = None
     fixed_bytes: int | None = None
     sample_bytes: float | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

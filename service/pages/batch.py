@@ -47,7 +47,9 @@ def batch_view(job: Document, found: Document, rows: Sequence[Document]) -> dict
 
 def _load(worker: Mapping[str, Any]) -> dict[str, Any]:
     """Compute, memory and bandwidth of one worker, each as a share of what it has; None where that is not known."""
-    held, size = worker.get("footprint") or {}, worker.get("micro_size")
+    held = worker.get("footprint") or {}
+    tokens = held.get("tokens")
+    size, unit = (tokens, "token") if tokens else (worker.get("micro_size"), "sample")
     limit, peak, fixed = held.get("limit_bytes"), held.get("peak_bytes"), held.get("fixed_bytes")
     expected = None if fixed is None or not size else fixed + held["sample_bytes"] * size
     return {
@@ -57,8 +59,8 @@ def _load(worker: Mapping[str, Any]) -> dict[str, Any]:
         "memory": _bar(peak / limit if peak and limit else None),
         "expected_at": None if expected is None or not limit else f"{_WIDTH * min(1.0, expected / limit):.1f}",
         "expected": expected,
-        "micro_size": size,
-        "line": "" if fixed is None else f"{words.size(max(0, fixed))} and {words.size(held['sample_bytes'])} a sample",
+        "size": None if not size else words.plural(size, unit),
+        "line": "" if fixed is None else f"{words.size(max(0, fixed))} and {words.size(held['sample_bytes'])} a {unit}",
         "peak_bytes": peak or worker.get("memory_bytes") or None,
         "limit_bytes": limit,
         "wire": _bar(worker.get("wire_share")),

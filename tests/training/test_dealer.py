@@ -14,26 +14,30 @@ from workers.training.bounds import Bounds
 from workers.training.dealer import ByLength, Dealer
 from workers.training.length_sources import ByIndex
 from workers.training.lengths import Lengths
-from workers.training.micro import MicroSize
 from workers.training.micro_batches import InOrder, MicroBatch
-from workers.training.micro_tuning import MicroTuning
+from workers.training.pass_tokens import PassTokens
+from workers.training.token_tuning import TokenTuning
 
 LENGTHS = [*range(1, 40), 90, 70, 70, 55]
 BATCHES = [np.arange(0, 20), np.arange(20, 43)]
 WEIGHTS = [1.0, 2.0, 1.0]
 
 
-def tuning(limit: int | None) -> MicroTuning:
-    return MicroTuning(MicroSize(limit), torch.device("cpu"))
+def tuning(limit: int | None) -> TokenTuning:
+    """Where memory has run out at twice the ``limit``."""
+    tokens = PassTokens("padded tokens")
+    if limit is not None:
+        tokens.halve(2 * limit)
+    return TokenTuning(tokens, torch.device("cpu"))
 
 
-def dealt(rank: int, micro: MicroTuning, told: list[int] = LENGTHS) -> ByLength:
+def dealt(rank: int, micro: TokenTuning, told: list[int] = LENGTHS) -> ByLength:
     lengths = Lengths(len(told), ByIndex(told, lambda data, index: data[index], "train_data"), None)
     dealer = Dealer(lengths=lengths, bounds=Bounds(max_tokens=200), micro=micro)
     return dealer.deal(made_plan(WEIGHTS, 20), rank, BATCHES, lambda: None)
 
 
-def dealt_at_random(rank: int, micro: MicroTuning) -> ByLength:
+def dealt_at_random(rank: int, micro: TokenTuning) -> ByLength:
     lengths = Lengths(len(LENGTHS), ByIndex(LENGTHS, lambda data, index: data[index], "train_data"), None)
     dealer = Dealer(lengths=lengths, bounds=Bounds(max_tokens=200), micro=micro)
     return dealer.deal_at_random(made_plan(WEIGHTS, 20), rank, np.arange(len(LENGTHS)), lambda: None)
@@ -46,7 +50,7 @@ def all_of(draws: list[ByLength]) -> list[MicroBatch]:
 @pytest.mark.parametrize("limit", [None, 64])
 @pytest.mark.parametrize("deal", [dealt, dealt_at_random])
 def test_ranks_draw_every_sample_once_and_no_two_micro_batches_begin_at_one_position(
-    deal: Callable[[int, MicroTuning], ByLength], limit: int | None
+    deal: Callable[[int, TokenTuning], ByLength], limit: int | None
 ) -> None:
     draws = [deal(rank, tuning(limit)) for rank in range(len(WEIGHTS))]
     drawn = all_of(draws)

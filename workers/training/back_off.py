@@ -33,7 +33,12 @@ def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
     if is_news:
         print(f"micro-batch: {choice.reason}", flush=True)
         mailbox.micro_changed(
-            before=before, after=choice.size, reason=choice.reason, seconds=choice.seconds, compared=choice.compared
+            before=before,
+            after=choice.size,
+            reason=choice.reason,
+            unit=choice.unit,
+            seconds=choice.seconds,
+            compared=choice.compared,
         )
 
 

@@ -17,9 +17,9 @@ from workers.training.bounds import Bounds
 from workers.training.by_length import PASS_SHARE, deal_by_length, rejoined
 from workers.training.lengths import Lengths
 from workers.training.micro_batches import MicroBatch
-from workers.training.micro_tuning import MicroTuning
 from workers.training.packed import packed, shares
 from workers.training.pass_share import PassShare
+from workers.training.token_tuning import TokenTuning
 
 NUM_CHECKSUMS = 16_381
 """A sum of a thousand checksums below it is exact in fp32."""
@@ -66,7 +66,7 @@ class ByLength:
 
     pieces: list[_Piece]
     bounds: Bounds
-    micro: MicroTuning
+    micro: TokenTuning
     checksum: float
 
     @property
@@ -98,7 +98,7 @@ class Dealer:
 
     lengths: Lengths
     bounds: Bounds
-    micro: MicroTuning
+    micro: TokenTuning
     passes: PassShare | None = None
 
     def can_deal(self, batch_N: NDArray[np.int64], check: Callable[[], None]) -> bool:
@@ -147,7 +147,16 @@ class Dealer:
             return packed(shares(lengths_N, weights)[rank], lengths_N, self.bounds)
         own = deal_by_length(lengths_N, weights, self.bounds)[rank]
         share = PASS_SHARE if self.passes is None else self.passes.share
-        return own if share == PASS_SHARE or not own else rejoined(own, lengths_N, share, self.bounds)
+        if self.passes is None or share == PASS_SHARE or not own:
+            return own
+        return rejoined(own, lengths_N, share, replace(self.bounds, max_tokens=self._most(own, lengths_N)))
+
+    def _most(self, own: Sequence[NDArray[np.int64]], lengths_N: NDArray[np.int64]) -> int | None:
+        """Where tokens have no bound: what was found to fit, or what the largest pass takes already."""
+        most = None if self.passes is None else self.passes.max_tokens
+        if most is None or self.bounds.max_tokens is not None:
+            return self.bounds.max_tokens
+        return max(most, *(self.bounds.taken(lengths_N[own_M]) for own_M in own))
 
 
 def _weights(plan: Plan) -> list[float]:

@@ -38,8 +38,8 @@ _PLENTY = 0.025
 _OPEN = 3.0
 """A size so many times slower than the best leaves nothing to be found among the two above it."""
 
-_GIVEN_BACK = 1.25
-_RESOLUTION_BYTES = 2**20
+GIVEN_BACK = 1.25
+RESOLUTION_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,7 @@ class Choice:
     is_whole: bool = False
     reason: str
     seconds: Mapping[int, float]
+    unit: str = "samples"
     compared: Compared | None = None
 
 
@@ -214,7 +215,7 @@ class MicroSize:
             return None
         if self._limit is not None and self._capped_bytes is None:
             self._capped_bytes = room.limit_bytes
-        elif self._capped_bytes is not None and room.limit_bytes > _GIVEN_BACK * self._capped_bytes:
+        elif self._capped_bytes is not None and room.limit_bytes > GIVEN_BACK * self._capped_bytes:
             self.again()
             return None
         expected = self._expected_bytes(self._size)
@@ -225,7 +226,7 @@ class MicroSize:
                 return None
             self._excluded.append(self._size)
             before, self._size = self._size, fitting[-1]
-            told = f"{before} samples a forward pass would take about {_mib(expected)} of the {_mib(room.limit_bytes)}"
+            told = f"{before} samples a forward pass would take about {mib(expected)} of the {mib(room.limit_bytes)}"
             return Choice(size=self._size, reason=f"{told} that there are by now", seconds=self._seconds())
         expectations = [expected for s in self._excluded if (expected := self._expected_bytes(s)) is not None]
         if any(expected < _FREE * room.limit_bytes for expected in expectations):
@@ -331,7 +332,7 @@ class MicroSize:
             return None
         (low, low_bytes), (high, high_bytes) = known[-2:]
         # What is finer than memory is handed out in must not be taken for nothing.
-        slope = max(0, high_bytes - low_bytes + _RESOLUTION_BYTES * (size > high)) / (high - low)
+        slope = max(0, high_bytes - low_bytes + RESOLUTION_BYTES * (size > high)) / (high - low)
         return round(high_bytes + slope * (size - high))
 
     @property
@@ -357,7 +358,7 @@ class MicroSize:
         told = ", ".join(f"{s}: {1e6 * seconds[s]:.3g} µs" for s in seconds)
         reason = f"{self._size} samples a forward pass are the fastest of those tried, a sample took {told}"
         expected = self._expected_bytes(self._size)
-        more = "" if expected is None else f"; the worker holds about {_mib(expected)}"
+        more = "" if expected is None else f"; the worker holds about {mib(expected)}"
         left = [s for s in self._excluded if s > max(seconds)]
         refused = f"; {left[0]} would not fit into the memory that there is" if left else ""
         is_whole = self._size >= self._part
@@ -381,5 +382,5 @@ def _powers(part: int) -> list[int]:
     return [2**i for i in range(max(1, part).bit_length())]
 
 
-def _mib(num_bytes: float) -> str:
+def mib(num_bytes: float) -> str:
     return f"{num_bytes / 2**20:,.0f} MiB"

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from workers.training.batching import pieces
 from workers.training.micro_tuning import MicroTuning
+from workers.training.token_tuning import TokenTuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class InOrder:
     begin: int
     end: int
     most: int
-    micro: MicroTuning
+    micro: MicroTuning | TokenTuning
     indexes: Callable[[int, int], list[int]]
     unit: str = "samples"
     checksum: float = 0.0

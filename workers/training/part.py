@@ -33,6 +33,7 @@ from workers.training.round_times import RoundTimes
 from workers.training.rows import check_tokens
 from workers.training.setup import Setup
 from workers.training.stopwatch import Stopwatch
+from workers.training.token_tuning import TokenTuning
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it
 
@@ -75,7 +76,7 @@ class Part:
         self.expected_weight = max(1, self._num_own if is_alone else self.size) * setup.state.units_per_sample
         self.is_at_random = is_at_random(setup, plan, setup.state.round)  # such passes tell nothing of those by length
         self._passes = None if setup.train_dealer is None or self.is_at_random else setup.train_dealer.passes
-        is_cut_on_trial = self._passes is not None and self._passes.is_trying
+        is_cut_on_trial = self._passes is not None and self._may_try(self._passes)
         self._is_on_trial = setup.micro.is_trying or is_cut_on_trial
         self.is_way_on_trial = False  # ways to read
         self._draw: Draw | None = None
@@ -87,6 +88,13 @@ class Part:
         self.squares: PieceSquares | None = None  # where this round's gradient noise is measured
         self.is_split = False  # two passes where one would do
         self.has_backed_off = False
+
+    def _may_try(self, passes: PassShare) -> bool:
+        """Whether another cut of passes is on trial; where tokens have no bound, not before it is known what fits."""
+        micro = self._setup.micro
+        if passes.max_tokens is None and isinstance(micro, TokenTuning) and (most := micro.fitting()) is not None:
+            passes.allow(most)
+        return passes.is_trying
 
     @property
     def gradient_scale(self) -> float:
@@ -145,23 +153,24 @@ class Part:
     def _computed(self) -> Choice | None:
         """A choice where a size was on trial and is settled now; rounds that measure gradients tell little of sizes."""
         if self.squares is None:
-            if self._passes is not None and self._passes.is_trying:
-                self._try_passes(self._passes)
+            micro = self._setup.micro
+            if isinstance(micro, TokenTuning):
+                self._by_length(micro)
                 return None
-            size = self._setup.micro.within(self._num_in_order)
-            return self._setup.micro.run(self._accumulate, self._num_in_order, size)
+            return micro.run(self._accumulate, self._num_in_order, micro.within(self._num_in_order))
         with self.squares:
             self._accumulate()
         return None
 
-    def _try_passes(self, passes: PassShare) -> None:
-        """Compute the part, cut as it is on trial."""
-        self._drawn()  # lengths that are not known yet are none of a pass's cost
+    def _by_length(self, micro: TokenTuning) -> None:
+        """Compute the part; where another cut is on trial, so cut."""
+        draw, passes = self._drawn(), self._passes  # lengths that are not known yet are none of a pass's cost
         watch = Stopwatch()
-        self._accumulate()
+        micro.run(self._accumulate, lambda: largest_pass(draw))
+        if passes is None or not passes.is_trying:
+            return
         footprint.wait(self._setup.device)
-        largest = max((micro.padded_tokens for micro in self._drawn().micro_batches()), default=0)
-        choice = passes.measured(self.sums.tokens, largest, watch.seconds())
+        choice = passes.measured(self.sums.tokens, largest_pass(draw), watch.seconds())
         if choice is not None:
             print(f"passes: {choice.reason}", flush=True)
             self._mailbox.micro_changed(
@@ -326,6 +335,11 @@ class Part:
             raise MemoryInExchangeError(
                 f"memory ran out at {tried} {unit} a forward pass, {where}; the round is tried again with {tried // 2}"
             ) from error
+
+
+def largest_pass(draw: Draw) -> int:
+    """Tokens of the largest micro-batch of a part, padding included."""
+    return max((micro.padded_tokens for micro in draw.micro_batches()), default=0)
 
 
 def fill_tail(

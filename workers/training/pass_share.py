@@ -42,18 +42,28 @@ class _Seen:
 
 
 class PassShare:
-    """The share in force; larger ones are tried while each is faster than the one before."""
+    """The share in force; larger ones are tried while each is faster than the one before.
 
-    def __init__(self) -> None:
+    ``max_tokens`` is what a pass may have; None where nobody knows yet what fits, and nothing is tried before.
+    """
+
+    def __init__(self, max_tokens: int | None) -> None:
+        self.max_tokens = max_tokens
         self._best = SHARES[0]
         self._seen = {share: _Seen() for share in SHARES}
         self._coming = deque([(SHARES[0], False)])  # of each round its share, and whether it counts
+        if max_tokens is not None:
+            self._try(SHARES[1])
+
+    def allow(self, max_tokens: int) -> None:
+        """So many tokens fit into a pass, which was not known before: begin to try."""
+        self.max_tokens = max_tokens
         self._try(SHARES[1])
 
     @property
     def is_trying(self) -> bool:
         """Whether the coming round is one of those that are compared, or before them."""
-        return bool(self._coming)
+        return self.max_tokens is not None and bool(self._coming)
 
     @property
     def share(self) -> float:

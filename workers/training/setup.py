@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -32,10 +31,12 @@ from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
 from workers.training.pass_share import PassShare
+from workers.training.pass_tokens import PassTokens
 from workers.training.pieces import check_model
 from workers.training.precision.applier import PrecisionApplier
 from workers.training.reading import Reader
 from workers.training.state import TrainingState
+from workers.training.token_tuning import TokenTuning
 
 MAX_TOLD = 5
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -46,7 +47,7 @@ class Setup:
     """``total_samples`` is how many samples the job counts in all, ``num_eval`` how many an evaluation has.
 
     ``feed`` gives the micro-batches of ``train_data``; whoever has the setup ends it. ``train_dealer`` and
-    ``eval_dealer`` are there where the task tells lengths; ``micro`` then counts tokens, padding included.
+    ``eval_dealer`` are there where the task tells lengths; ``micro`` then is of tokens.
     """
 
     assignment: Assignment
@@ -58,7 +59,7 @@ class Setup:
     evaluation: Batcher | None
     num_eval: int
     precision: PrecisionApplier
-    micro: MicroTuning
+    micro: MicroTuning | TokenTuning
     total_samples: int
     train_dealer: Dealer | None = None
     eval_dealer: Dealer | None = None
@@ -107,10 +108,8 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         raise UserCodeError(error.message) from error
     state = TrainingState(task.model, _optimizer(task, spec), spec.optimizer.lr)
     _check_buckets(spec, [*state.trained.values()])
-    # Without a bound a longer pass might not fit; packed ones are few anyway.
-    passes = None if spec.batch.max_tokens is None or task.packed else PassShare()
-    micro, has_rows = MicroTuning(_micro_size(spec, task), device), task.weight is None
-    turnstile = Turnstile()
+    micro, has_rows = _micro(spec, task, device), task.weight is None
+    turnstile, dealer = Turnstile(), _dealers(spec, task, micro)
     train = Batcher(task.train_data, task.collate, device, has_rows=has_rows, turnstile=turnstile)
     has_eval = task.eval_data is not None and task.evaluate is not None
     if not has_eval and (spec.checkpoint.metric or "").startswith("eval."):
@@ -133,33 +132,42 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         precision=PrecisionApplier(device),
         micro=micro,
         total_samples=spec.total_samples(len(task.train_data)),
-        train_dealer=_dealer(spec, task, train, micro, passes),
-        eval_dealer=_dealer(spec, task, evaluation, micro, passes) if evaluation is not None else None,
+        train_dealer=dealer(train),
+        eval_dealer=None if evaluation is None else dealer(evaluation),
     )
 
 
-def _micro_size(spec: JobSpec, task: TrainingTask) -> MicroSize:
+def _micro(spec: JobSpec, task: TrainingTask, device: torch.device) -> MicroTuning | TokenTuning:
     """In samples; in tokens where micro-batches are formed by length, and ``Dealer.bounds`` hold besides."""
     fixed = spec.batch.micro_size
-    if not isinstance(fixed, int):
-        return MicroSize(None, least_size(task.model))
-    return MicroSize(sys.maxsize if task.tells_lengths else fixed)  # a size in samples is not to be lowered by tokens
+    if task.tells_lengths:
+        return TokenTuning(PassTokens(_bounds(spec, task).unit, is_fixed=isinstance(fixed, int)), device)
+    return MicroTuning(MicroSize(fixed if isinstance(fixed, int) else None, least_size(task.model)), device)
 
 
-def _dealer(
-    spec: JobSpec, task: TrainingTask, batcher: Batcher, micro: MicroTuning, passes: PassShare | None
-) -> Dealer | None:
-    if not task.tells_lengths:
-        return None
-    fixed, max_tokens = spec.batch.micro_size, spec.batch.max_tokens
-    return Dealer(
-        lengths=Lengths(len(batcher.dataset), _length_source(spec, task, batcher), max_tokens),
-        bounds=Bounds(
-            max_tokens=max_tokens, max_samples=fixed if isinstance(fixed, int) else None, is_packed=task.packed
-        ),
-        micro=micro,
-        passes=passes,
+def _bounds(spec: JobSpec, task: TrainingTask) -> Bounds:
+    fixed = spec.batch.micro_size
+    return Bounds(
+        max_tokens=spec.batch.max_tokens,
+        max_samples=fixed if isinstance(fixed, int) else None,
+        is_packed=task.packed,
     )
+
+
+def _dealers(spec: JobSpec, task: TrainingTask, micro: MicroTuning | TokenTuning) -> Callable[[Batcher], Dealer | None]:
+    """Makes who deals the samples of a dataset by their lengths; None where the task tells none."""
+    bounds = _bounds(spec, task)
+    is_bounded = bounds.max_tokens is not None or bounds.max_samples is None
+    # Packed passes are few anyway.
+    passes = PassShare(bounds.max_tokens) if is_bounded and not task.packed else None
+
+    def dealer(batcher: Batcher) -> Dealer | None:
+        if not isinstance(micro, TokenTuning):
+            return None
+        lengths = Lengths(len(batcher.dataset), _length_source(spec, task, batcher), bounds.max_tokens)
+        return Dealer(lengths=lengths, bounds=bounds, micro=micro, passes=passes)
+
+    return dealer
 
 
 def _length_source(spec: JobSpec, task: TrainingTask, batcher: Batcher) -> LengthSource:
