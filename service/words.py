@@ -62,6 +62,7 @@ METRIC_WORDS: Mapping[str, str] = {
     "memory_bytes": "Memory",
     "gpu_utilisation": "GPU utilisation",
     "noise_scale": "Gradient noise scale",
+    "useful_tokens": "Useful tokens",
 }
 
 _UNITS: Mapping[str, str] = {

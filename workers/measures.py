@@ -12,6 +12,9 @@ from workers.plan import PlanId
 COMPARED = "compared"
 """The key of a timeline row's ``after`` under which a ``Compared`` stands, as a mapping."""
 
+FILL = 0.9
+"""The share of the free memory that passes may be expected to take; the rest is for what a fit does not see."""
+
 _LEAST_ROUNDS = 3
 
 
@@ -161,6 +164,13 @@ class Footprint:
     fixed_bytes: int | None = None
     sample_bytes: float | None = None
     tokens: int | None = None
+
+    @property
+    def fitting(self) -> int | None:
+        """How many samples of a pass are expected to fit; None where that is not known, or passes go by tokens."""
+        if self.limit_bytes is None or self.fixed_bytes is None or not self.sample_bytes or self.tokens is not None:
+            return None
+        return max(1, int(FILL * max(0, self.limit_bytes - self.fixed_bytes) / self.sample_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from tests.training.group import Group
 from tests.training.ragged import LONGEST, Padded, pooled, sequence_task
 from tests.training.tasks import Script
 from tests.training.test_lengths import Seen, plain, spec
+from workers.measures import FILL
 from workers.training import footprint, gauge_reader, part, token_tuning
-from workers.training.micro import FILL, Room
+from workers.training.micro import Room
 from workers.training.pass_tokens import LEAP, LEAST_SEEN, Line, PassTokens
 
 MIB = 2**20

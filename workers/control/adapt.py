@@ -8,6 +8,7 @@ from typing import TypeAlias
 from workers.advisors import goodput
 from workers.advisors.goodput import Advice, Change, Keep, Situation
 from workers.advisors.judging import Judged, Rate, Verdict
+from workers.advisors.throughput import Layout
 from workers.control import adapting, membership, planning, trials
 from workers.control.adapting import ACTOR, Adapting, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
@@ -177,9 +178,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
     batch, layout = state.spec.batch, known.layout
     if layout is None or layout not in known.memory or known.noise_bounds is None:
         return None
-    micro = [s.micro_size for s in membership.statuses(state) if s.micro_size]
     asked = batch.micro_size if isinstance(batch.micro_size, int) and not known.is_by_length else None
-    found = None if layout.num_passes == 1 or not micro else min(micro)
     return Situation(
         layout=layout,
         initial=batch.global_size,
@@ -187,10 +186,19 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
         largest_measured=max(each.global_batch for each in known.memory),
         noise_bounds=known.noise_bounds,
         model=adapting.model(known),
-        most_a_pass=asked or found,
+        most_a_pass=asked or _most_a_pass(state, layout),
         refused={batch: refusal.noise_scale for batch, refusal in known.refused.items()},
         num_left=membership.num_left(state),
     )
+
+
+def _most_a_pass(state: ControllerState, layout: Layout) -> int | None:
+    """Samples of a pass as found by trying; where a part is computed in one, what memory is expected to hold."""
+    statuses = membership.statuses(state)
+    if layout.num_passes > 1:
+        return min((s.micro_size for s in statuses if s.micro_size), default=None)
+    foreseen = [most for s in statuses if s.footprint is not None and (most := s.footprint.fitting) is not None]
+    return max(-(-layout.global_batch // layout.num_workers), min(foreseen)) if foreseen else None
 
 
 def _most(state: ControllerState) -> int:

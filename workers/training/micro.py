@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.measures import Compared, compared
+from workers.measures import FILL, Compared, compared
 
 LEAST_PART = 16
 """Smaller parts are computed whole: there is nothing worth trying."""
@@ -27,9 +27,6 @@ _NUM_DOUBTED = 2
 _MAX_ROUNDS = 40
 _NUM_OTHER_PARTS = 2
 _OTHER_PART = 1.5
-FILL = 0.9
-"""The share of the free memory that a size may be expected to take; the rest is for what a fit does not see."""
-
 _FREE = 0.8
 FURTHEST = 16
 """Times as many samples as the first passes had are tried next where those took next to no memory."""

@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import fmean
 
-from workers.training.micro import FILL, GIVEN_BACK, RESOLUTION_BYTES, Choice, Room, mib
+from workers.measures import FILL
+from workers.training.micro import GIVEN_BACK, RESOLUTION_BYTES, Choice, Room, mib
 
 NUM_SEEN = 16
 LEAST_SEEN = 4
