@@ -125,7 +125,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> 
     if verdict.is_kept:
         return _as_it_is(replace(state, adapting=known), inputs, plan, row.reason), (Note(row),)
     known = adapting.change(known, _cursor(state), is_growth=None)
-    known = adapting.refuse(known, trial.after, noise)
+    known = adapting.refuse(known, trial, now, noise)
     state = replace(state, adapting=known)
     told = {"global_batch": trial.before, "noise_scale": round(noise, 1)}
     draft = _draft(state, plan, trial.before, row.reason)

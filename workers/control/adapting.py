@@ -21,10 +21,13 @@ MIN_STEPS = 20
 
 JUDGE_STEPS = 15
 MAX_JUDGE_STEPS = MAX_STEPS
-"""No more than are remembered: what is open then is decided by what is likelier."""
+"""What is open then is decided by what is likelier, if these steps took ``LEAST_LOST_S``."""
 
 LEAST_LOST_S = 1.0
 """A batch is not taken back on fewer seconds: what else a machine does comes in bursts of about that length."""
+
+MAX_SPEEDS = 512
+"""Steps under a plan that are remembered: quick ones take no ``LEAST_LOST_S`` sooner."""
 
 NUM_SETTLING = 3
 """Steps after a change that are not measured: memory is taken, libraries set themselves up."""
@@ -64,10 +67,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Of a batch that did not pay: the noise scale at which it did not, and the round until which that holds."""
+    """Of a batch that did not pay: the noise scale at which it did not, and the round until which that holds.
+
+    ``rate`` is what it ran at in place of ``before``; None once that was measured again, and was the better still.
+    """
 
     noise_scale: float
     until: int
+    before: int = 0
+    rate: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +131,7 @@ def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> 
     for record in sorted(records, key=lambda r: r.key):
         if record.key > known.last:
             known = _observe(replace(known, last=record.key), record, num_nodes)
-    return known
+    return _reconsidered(known)
 
 
 def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
@@ -145,7 +153,7 @@ def _observe(known: Adapting, record: RoundRecord, num_nodes: int) -> Adapting:
     known = replace(known, layout=layout)
     pass_s = (values.get("data_s", 0.0) + values.get("compute_s", 0.0)) / layout.num_passes / record.num_steps
     times_s = (*known.memory.get(layout, Steps()).times_s, (pass_s or step_s, step_s))[-MAX_STEPS:]
-    speeds = (*known.samples_per_s, record.samples / record.num_steps / step_s)[-MAX_STEPS:]
+    speeds = (*known.samples_per_s, record.samples / record.num_steps / step_s)[-MAX_SPEEDS:]
     others = {other: steps for other, steps in known.memory.items() if other != layout}
     return replace(known, memory={**others, layout: Steps(times_s=times_s)}, samples_per_s=speeds)
 
@@ -183,10 +191,36 @@ def change(known: Adapting, cursor: int, *, is_growth: bool | None) -> Adapting:
     return replace(known, changed_at=(*known.changed_at, cursor)[-MOST_AN_EPOCH:], turns=turns)
 
 
-def refuse(known: Adapting, batch: int, noise_scale: float) -> Adapting:
-    """Note that a batch did not pay at this noise scale."""
+def refuse(known: Adapting, trial: Trial, now: Rate, noise_scale: float) -> Adapting:
+    """Note that the batch on trial, at the rate of ``now``, did not pay at this noise scale."""
     until = known.num_rounds + REFUSED_ROUNDS * 2**known.turns.num_turns
-    return replace(known, refused={**known.refused, batch: Refusal(noise_scale=noise_scale, until=until)})
+    refusal = Refusal(noise_scale=noise_scale, until=until, before=trial.before, rate=now)
+    return replace(known, refused={**known.refused, trial.after: refusal})
+
+
+def _reconsidered(known: Adapting) -> Adapting:
+    """Without the refusal of a batch that beats the one before it, now that this was measured again.
+
+    Then it was not the batch that made steps slow, but what else the machine did, and does still.
+    """
+    open_ones = {b: r for b, r in known.refused.items() if r.rate is not None and r.before == known.place[1]}
+    now = rate(known)
+    if not open_ones or now is None or not _is_long(now, known.place[1]):
+        return known
+    refused = dict(known.refused)
+    for batch, refusal in open_ones.items():
+        assert refusal.rate is not None
+        worth = goodput.efficiency(batch, refusal.before, refusal.noise_scale)
+        if refusal.rate.samples_per_s * worth > now.samples_per_s:
+            del refused[batch]
+        else:
+            refused[batch] = replace(refusal, rate=None)
+    return replace(known, refused=refused)
+
+
+def _is_long(rate: Rate, batch: int) -> bool:
+    """Whether its steps outlast what else a machine does now and then."""
+    return rate.num_steps * batch >= LEAST_LOST_S * rate.samples_per_s or rate.num_steps >= MAX_SPEEDS
 
 
 def may_change(known: Adapting, *, is_growth: bool) -> bool:
@@ -205,7 +239,7 @@ def has_rested(known: Adapting, cursor: int, epoch: int) -> bool:
     return len(known.changed_at) < MOST_AN_EPOCH or cursor - known.changed_at[0] >= epoch
 
 
-def rate(known: Adapting, num_steps: int = MAX_STEPS) -> Rate | None:
+def rate(known: Adapting, num_steps: int = MAX_SPEEDS) -> Rate | None:
     """Throughput of the newest steps under the plan in force."""
     return judging.rate_of(known.samples_per_s[-num_steps:])
 
@@ -252,8 +286,7 @@ def judge(known: Adapting, trial: Trial) -> Verdict | None:
     noise = goodput.doubted(known.noise_bounds, trial.before, trial.after)
     worth = goodput.efficiency(trial.after, trial.before, noise)
     now = rate(known)
-    bounds = {"least_steps": JUDGE_STEPS, "most_steps": MAX_JUDGE_STEPS}
+    is_long = now is not None and _is_long(now, trial.after)
+    bounds = {"least_steps": JUDGE_STEPS, "most_steps": MAX_JUDGE_STEPS if is_long else MAX_SPEEDS}
     verdict = judging.judge(trial.rate, now, least_gain=1.0, worth=worth, **bounds)
-    if verdict is None or now is None or verdict.is_kept or now.num_steps >= MAX_JUDGE_STEPS:
-        return verdict
-    return verdict if now.num_steps * trial.after >= LEAST_LOST_S * now.samples_per_s else None
+    return verdict if verdict is None or verdict.is_kept or is_long else None
