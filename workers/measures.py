@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -104,10 +104,10 @@ class BuildInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Two ways that a worker tried in turns: medians of the seconds that a ``unit`` (sample, token) took by each.
+    """Two ways that a worker tried in turns: the seconds that a ``unit`` (sample, token) took by each.
 
-    ``after_s`` is the one in force from then on. ``errors`` are the standard errors of both, relative to them; None
-    with fewer than three rounds of either, of ``num_rounds`` in all.
+    ``after_s`` is the one in force from then on. ``errors`` are standard errors relative to them; None with fewer than
+    three rounds of either, of ``num_rounds`` in all.
     """
 
     unit: str
@@ -117,16 +117,25 @@ class Compared:
     num_rounds: int
 
 
-def compared(unit: str, before: Sequence[float], after: Sequence[float]) -> Compared | None:
-    """By the seconds a ``unit`` took in each round, all above 0; None where a way was not measured."""
+def compared(
+    unit: str,
+    before: Sequence[float],
+    after: Sequence[float],
+    figure: Callable[[Sequence[float]], float] = median,
+    error: Callable[[Sequence[float]], float] = relative_error,
+) -> Compared | None:
+    """By the ``figure`` of the seconds a ``unit`` took in each round, all above 0; None where a way was not measured.
+
+    It is what the choice was made by, and ``error`` how far it may be off.
+    """
     if not before or not after:
         return None
     is_enough = min(len(before), len(after)) >= _LEAST_ROUNDS
     return Compared(
         unit=unit,
-        before_s=median(before),
-        after_s=median(after),
-        errors=(relative_error(before), relative_error(after)) if is_enough else None,
+        before_s=figure(before),
+        after_s=figure(after),
+        errors=(error(before), error(after)) if is_enough else None,
         num_rounds=len(before) + len(after),
     )
 

@@ -40,7 +40,7 @@ def test_passes_cut_anew_hold_the_same_samples_within_the_bounds(
 
 def settled(pass_cost: float) -> tuple[PassShare, int, list[PassChoice]]:
     """After rounds of log-normal lengths, of which a token takes 1 and a pass ``pass_cost``; with their number."""
-    passes, bounds, choices = PassShare(), Bounds(max_tokens=MOST), list[PassChoice]()
+    passes, bounds, choices = PassShare(MOST), Bounds(max_tokens=MOST), list[PassChoice]()
     for number in range(1, NUM_TRIED + 1):
         lengths_N = log_normal(256, 0.8, seed=number)
         (dealt,) = deal_by_length(lengths_N, [1.0], bounds)
@@ -71,9 +71,20 @@ def test_where_a_pass_costs_as_much_as_its_tokens_there_are_as_few_as_fit() -> N
 
 
 def test_a_rank_that_is_given_no_tokens_stops_trying() -> None:
-    passes = PassShare()
+    passes = PassShare(MOST)
     assert [passes.measured(0, 0, 1.0) for _ in range(1 + A_TRIAL)] == [None] * (1 + A_TRIAL)
     assert (passes.share, passes.is_trying) == (SHARES[0], False)
+
+
+def test_nothing_is_tried_before_it_is_known_what_fits_and_again_where_passes_take_something_else() -> None:
+    passes, given = PassShare(None), PassShare(MOST)
+    assert (passes.is_trying, passes.share) == (False, SHARES[0])
+    passes.allow(900)
+    assert (passes.is_trying, passes.max_tokens) == (True, 900)
+    for each in (passes, given):
+        each.again()
+    assert (passes.is_trying, passes.max_tokens) == (False, None)
+    assert (given.is_trying, given.max_tokens) == (True, MOST)
 
 
 @pytest.mark.parametrize(("of_pass", "of_token", "is_cut_anew"), [(1.0, 0.0, True), (0.0, 1.0, False)])

@@ -15,6 +15,7 @@ from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
 from workers.plan import Cause, Goal, Plan, TimelineKind
 from workers.spec_parts import UNBOUNDED
+from workers.status import WorkerStatus
 
 NO_NOISE = (
     "The batch stays: no noise_scale is told yet, which takes micro-batches to compare: two workers, or parts that are "
@@ -186,19 +187,28 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
         largest_measured=max(each.global_batch for each in known.memory),
         noise_bounds=known.noise_bounds,
         model=adapting.model(known),
-        most_a_pass=asked or _most_a_pass(state, layout),
+        most_a_pass=asked or _most_a_pass(state, plan, layout),
         refused={batch: refusal.noise_scale for batch, refusal in known.refused.items()},
         num_left=membership.num_left(state),
     )
 
 
-def _most_a_pass(state: ControllerState, layout: Layout) -> int | None:
+def _most_a_pass(state: ControllerState, plan: Plan, layout: Layout) -> int | None:
     """Samples of a pass as found by trying; where a part is computed in one, what memory is expected to hold."""
     statuses = membership.statuses(state)
     if layout.num_passes > 1:
         return min((s.micro_size for s in statuses if s.micro_size), default=None)
-    foreseen = [most for s in statuses if s.footprint is not None and (most := s.footprint.fitting) is not None]
-    return max(-(-layout.global_batch // layout.num_workers), min(foreseen)) if foreseen else None
+    fits = [most for s in statuses if (most := _foreseen(s, plan)) is not None]
+    return max(-(-layout.global_batch // layout.num_workers), int(min(fits))) if fits else None
+
+
+def _foreseen(status: WorkerStatus, plan: Plan) -> float | None:
+    """The mean part at which that of this worker, by its share, still fits into a pass; None while that is unknown."""
+    member = plan.member(status.worker_id)
+    fitting = None if status.footprint is None else status.footprint.fitting
+    if fitting is None or member is None or member.weight <= 0:
+        return None
+    return fitting * sum(each.weight for each in plan.members) / member.weight / plan.num_members
 
 
 def _most(state: ControllerState) -> int:

@@ -69,12 +69,12 @@ class Trial:
 class Refusal:
     """Of a batch that did not pay: the noise scale at which it did not, and the round until which that holds.
 
-    ``rate`` is what it ran at in place of ``before``; None once that was measured again, and was the better still.
+    ``rate`` is what it ran at; None once the batch before it was measured again, in the ``place`` it was taken back to.
     """
 
     noise_scale: float
     until: int
-    before: int = 0
+    place: tuple[int, int] = (0, 0)
     rate: Rate | None = None
 
 
@@ -194,7 +194,7 @@ def change(known: Adapting, cursor: int, *, is_growth: bool | None) -> Adapting:
 def refuse(known: Adapting, trial: Trial, now: Rate, noise_scale: float) -> Adapting:
     """Note that the batch on trial, at the rate of ``now``, did not pay at this noise scale."""
     until = known.num_rounds + REFUSED_ROUNDS * 2**known.turns.num_turns
-    refusal = Refusal(noise_scale=noise_scale, until=until, before=trial.before, rate=now)
+    refusal = Refusal(noise_scale=noise_scale, until=until, place=(known.place[0], trial.before), rate=now)
     return replace(known, refused={**known.refused, trial.after: refusal})
 
 
@@ -203,15 +203,16 @@ def _reconsidered(known: Adapting) -> Adapting:
 
     Then it was not the batch that made steps slow, but what else the machine did, and does still.
     """
-    open_ones = {b: r for b, r in known.refused.items() if r.rate is not None and r.before == known.place[1]}
+    open_ones = {b: r for b, r in known.refused.items() if r.rate is not None and r.place == known.place}
     now = rate(known)
     if not open_ones or now is None or not _is_long(now, known.place[1]):
         return known
     refused = dict(known.refused)
     for batch, refusal in open_ones.items():
         assert refusal.rate is not None
-        worth = goodput.efficiency(batch, refusal.before, refusal.noise_scale)
-        if refusal.rate.samples_per_s * worth > now.samples_per_s:
+        worth = goodput.efficiency(batch, known.place[1], refusal.noise_scale)
+        doubt = 2 * (refusal.rate.error**2 + now.error**2) ** 0.5
+        if refusal.rate.samples_per_s * worth * (1 - doubt) > now.samples_per_s:
             del refused[batch]
         else:
             refused[batch] = replace(refusal, rate=None)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 
 from workers.measures import Compared, compared
+from workers.medians import error_of_mean
 
 WORTH = 0.1
 """The share of a round that waiting for data must take before anything is tried."""
@@ -294,7 +295,9 @@ class LoaderChoice:
         if tried == THREAD and shares[1] >= WORTH:
             self._next_or_none()
         reason = f"with {tried} {told}" if tried != INLINE else told
-        return Verdict(before=kept, after=tried, reason=reason, compared=compared("sample", old.seconds, new.seconds))
+        # Loaders bring samples in bursts: of such rounds a median tells nothing.
+        took = compared("sample", old.seconds, new.seconds, fmean, error_of_mean)
+        return Verdict(before=kept, after=tried, reason=reason, compared=took)
 
 
 def _kind(way: Way) -> str:

@@ -366,7 +366,8 @@ class MicroSize:
     def _compared_with(self, largest: int) -> Compared | None:
         if self._size is None or self._size == largest:
             return None
-        return compared("sample", self._trials[largest].seconds, self._trials[self._size].seconds)
+        before, after = self._trials[largest], self._trials[self._size]
+        return None if before.is_warm or after.is_warm else compared("sample", before.seconds, after.seconds, min)
 
 
 def _neighbours(size: int, sizes: Sequence[int]) -> list[int]:

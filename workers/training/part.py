@@ -165,10 +165,11 @@ class Part:
     def _by_length(self, micro: TokenTuning) -> None:
         """Compute the part; where another cut is on trial, so cut."""
         draw, passes = self._drawn(), self._passes  # lengths that are not known yet are none of a pass's cost
-        watch = Stopwatch()
-        micro.run(self._accumulate, lambda: largest_pass(draw))
         if passes is None or not passes.is_trying:
+            micro.run(self._accumulate, lambda: largest_pass(draw))
             return
+        watch = Stopwatch()  # without a look at memory, which takes time
+        self._accumulate()
         footprint.wait(self._setup.device)
         choice = passes.measured(self.sums.tokens, largest_pass(draw), watch.seconds())
         if choice is not None:

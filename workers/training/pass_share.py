@@ -48,12 +48,21 @@ class PassShare:
     """
 
     def __init__(self, max_tokens: int | None) -> None:
+        self._is_given = max_tokens is not None
+        self._begin(max_tokens)
+
+    def _begin(self, max_tokens: int | None) -> None:
         self.max_tokens = max_tokens
         self._best = SHARES[0]
         self._seen = {share: _Seen() for share in SHARES}
         self._coming = deque([(SHARES[0], False)])  # of each round its share, and whether it counts
         if max_tokens is not None:
             self._try(SHARES[1])
+
+    def again(self) -> None:
+        """What a pass takes has changed: what was found to fit may fit no more."""
+        if not self._is_given:
+            self._begin(None)
 
     def allow(self, max_tokens: int) -> None:
         """So many tokens fit into a pass, which was not known before: begin to try."""

@@ -18,8 +18,14 @@ LEAST_SEEN = 4
 SPREAD = 1.2
 """By so much must the passes that were seen differ: memory is not handed out token by token."""
 
-LEAP = 4
+LEAP = 2
 """So many times the tokens that were seen is as far as a line is believed."""
+
+SLACK = 2.0
+"""So much more than the line says may a merged pass take: attention takes tokens times the longest (1.7 simulated)."""
+
+SHRUNK = 0.9
+"""Of the room that there was, by what is left: less was taken by others, and not by passes themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,90 +44,109 @@ class Line:
         return int(spare_bytes / self.token_bytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """A round's largest pass in tokens, what was held at most, and what there was."""
+
+    num_tokens: int
+    peak_bytes: int
+    limit_bytes: int
+
+
 class PassTokens:
     """Counted in ``unit``. Where memory ran out, or others took of it, there is a limit until it is there again.
 
+    Rounds under a limit are not looked at: they would tell little of larger passes, and push out those that do.
     ``is_fixed``: the spec fixes the size in samples, which is not to be lowered by tokens.
     """
 
     def __init__(self, unit: str, *, is_fixed: bool = False) -> None:
         self.unit, self._is_fixed = unit, is_fixed
+        self._seen: deque[_Seen] = deque(maxlen=NUM_SEEN)
+        self.again()
+
+    def again(self) -> None:
+        """What a pass takes has changed: nothing is known."""
+        self._seen.clear()
         self._limit: int | None = None
-        self._capped_bytes: int | None = None  # what room there was under the limit
+        self._capped_bytes: int | None = None  # what room there was where memory had run out
+        self._is_foreseen = False  # the limit is by the line
         self._wanted = 0
-        self._seen: deque[tuple[int, int]] = deque(maxlen=NUM_SEEN)
 
     def within(self, num_tokens: int) -> int:
         """As many of ``num_tokens`` as a pass may have, at least 1."""
-        if self._limit is None or num_tokens <= self._limit:
-            return max(1, num_tokens)
-        self._wanted = max(self._wanted, num_tokens)
-        return max(1, self._limit)
+        return max(1, num_tokens if self._limit is None else min(num_tokens, self._limit))
 
     def halve(self, tried: int) -> bool:
         """Remember that ``tried`` tokens did not fit; False where a smaller size may not be chosen."""
         if self._is_fixed or tried <= 1:
             return False
         self._wanted = max(self._wanted, tried)
-        self._limit, self._capped_bytes = tried // 2, None
+        self._limit, self._capped_bytes, self._is_foreseen = tried // 2, None, False
         return True
 
-    def again(self) -> None:
-        """What a pass takes has changed: nothing is known."""
-        self._seen.clear()
-        self._limit = self._capped_bytes = None
-
-    def seen(self, num_tokens: int, peak_bytes: int) -> None:
+    def seen(self, num_tokens: int, peak_bytes: int, room: Room) -> None:
         """A round whose largest pass had ``num_tokens`` held ``peak_bytes`` at most."""
-        if num_tokens > 0:
-            self._seen.append((num_tokens, peak_bytes))
+        if num_tokens > 0 and self._limit is None:
+            limit_bytes = room.limit_bytes or 0
+            self._seen.append(_Seen(num_tokens=num_tokens, peak_bytes=peak_bytes, limit_bytes=limit_bytes))
 
     @property
     def largest(self) -> int:
         """Of the passes of the rounds that were seen last; 0 before any was."""
-        return max((num_tokens for num_tokens, _ in self._seen), default=0)
+        return max((seen.num_tokens for seen in self._seen), default=0)
 
     @property
     def line(self) -> Line | None:
         """By least squares, so high that none of the rounds lies above it; None while they tell too little."""
-        if len(self._seen) < LEAST_SEEN or self.largest < SPREAD * min(n for n, _ in self._seen):
+        points = [(seen.num_tokens, seen.peak_bytes) for seen in self._seen]
+        if len(points) < LEAST_SEEN or self.largest < SPREAD * min(n for n, _ in points):
             return None
-        mean_n, mean_bytes = fmean(n for n, _ in self._seen), fmean(b for _, b in self._seen)
-        slope = sum((n - mean_n) * (b - mean_bytes) for n, b in self._seen) / sum(
-            (n - mean_n) ** 2 for n, _ in self._seen
-        )
+        mean_n, mean_bytes = fmean(n for n, _ in points), fmean(b for _, b in points)
+        slope = sum((n - mean_n) * (b - mean_bytes) for n, b in points) / sum((n - mean_n) ** 2 for n, _ in points)
         # What is finer than memory is handed out in must not be taken for nothing.
         token_bytes = max(slope, RESOLUTION_BYTES / self.largest)
-        return Line(fixed_bytes=round(max(b - token_bytes * n for n, b in self._seen)), token_bytes=token_bytes)
+        return Line(fixed_bytes=round(max(b - token_bytes * n for n, b in points)), token_bytes=token_bytes)
 
     def fitting(self, room: Room) -> int | None:
-        """How many tokens of a pass are expected to fit, as far as the line is believed; None while that is unknown."""
+        """How many tokens a merged pass may have; None while that is unknown."""
         line = self.line
-        if line is None:
+        if line is None or room.limit_bytes is None:
             return None
-        furthest = LEAP * self.largest
-        most = furthest if room.limit_bytes is None else min(furthest, line.bound(room.limit_bytes))
-        return max(self.largest, most)
+        return max(self.largest, min(LEAP * self.largest, int(line.bound(room.limit_bytes) / SLACK)))
 
     def watch(self, room: Room) -> Choice | None:
         """Follow the memory: a limit where others have taken of it, none where it is there again."""
         if self._is_fixed or room.limit_bytes is None or not room.is_shared:
             return None
+        line = self.line
+        if line is not None and (self._limit is None or self._is_foreseen):
+            return self._foreseen(line, room.limit_bytes)
         if self._limit is not None and self._capped_bytes is None:
             self._capped_bytes = room.limit_bytes
         elif self._limit is not None and room.limit_bytes > GIVEN_BACK * (self._capped_bytes or 0):
             return self._lifted(room.limit_bytes)
-        return self._lowered(room.limit_bytes)
+        return None
+
+    def _foreseen(self, line: Line, limit_bytes: int) -> Choice | None:
+        """Lower the limit where what is let through would not fit, raise it where clearly more would."""
+        wanted = max(self._wanted, self.largest)
+        now, most = self._limit or wanted, min(wanted, line.bound(limit_bytes))
+        if self._limit is not None and (most == wanted or most > GIVEN_BACK * now):
+            return self._lifted(limit_bytes) if most == wanted else self._limited(now, most, line, limit_bytes)
+        has_shrunk = limit_bytes < SHRUNK * max(seen.limit_bytes for seen in self._seen)
+        if not has_shrunk or line.at(now) <= limit_bytes or not 0 < most < now:
+            return None
+        return self._limited(now, most, line, limit_bytes)
 
     def _lifted(self, limit_bytes: int) -> Choice:
-        self._limit = self._capped_bytes = None
-        reason = f"{self._wanted} {self.unit} a forward pass again: {mib(limit_bytes)} of memory are there by now"
-        return Choice(size=self._wanted, reason=reason, seconds={}, unit=self.unit)
+        size, self._limit, self._capped_bytes, self._is_foreseen, self._wanted = self._wanted, None, None, False, 0
+        reason = f"{size} {self.unit} a forward pass again: {mib(limit_bytes)} of memory are there by now"
+        return Choice(size=size, reason=reason, seconds={}, unit=self.unit)
 
-    def _lowered(self, limit_bytes: int) -> Choice | None:
-        line, now = self.line, self.largest if self._limit is None else min(self.largest, self._limit)
-        if line is None or line.at(now) <= limit_bytes or not 0 < (most := line.bound(limit_bytes)) < now:
-            return None
-        self._wanted, self._limit, self._capped_bytes = max(self._wanted, now), most, limit_bytes
-        told = f"{now} {self.unit} a forward pass would take about {mib(line.at(now))} of the {mib(limit_bytes)}"
-        return Choice(size=most, reason=f"{told} that there are by now", seconds={}, unit=self.unit)
+    def _limited(self, now: int, most: int, line: Line, limit_bytes: int) -> Choice:
+        self._wanted = max(self._wanted, now)
+        self._limit, self._is_foreseen = most, True
+        told = f"{self._wanted} {self.unit} a forward pass would take about {mib(line.at(self._wanted))} of the"
+        reason = f"{told} {mib(limit_bytes)} that there are by now"
+        return Choice(size=most, reason=reason, seconds={}, unit=self.unit)

@@ -85,6 +85,8 @@ class Rounds:
         """Take over the sections of a plan that has come into force."""
         if self._setup.precision.apply(plan.precision):
             self._setup.micro.again()
+            if (dealer := self._setup.train_dealer) is not None and dealer.passes is not None:
+                dealer.passes.again()
         self._choose_scheme(plan)
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
         self._setup.feed.interrupted()

@@ -32,7 +32,8 @@ class TokenTuning:
 
     def again(self) -> None:
         """What a pass takes has changed."""
-        self._num_settled = self._peak_bytes = 0
+        self._num_settled, self._peak_bytes, self._settled = 0, 0, None
+        footprint.restart_peak(self._device)
         self._tokens.again()
 
     def regrouped(self) -> None:
@@ -58,7 +59,7 @@ class TokenTuning:
         footprint.trim(self._device)
         footprint.restart_peak(self._device)
         compute()
-        self._tokens.seen(largest(), footprint.peak_bytes(self._device))
+        self._tokens.seen(largest(), footprint.peak_bytes(self._device), footprint.room(self._device))
 
     def fitting(self) -> int | None:
         """How many tokens of a pass are expected to fit; None while that is unknown."""
