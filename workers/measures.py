@@ -122,11 +122,11 @@ def compared(
     before: Sequence[float],
     after: Sequence[float],
     figure: Callable[[Sequence[float]], float] = median,
-    error: Callable[[Sequence[float]], float] = relative_error,
+    error: Callable[[Sequence[float]], float] | None = relative_error,
 ) -> Compared | None:
     """By the ``figure`` of the seconds a ``unit`` took in each round, all above 0; None where a way was not measured.
 
-    It is what the choice was made by, and ``error`` how far it may be off.
+    It is what the choice was made by, and ``error`` how far it may be off, where that can be told.
     """
     if not before or not after:
         return None
@@ -135,7 +135,7 @@ def compared(
         unit=unit,
         before_s=figure(before),
         after_s=figure(after),
-        errors=(error(before), error(after)) if is_enough else None,
+        errors=(error(before), error(after)) if is_enough and error is not None else None,
         num_rounds=len(before) + len(after),
     )
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tests.control.test_adapt import NoisyJob
+from workers.advisors.throughput import Layout
+from workers.control.adapt import _most_a_pass
 from workers.measures import Footprint
 from workers.plan import Plan, TimelineKind
 from workers.status import RoundRecord
@@ -57,8 +59,13 @@ def test_a_batch_that_would_take_another_pass_is_not_tried_where_its_memory_is_f
     assert all(kept) is is_foreseen
 
 
-def test_what_is_measured_in_one_pass_fits_whatever_was_foreseen() -> None:
+def test_what_fits_is_foreseen_by_the_parts_of_uneven_workers_and_what_is_measured_fits() -> None:
     assert held().fitting == A_PASS
     assert held(limit_bytes=10**8).fitting == 1
-    job = TightJob(held(limit_bytes=10**8)).run(100)
-    assert max(job.batches) == 32  # each of more would take twice the passes
+    job = TightJob(held()).run(1)
+    state, plan = job.desk.state, job.plans[-1]
+    uneven = replace(plan, members=tuple(replace(m, weight=w) for m, w in zip(plan.members, (3.0, 1.0), strict=True)))
+    layout = Layout(num_workers=2, num_nodes=1, global_batch=32, num_passes=1)
+    assert _most_a_pass(state, plan, layout) == A_PASS
+    assert _most_a_pass(state, uneven, layout) == int(A_PASS * 4 / 3 / 2)  # 32 of 42 are the larger part, 64 of 85
+    assert _most_a_pass(state, uneven, replace(layout, global_batch=200)) == 100

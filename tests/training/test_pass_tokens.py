@@ -108,11 +108,32 @@ def test_passes_are_made_smaller_before_memory_that_others_have_taken_is_missed(
 
 def test_a_pass_is_not_made_smaller_where_nobody_has_taken_memory() -> None:
     """Half of what is free is little beside a job that has most of it."""
-    tokens = PassTokens("tokens")
+    tokens, room_bytes = PassTokens("tokens"), FIXED + 60 * MIB
     for size in (1000, 4000, 2000, 3000):
-        tokens.seen(size, FIXED + A_TOKEN * size, shared(FIXED))
-    assert tokens.watch(shared(round(0.95 * FIXED))) is None
+        tokens.seen(size, FIXED + A_TOKEN * size, shared(room_bytes))
+    assert tokens.watch(shared(round(0.95 * room_bytes))) is None
     assert tokens.within(4000) == 4000
+    assert tokens.watch(shared(round(0.88 * room_bytes))) is not None
+    assert tokens.within(4000) < 4000
+    assert tokens.watch(shared(room_bytes)) is not None  # though the line would leave a tenth of it
+    assert tokens.within(4000) == 4000
+
+
+def test_a_pass_that_ran_out_beside_others_has_its_size_again_when_all_that_there_was_is_there() -> None:
+    tokens, room_bytes = seen([1000, 4000, 2000, 3000]), ROOMY.limit_bytes or 0
+    assert tokens.halve(4000) == 2000
+    assert tokens.watch(shared(round(0.85 * room_bytes))) is None
+    assert tokens.watch(ROOMY) is not None
+    assert tokens.within(4000) == 4000
+    assert tokens.halve(4000) == 2000
+    for _ in range(2):  # nobody had taken anything
+        assert tokens.watch(ROOMY) is None
+
+
+def test_a_merged_pass_that_does_not_fit_leaves_others_what_they_had() -> None:
+    tokens = seen([1000, 4000, 2000, 3000])
+    assert tokens.halve(5000) == tokens.within(5000) == 4000
+    assert tokens.halve(4000) == 2000
 
 
 def test_other_passes_are_learned_anew() -> None:

@@ -13,17 +13,19 @@ class MemoryInExchangeError(OutOfMemoryError):
     """Memory ran out after gradients of this round had left: the round cannot be redone by this rank alone."""
 
 
-def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit: str) -> None:
-    """Halve the micro-batch of ``tried`` samples, or tokens where that is the ``unit``, and tell so.
+def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit: str) -> int:
+    """Halve the micro-batch of ``tried`` samples, or tokens where that is the ``unit``, and tell so; the new size.
 
     Raises OutOfMemoryError where there is no smaller one, or the spec fixes its size.
     """
-    if not setup.micro.halve(tried):
+    size = setup.micro.halve(tried)
+    if size is None:
         raise too_big(setup, error, tried, unit) from error
-    told = f"out of memory at {tried} {unit} a forward pass; going on with {tried // 2} ({memory.told_lack(error)})"
+    told = f"out of memory at {tried} {unit} a forward pass; going on with {size} ({memory.told_lack(error)})"
     print(told, flush=True)
-    setup.micro.replaced(tried // 2)
-    mailbox.micro_changed(before=tried, after=tried // 2, reason=told, unit=unit)
+    setup.micro.replaced(size)
+    mailbox.micro_changed(before=tried, after=size, reason=told, unit=unit)
+    return size
 
 
 def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:

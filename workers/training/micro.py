@@ -230,15 +230,15 @@ class MicroSize:
             self.again()
         return None
 
-    def halve(self, tried: int) -> bool:
-        """Remember that ``tried`` samples did not fit; False where a smaller size may not be chosen."""
+    def halve(self, tried: int) -> int | None:
+        """Remember that ``tried`` samples did not fit; how many to have now, None where fewer may not be chosen."""
         if self._fixed is not None or tried <= 1:
-            return False
+            return None
         self._limit, self._capped_bytes = tried // 2, None
         self._trials = {size: trial for size, trial in self._trials.items() if size <= self._limit}
         if self._size is not None and self._size > self._limit:
             self._size = self._limit
-        return True
+        return self._limit
 
     @property
     def _target(self) -> int | None:
@@ -367,7 +367,7 @@ class MicroSize:
         if self._size is None or self._size == largest:
             return None
         before, after = self._trials[largest], self._trials[self._size]
-        return None if before.is_warm or after.is_warm else compared("sample", before.seconds, after.seconds, min)
+        return None if before.is_warm or after.is_warm else compared("sample", before.seconds, after.seconds, min, None)
 
 
 def _neighbours(size: int, sizes: Sequence[int]) -> list[int]:

@@ -174,6 +174,7 @@ class Part:
         choice = passes.measured(self.sums.tokens, largest_pass(draw), watch.seconds())
         if choice is not None:
             print(f"passes: {choice.reason}", flush=True)
+            micro.replaced(choice.after)
             self._mailbox.micro_changed(
                 before=choice.before,
                 after=choice.after,
@@ -326,7 +327,7 @@ class Part:
             raise too_big(self._setup, error, 1) from error
         self.has_backed_off = True
         unit = "samples" if draw is None else draw.unit
-        back_off(self._setup, self._mailbox, error, tried, unit)
+        size = back_off(self._setup, self._mailbox, error, tried, unit)
         if self._exchange.has_launched:
             where = where or "after gradients had left"
         elif self._is_alone and self.offset > 0 and self._state.buffers.names:
@@ -334,7 +335,7 @@ class Part:
             where = where or "in a later step of the round"
         if where:
             raise MemoryInExchangeError(
-                f"memory ran out at {tried} {unit} a forward pass, {where}; the round is tried again with {tried // 2}"
+                f"memory ran out at {tried} {unit} a forward pass, {where}; the round is tried again with {size}"
             ) from error
 
 

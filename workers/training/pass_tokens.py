@@ -24,8 +24,8 @@ LEAP = 2
 SLACK = 2.0
 """So much more than the line says may a merged pass take: attention takes tokens times the longest (1.7 simulated)."""
 
-SHRUNK = 0.9
-"""Of the room that there was, by what is left: less was taken by others, and not by passes themselves."""
+SHRUNK, WHOLE = 0.9, 0.95
+"""Of the room that there was: less has been taken by others, and not by passes themselves; more is all of it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +77,17 @@ class PassTokens:
         """As many of ``num_tokens`` as a pass may have, at least 1."""
         return max(1, num_tokens if self._limit is None else min(num_tokens, self._limit))
 
-    def halve(self, tried: int) -> bool:
-        """Remember that ``tried`` tokens did not fit; False where a smaller size may not be chosen."""
+    def halve(self, tried: int) -> int | None:
+        """Remember that ``tried`` tokens did not fit, and tell how many to have; None where fewer may not be chosen.
+
+        Those that were seen to fit are kept, if ``tried`` was more.
+        """
         if self._is_fixed or tried <= 1:
-            return False
+            return None
         self._wanted = max(self._wanted, tried)
-        self._limit, self._capped_bytes, self._is_foreseen = tried // 2, None, False
-        return True
+        self._limit = max(tried // 2, self.largest if self.largest < tried else 0)
+        self._capped_bytes, self._is_foreseen = None, False
+        return self._limit
 
     def seen(self, num_tokens: int, peak_bytes: int, room: Room) -> None:
         """A round whose largest pass had ``num_tokens`` held ``peak_bytes`` at most."""
@@ -122,19 +126,28 @@ class PassTokens:
         line = self.line
         if line is not None and (self._limit is None or self._is_foreseen):
             return self._foreseen(line, room.limit_bytes)
-        if self._limit is not None and self._capped_bytes is None:
+        if self._limit is None:
+            return None
+        if self._capped_bytes is None:
             self._capped_bytes = room.limit_bytes
-        elif self._limit is not None and room.limit_bytes > GIVEN_BACK * (self._capped_bytes or 0):
-            return self._lifted(room.limit_bytes)
-        return None
+        was_short = self._capped_bytes < SHRUNK * self._room_bytes
+        is_whole = was_short and room.limit_bytes >= WHOLE * self._room_bytes
+        is_more = room.limit_bytes > GIVEN_BACK * self._capped_bytes
+        return self._lifted(room.limit_bytes) if is_whole or is_more else None
+
+    @property
+    def _room_bytes(self) -> int:
+        """The most that there was for passes without a limit; 0 before any was seen."""
+        return max((seen.limit_bytes for seen in self._seen), default=0)
 
     def _foreseen(self, line: Line, limit_bytes: int) -> Choice | None:
         """Lower the limit where what is let through would not fit, raise it where clearly more would."""
         wanted = max(self._wanted, self.largest)
-        now, most = self._limit or wanted, min(wanted, line.bound(limit_bytes))
+        is_whole = limit_bytes >= WHOLE * self._room_bytes
+        now, most = self._limit or wanted, wanted if is_whole else min(wanted, line.bound(limit_bytes))
         if self._limit is not None and (most == wanted or most > GIVEN_BACK * now):
             return self._lifted(limit_bytes) if most == wanted else self._limited(now, most, line, limit_bytes)
-        has_shrunk = limit_bytes < SHRUNK * max(seen.limit_bytes for seen in self._seen)
+        has_shrunk = limit_bytes < SHRUNK * self._room_bytes
         if not has_shrunk or line.at(now) <= limit_bytes or not 0 < most < now:
             return None
         return self._limited(now, most, line, limit_bytes)

@@ -74,7 +74,7 @@ class TokenTuning:
             limit_bytes=footprint.room(self._device).limit_bytes,
             fixed_bytes=None if line is None else line.fixed_bytes,
             sample_bytes=None if line is None else line.token_bytes,
-            tokens=self._tokens.largest or None,
+            tokens=self._tokens.within(self._tokens.largest) if self._tokens.largest else None,
         )
 
     def watch(self) -> Choice | None:
