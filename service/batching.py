@@ -30,7 +30,10 @@ def in_words(spec: Mapping[str, Any], observed: Mapping[str, Any]) -> str | None
     if len(workers) > 1 and all(parts):
         told += f" ({', '.join(str(part) for part in parts)})"
     sizes = {w["micro_size"] for w in workers if w.get("micro_size")}
-    if sizes and spec["batch"].get("max_tokens") is None:
+    tokens = [most for w in workers if (most := (w.get("footprint") or {}).get("tokens"))]
+    if tokens:
+        told += f", in forward passes by length, of up to {count(max(tokens))} tokens as seen lately"
+    elif sizes and spec["batch"].get("max_tokens") is None:
         told += f", in forward passes of {' and '.join(str(size) for size in sorted(sizes))}"
     if spec["batch"].get("lr_rule") == "adascale":
         told += f", and counts as {count(round(batch * observed.get('counted', 1.0)))} by adascale"

@@ -33,6 +33,8 @@ def test_the_sentence_names_batch_parts_and_passes() -> None:
     assert told(32, worker(0, 32, 900), max_tokens=4096) == "A step has 32 samples, as asked for, on 1 worker."
     assert told(32) is None
     assert batching.in_words({"batch": {"global_size": 32}}, {}) is None
+    by_length = [{**worker(rank, 16, 4), "footprint": {"tokens": tokens}} for rank, tokens in enumerate((900, 2560))]
+    assert told(32, *by_length).endswith("(16, 16), in forward passes by length, of up to 2,560 tokens as seen lately.")
 
 
 def test_a_batch_that_counts_as_less_is_told() -> None:
