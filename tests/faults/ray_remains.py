@@ -116,7 +116,9 @@ def asked(address: str, namespace: str, folder: Path) -> Remains:
     actors = [ActorTableData.FromString(data) for data in accessor.get_actor_table(None, None)]
     client, space = GcsClient(address=address), namespace.encode()
     keys = client.internal_kv_keys(b"spare/", space, KV_S)
-    given = {key.decode(): client.internal_kv_get(key, space, KV_S).decode() for key in keys}
+    # A name that is dropped between the two calls is left out of the second's answer.
+    found = client.internal_kv_multi_get(keys, space, KV_S) if keys else {}
+    given = {key.decode(): name.decode() for key, name in found.items()}
     alive = [actor for actor in actors if actor.state != ActorTableData.DEAD]
     held = [group for group in groups if group.state != PlacementGroupTableData.REMOVED]
     strays = sorted(set(processes) - {actor.pid for actor in alive})
