@@ -35,6 +35,8 @@ def _consequences(row: Mapping[str, Any]) -> list[str]:
             parts.append("nobody trains")
     elif cost_s and row.get("kind") == "checkpoint":
         parts.append(f"training held for {duration(cost_s)}")
+    elif cost_s and cost_s >= 0.005 and row.get("actor") in _TRYING:
+        parts.append(f"trying took {duration(cost_s)} more")
     elif cost_s and cost_s >= 0.005 and row.get("kind") != "end":
         parts.append(f"took {duration(cost_s)}")
     if steps_lost is not None and (steps_lost or row.get("kind") in _MAY_LOSE_STEPS):
@@ -48,6 +50,7 @@ def _lost_steps(number: int, *, is_least: bool) -> str:
     return f"at least {plural(number, 'step')} lost" if number else "steps that nobody had told of by then are lost"
 
 
+_TRYING = frozenset({"micro_size", "loaders"})
 _MAY_LOSE_STEPS = frozenset({"worker_lost", "controller_lost", "restore", "resize", "failure"})
 
 

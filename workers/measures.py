@@ -146,7 +146,8 @@ class MicroChange:
 
     ``n`` counts a worker's changes; ``before`` is None where it is the first that was settled on. Sizes are in samples,
     or in tokens where that is the ``unit``. ``seconds`` a sample by size, as far as they were measured; ``compared`` is
-    what was chosen with the largest of these, or with what was in force.
+    what was chosen with the largest of these, or with what was in force. ``cost_s`` are the seconds that it took: by
+    how much rounds in which others were tried were longer, or a pass that memory ran out in.
     """
 
     n: int
@@ -157,6 +158,7 @@ class MicroChange:
     unit: str = "samples"
     seconds: Mapping[int, float] = field(default_factory=dict)
     compared: Compared | None = None
+    cost_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +214,8 @@ class LoaderChange:
     """From ``time`` on a worker's samples are read by ``after``: inline, by a thread beside it, or by processes.
 
     ``n`` counts a worker's changes. ``after`` is ``before`` where others were tried, and did not pay; ``compared`` are
-    the two where it is not, and both were measured.
+    the two where it is not, and both were measured. ``cost_s`` are the seconds by which rounds in which others were
+    tried were longer than by ``after``.
     """
 
     n: int
@@ -221,3 +224,4 @@ class LoaderChange:
     reason: str
     time: float
     compared: Compared | None = None
+    cost_s: float = 0.0

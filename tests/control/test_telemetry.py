@@ -306,17 +306,20 @@ def test_nothing_pending_is_nothing() -> None:
 
 def test_a_change_of_the_micro_batch_is_one_row_a_worker_with_its_reason_and_what_was_measured() -> None:
     telemetry = Telemetry(G, Acknowledged())
-    chosen = MicroChange(n=1, before=None, after=8, reason="8 is the fastest", time=4.0, seconds={4: 2e-3, 8: 1e-3})
+    chosen = MicroChange(
+        n=1, before=None, after=8, reason="8 is the fastest", time=4.0, seconds={4: 2e-3, 8: 1e-3}, cost_s=0.5
+    )
     halved = MicroChange(n=2, before=8, after=4, reason="out of memory at 8 samples; going on with 4", time=5.0)
     for worker_id in ("1.1", "1.2", "1.1"):
         telemetry.take(status(micro_changes=(chosen, halved), worker_id=worker_id, cursor=3 * G))
     rows = telemetry.pending().timeline
+    assert [row.cost_s for row in rows] == [0.5, 0.0, 0.5, 0.0]
     assert [(r.kind, r.step, r.time, r.actor, r.before, r.after) for r in rows] == 2 * [
         (TimelineKind.BATCH, 3, 4.0, "micro_size", {}, {"micro_size": 8, "seconds_a_sample": {"4": 2e-3, "8": 1e-3}}),
         (TimelineKind.BATCH, 3, 5.0, "controller", {"micro_size": 8}, {"micro_size": 4}),
     ]
     assert [sentence(asdict(row)) for row in rows[2:]] == [
-        f"Micro-batch 8: worker 1.2: {chosen.reason}",
+        f"Micro-batch 8: worker 1.2: {chosen.reason}; trying took 0.5 s more",
         f"Micro-batch 8 → 4: worker 1.2: {halved.reason}",
     ]
     telemetry.acknowledge(Acknowledged(timeline=frozenset(r.key for r in rows)))
@@ -327,7 +330,9 @@ def test_a_change_of_the_micro_batch_is_one_row_a_worker_with_its_reason_and_wha
 def test_who_reads_samples_is_one_row_a_change_with_what_was_measured() -> None:
     telemetry = Telemetry(G, Acknowledged())
     took = compared("sample", [2e-3] * 4, [1e-3] * 4)
-    change = LoaderChange(n=1, before="inline", after="2 loader processes", reason="it pays", time=4.0, compared=took)
+    change = LoaderChange(
+        n=1, before="inline", after="2 loader processes", reason="it pays", time=4.0, compared=took, cost_s=0.2
+    )
     stays = LoaderChange(n=2, before="2 loader processes", after="2 loader processes", reason="tried", time=5.0)
     for _ in range(2):
         telemetry.take(status(loader_changes=(change, stays), worker_id="1.1", cursor=3 * G))
@@ -336,9 +341,10 @@ def test_who_reads_samples_is_one_row_a_change_with_what_was_measured() -> None:
         (f"loaders/1.1/{n}", TimelineKind.BATCH, 3, "loaders") for n in (1, 2)
     ]
     told = {"unit": "sample", "before_s": 2e-3, "after_s": 1e-3, "errors": (0.0, 0.0), "num_rounds": 8}
+    assert [row.cost_s for row in rows] == [0.2, 0.0]
     assert [row.after.get(COMPARED) for row in rows] == [told, None]
     assert [sentence(asdict(row)) for row in rows] == [
-        "Samples read inline → 2 loader processes: worker 1.1: it pays",
+        "Samples read inline → 2 loader processes: worker 1.1: it pays; trying took 0.2 s more",
         "Samples read by 2 loader processes: worker 1.1: tried",
     ]
 

@@ -118,6 +118,7 @@ def test_memory_that_runs_out_halves_the_micro_batch_of_that_rank_alone() -> Non
     plain = expected()
     assert sorted(s.micro_size or 0 for s in statuses.values()) == [1, 6]  # 6, 3, 1
     assert sorted([(c.before, c.after) for c in s.micro_changes] for s in statuses.values()) == [[], [(6, 3), (3, 1)]]
+    assert all(change.cost_s > 0 for s in statuses.values() for change in s.micro_changes)
     assert losses == pytest.approx(plain.losses, abs=1e-10)
     assert all(reference.distance(plain.model, m) < 1e-10 for m in models)
 

@@ -61,6 +61,7 @@ def test_waiting_is_taken_over_by_a_thread_and_what_is_left_of_it_by_processes()
 
     choice = LoaderChoice(1)
     first, second = train(choice, waited_s, 200)
+    assert first.cost_s > 0
     assert (first.before, first.after) == (INLINE, THREAD)
     assert (second.before, second.after) == (THREAD, Way(num_processes=3))  # as many as read 2 rounds in 1, and one
     assert choice.kept == choice.way == Way(num_processes=3)
@@ -85,6 +86,23 @@ def test_what_does_not_pay_is_refused_told_and_left_alone_for_long(is_random: bo
     assert sum(way != INLINE for way in tried) == num_tried
     train(choice, waited_s, PATIENCE, is_random=is_random)
     assert sum(way != INLINE for way in tried) > num_tried
+
+
+def test_what_a_trial_took_are_the_seconds_by_which_its_rounds_were_longer_than_by_what_is_in_force_then() -> None:
+    for waited in ({INLINE: 1.0, THREAD: 0.05}, {INLINE: 1.0, THREAD: 3.0}):
+        choice, inline, thread = LoaderChoice(1), *(COMPUTE_S * (1.0 + s) for s in waited.values())
+        choice._impossible["processes"] = "not here"
+        rounds, verdict = [], None
+        while verdict is None:
+            if choice.is_probing:
+                choice.probed(Reading(is_random=False, waited_s=COMPUTE_S, compute_s=COMPUTE_S, cpu_share=0.0))
+            own_s = thread if choice.way == THREAD else inline
+            rounds += [own_s] if choice.tried is not None else []
+            cost = RoundCost(waited_s=own_s - COMPUTE_S, compute_s=COMPUTE_S, num_samples=NUM_SAMPLES)
+            verdict = choice.measured(cost, is_ready=True)
+        assert verdict.after == min(waited, key=lambda way: waited[way])
+        assert verdict.cost_s == pytest.approx(sum(rounds) - len(rounds) * min(inline, thread))
+        assert verdict.cost_s > inline
 
 
 def test_processes_that_compute_are_no_more_than_there_are_processors_and_others_no_more_than_a_bound() -> None:

@@ -68,6 +68,10 @@ def test_where_a_pass_costs_as_much_as_its_tokens_there_are_as_few_as_fit() -> N
         assert choice.compared is not None
         assert choice.compared.num_rounds == 2 * NUM_PAIRS
         assert choice.compared.before_s > WORTH * choice.compared.after_s
+        # Of A_TRIAL rounds half were in as many passes as before, each longer by what the others take less.
+        tokens = float(log_normal(256, 0.8, seed=1).sum())
+        longer_s = NUM_PAIRS * tokens * (choice.compared.before_s - choice.compared.after_s)
+        assert choice.cost_s == pytest.approx(longer_s, rel=0.3)
 
 
 def test_a_rank_that_is_given_no_tokens_stops_trying() -> None:

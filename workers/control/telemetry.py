@@ -127,7 +127,7 @@ class Telemetry:
             reason=f"worker {status.worker_id}: {change.reason}",
             before={} if change.before is None else {_SIZE_KEYS.get(change.unit, change.unit): change.before},
             after={_SIZE_KEYS.get(change.unit, change.unit): change.after, **_seconds(change), **_compared(change)},
-            cost_s=0.0,
+            cost_s=change.cost_s,
             steps_lost=0,
         )
         self._note_repeated(row)
@@ -143,7 +143,7 @@ class Telemetry:
             reason=f"worker {status.worker_id}: {change.reason}",
             before={"loaders": change.before},
             after={"loaders": change.after, **_compared(change)},
-            cost_s=0.0,
+            cost_s=change.cost_s,
             steps_lost=0,
         )
         self._note_repeated(row)

@@ -13,8 +13,10 @@ class MemoryInExchangeError(OutOfMemoryError):
     """Memory ran out after gradients of this round had left: the round cannot be redone by this rank alone."""
 
 
-def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit: str) -> int:
+def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit: str, cost_s: float) -> int:
     """Halve the micro-batch of ``tried`` samples, or tokens where that is the ``unit``, and tell so; the new size.
+
+    ``cost_s`` are the seconds of what is to be computed again.
 
     Raises OutOfMemoryError where there is no smaller one, or the spec fixes its size.
     """
@@ -24,7 +26,7 @@ def back_off(setup: Setup, mailbox: Mailbox, error: Exception, tried: int, unit:
     told = f"out of memory at {tried} {unit} a forward pass; going on with {size} ({memory.told_lack(error)})"
     print(told, flush=True)
     setup.micro.replaced(size)
-    mailbox.micro_changed(before=tried, after=size, reason=told, unit=unit)
+    mailbox.micro_changed(before=tried, after=size, reason=told, unit=unit, cost_s=cost_s)
     return size
 
 
@@ -41,6 +43,7 @@ def settle(setup: Setup, mailbox: Mailbox, choice: Choice) -> None:
             unit=choice.unit,
             seconds=choice.seconds,
             compared=choice.compared,
+            cost_s=choice.cost_s,
         )
 
 

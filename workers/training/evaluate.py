@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -61,12 +62,12 @@ class _Sums:
 def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> _Sums:
     draw = draw_evaluation(setup, plan, world.rank, mailbox.check)
     sums: dict[str, float] = {}
-    num_done, tried = 0, 1
+    num_done, tried, begun_s = 0, 1, time.perf_counter()
     while num_done < draw.num_samples:
         try:
             for micro in draw.micro_batches(num_done):
                 mailbox.check()
-                tried = micro.cost
+                tried, begun_s = micro.cost, time.perf_counter()
                 values = _batch_means(setup, micro)
                 kept = _kept(values)
                 if len(kept) < len(values):
@@ -76,7 +77,7 @@ def _own_sums(setup: Setup, mailbox: Mailbox, world: World, plan: Plan) -> _Sums
         except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
             if not memory.is_out_of_memory(error):
                 raise
-            back_off(setup, mailbox, error, tried, draw.unit)
+            back_off(setup, mailbox, error, tried, draw.unit, time.perf_counter() - begun_s)
     return _Sums(values=sums, num_samples=num_done, division=draw.checksum)
 
 

@@ -273,6 +273,7 @@ class Feed:
             reason=verdict.reason,
             time=time.time(),
             compared=verdict.compared,
+            cost_s=verdict.cost_s,
         )
         self._changes = (*self._changes, change)[-MAX_CHANGES:]
 

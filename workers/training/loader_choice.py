@@ -86,12 +86,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``after`` is in force from now on; it may be what was in force ``before``, after others were tried."""
+    """``after`` is in force from now on; it may be what was in force ``before``, after others were tried.
+
+    ``cost_s`` are the seconds by which the rounds of these trials were longer than by ``after``.
+    """
 
     before: Way
     after: Way
     reason: str
     compared: Compared | None = None
+    cost_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -141,6 +145,7 @@ class LoaderChoice:
         self._refused: dict[Way, str] = {}
         self._impossible: dict[str, str] = {}
         self._reading: Reading | None = None
+        self._trials_s, self._trial_samples, self._sample_s = 0.0, 0, 0.0
         self._num_rounds = 0
         self._patience = self._next_patience = PATIENCE
         self.is_probing = False
@@ -176,6 +181,8 @@ class LoaderChoice:
             is_late = self._start_s > MAX_START_S
             return self.cannot(self._tried, f"it was not ready within {MAX_START_S:g} s") if is_late else None
         self._stretch.add(cost)
+        if self._tried is not None:
+            self._trials_s, self._trial_samples = self._trials_s + cost.own_s, self._trial_samples + cost.num_samples
         if not self._stretch.is_full:
             return None
         stretch, self._stretch = self._stretch, _Stretch()
@@ -209,6 +216,7 @@ class LoaderChoice:
         return self._next_or_none()
 
     def _watched(self, stretch: _Stretch) -> Verdict | None:
+        self._trials_s, self._trial_samples, self._sample_s = 0.0, 0, stretch.sample_s
         if self._kept != INLINE:
             if self._num_rounds >= self._patience:  # what took long may have become fast: a cache that has filled
                 self._begin_trial(INLINE)
@@ -239,7 +247,11 @@ class LoaderChoice:
             self._refused.setdefault(THREAD, "")  # nothing is tried again until patience is over
             self._wait_longer()
         who = "reading inline" if kept == INLINE else str(kept)
-        return Verdict(before=kept, after=kept, reason=f"{who} stays; {'; '.join(told) or 'there is no other way'}")
+        reason = f"{who} stays; {'; '.join(told) or 'there is no other way'}"
+        return Verdict(before=kept, after=kept, reason=reason, cost_s=self._cost_s())
+
+    def _cost_s(self) -> float:
+        return max(0.0, self._trials_s - self._trial_samples * self._sample_s)
 
     def _candidates(self) -> list[Way]:
         reading = self._reading
@@ -289,15 +301,18 @@ class LoaderChoice:
                 return None
             self._refused = {kept: told}
         elif gain < GAIN or shares[1] >= shares[0]:
-            self._refused[tried] = told
+            self._refused[tried], self._sample_s = told, old.sample_s
             return self._next_or_none()
+        self._sample_s = new.sample_s
         self._kept, self._num_rounds = tried, 0
+        cost_s = self._cost_s()
         if tried == THREAD and shares[1] >= WORTH:
+            self._trials_s, self._trial_samples = 0.0, 0  # what follows is another verdict's
             self._next_or_none()
         reason = f"with {tried} {told}" if tried != INLINE else told
         # Loaders bring samples in bursts: of such rounds a median tells nothing.
         took = compared("sample", old.seconds, new.seconds, fmean, error_of_mean)
-        return Verdict(before=kept, after=tried, reason=reason, compared=took)
+        return Verdict(before=kept, after=tried, reason=reason, compared=took, cost_s=cost_s)
 
 
 def _kind(way: Way) -> str:

@@ -329,6 +329,7 @@ class Mailbox:
         unit: str = "samples",
         seconds: Mapping[int, float] | None = None,
         compared: Compared | None = None,
+        cost_s: float = 0.0,
     ) -> None:
         """Tell that forward passes have ``after`` samples, or of another ``unit``, from now on; see ``MicroChange``."""
         if unit == "samples":
@@ -343,6 +344,7 @@ class Mailbox:
             unit=unit,
             seconds=dict(seconds or {}),
             compared=compared,
+            cost_s=cost_s,
         )
         self._micro_changes = (*self._micro_changes, change)[-MAX_MICRO_CHANGES:]
 

@@ -70,7 +70,7 @@ class Choice:
     """What was settled on, and why; ``seconds`` a sample by size, as far as they were measured.
 
     ``is_whole``: a part of the batch is computed in one pass. ``compared`` is it with the largest that was tried, None
-    where it is that one.
+    where it is that one. ``cost_s`` are the seconds by which the rounds that tried sizes were longer than at this one.
     """
 
     size: int
@@ -79,6 +79,7 @@ class Choice:
     seconds: Mapping[int, float]
     unit: str = "samples"
     compared: Compared | None = None
+    cost_s: float = 0.0
 
 
 class MicroSize:
@@ -94,7 +95,7 @@ class MicroSize:
         self._capped_bytes: int | None = None  # what room there was where memory had run out
         self._part = 0
         self._num_other = 0
-        self._num_rounds = 0
+        self._num_rounds, self._rounds_s = 0, 0.0
         self._base_bytes = self._first_bytes = 0
         self._trials: dict[int, Trial] = {}
         self._size: int | None = None
@@ -159,7 +160,7 @@ class MicroSize:
         ``warm_s`` are the least seconds a sample of its passes but the first, None where nobody knows.
         """
         known, is_first = self._trials.get(size), self._num_rounds == 0
-        self._num_rounds += 1
+        self._num_rounds, self._rounds_s = self._num_rounds + 1, self._rounds_s + seconds * self._part
         if is_first:
             self._first_bytes = peak_bytes
             warm_s = warm_s if self._is_plentiful(room) else None
@@ -205,7 +206,7 @@ class MicroSize:
 
     def watch(self, read: Callable[[], Room]) -> Choice | None:
         """Follow the memory: a smaller size where others have taken of it; tried anew where it is there again."""
-        if self.is_trying or self._fixed is not None or self._size is None:
+        if self.is_trying or self._fixed is not None or (self._size is None and self._limit is None):
             return None
         room = read()
         if room.limit_bytes is None or not room.is_shared:
@@ -214,6 +215,8 @@ class MicroSize:
             self._capped_bytes = room.limit_bytes
         elif self._capped_bytes is not None and room.limit_bytes > GIVEN_BACK * self._capped_bytes:
             self.again()
+            return None
+        if self._size is None:  # too small a part to try sizes for, halved where memory ran out
             return None
         expected = self._expected_bytes(self._size)
         if expected is not None and expected > room.limit_bytes:
@@ -252,7 +255,7 @@ class MicroSize:
         return sorted(s for s in sizes if min(self._least, largest) <= s <= largest) or [max(1, largest)]
 
     def _begin(self, held_bytes: int) -> None:
-        self._trials, self._excluded, self._num_rounds, self._first_bytes = {}, [], 0, 0
+        self._trials, self._excluded, self._num_rounds, self._rounds_s, self._first_bytes = {}, [], 0, 0.0, 0
         self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
         self._size, self._is_regrouped = None, False
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
@@ -361,7 +364,15 @@ class MicroSize:
         is_whole = self._size >= self._part
         reason = f"{reason}{more}{refused}"
         with_largest = self._compared_with(max(seconds))
-        return Choice(size=self._size, is_whole=is_whole, reason=reason, seconds=seconds, compared=with_largest)
+        cost_s = max(0.0, self._rounds_s - self._num_rounds * self._part * seconds[self._size])
+        return Choice(
+            size=self._size,
+            is_whole=is_whole,
+            reason=reason,
+            seconds=seconds,
+            compared=with_largest,
+            cost_s=cost_s,
+        )
 
     def _compared_with(self, largest: int) -> Compared | None:
         if self._size is None or self._size == largest:

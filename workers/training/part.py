@@ -84,6 +84,7 @@ class Part:
         self.micro = self.num_passes = 1
         self.sums = LocalSums()
         self.times = RoundTimes()
+        self._begun_s = 0.0
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
         self.squares: PieceSquares | None = None  # where this round's gradient noise is measured
         self.is_split = False  # two passes where one would do
@@ -130,6 +131,7 @@ class Part:
         Raises MemoryInExchangeError, OutOfMemoryError, GroupLeftError, DataError, and whatever the user's code raises.
         """
         while True:
+            self._begun_s = time.perf_counter()
             try:
                 choice = self._computed()
             except (RuntimeError, MemoryError, OSError, OutOfMemoryError) as error:
@@ -181,6 +183,7 @@ class Part:
                 reason=choice.reason,
                 unit="padded tokens",
                 compared=choice.compared,
+                cost_s=choice.cost_s,
             )
 
     def own_cost(self) -> OwnCost | None:
@@ -327,7 +330,7 @@ class Part:
             raise too_big(self._setup, error, 1) from error
         self.has_backed_off = True
         unit = "samples" if draw is None else draw.unit
-        size = back_off(self._setup, self._mailbox, error, tried, unit)
+        size = back_off(self._setup, self._mailbox, error, tried, unit, time.perf_counter() - self._begun_s)
         if self._exchange.has_launched:
             where = where or "after gradients had left"
         elif self._is_alone and self.offset > 0 and self._state.buffers.names:

@@ -25,12 +25,16 @@ WORTH = 1.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassChoice:
-    """Passes of up to ``after`` padded tokens in place of ``before``, why, and what a token took in both."""
+    """Passes of up to ``after`` padded tokens in place of ``before``, why, and what a token took in both.
+
+    ``cost_s`` are the seconds by which the rounds of the trial were longer than by ``after``.
+    """
 
     before: int
     after: int
     reason: str
     compared: Compared | None
+    cost_s: float
 
 
 @dataclass(slots=True)
@@ -56,6 +60,7 @@ class PassShare:
         self._best = SHARES[0]
         self._seen = {share: _Seen() for share in SHARES}
         self._coming = deque([(SHARES[0], False)])  # of each round its share, and whether it counts
+        self._trial_s, self._trial_tokens = 0.0, 0
         if max_tokens is not None:
             self._try(SHARES[1])
 
@@ -86,6 +91,8 @@ class PassShare:
         """
         share, counts = self._coming.popleft()
         seen = self._seen[share]
+        if counts or share != self._best:
+            self._trial_s, self._trial_tokens = self._trial_s + seconds, self._trial_tokens + tokens
         if counts and tokens > 0 and seconds > 0.0:
             seen.seconds.append(seconds / tokens)
             seen.largest = max(seen.largest, largest)
@@ -95,6 +102,7 @@ class PassShare:
 
     def _try(self, share: float) -> None:
         self._seen[self._best].seconds.clear()
+        self._trial_s, self._trial_tokens = 0.0, 0
         self._coming += [(share, False), *[(self._best, True), (share, True)] * NUM_PAIRS]
 
     def _judged(self, share: float) -> PassChoice | None:
@@ -103,9 +111,10 @@ class PassShare:
         told = compared("token", old.seconds, new.seconds)
         if told is None or told.before_s < WORTH * told.after_s:
             return None
+        cost_s = max(0.0, self._trial_s - self._trial_tokens * told.after_s)
         self._best = share
         if share != SHARES[-1]:
             self._try(SHARES[SHARES.index(share) + 1])
         gain = told.before_s / told.after_s
         reason = f"in fewer passes, of up to {new.largest} padded tokens, a token is {gain:.2g} times as fast"
-        return PassChoice(before=old.largest, after=new.largest, reason=reason, compared=told)
+        return PassChoice(before=old.largest, after=new.largest, reason=reason, compared=told, cost_s=cost_s)
