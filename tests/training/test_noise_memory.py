@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Regression, Script, mlp, mse
 from workers.plan import Member
-from workers.status import WorkerStatus
+from workers.status import Phase, WorkerStatus
 from workers.task import TrainingTask
 from workers.training import noise
 from workers.training.gradient_squares import Measure
@@ -141,3 +142,32 @@ def test_the_summed_gradient_is_measured_in_slices_where_memory_is_short(monkeyp
     assert lack.num_left == 0
     values = [[r.values["noise_scale"] for s in each.values() for r in s.records[1:]] for each in (before, after)]
     assert values[1] == pytest.approx(values[0], rel=1e-3)
+
+
+def test_an_average_that_lacks_a_measurement_changes_the_optimizer_as_those_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every_round(monkeypatch)
+    lack, square_of_all, hit = Lack(num_times=2), Measure.square_of_all, list[int]()
+
+    def failing(measure: Measure, gradients: Sequence[torch.Tensor]) -> float:
+        hit.append(threading.get_ident())
+        if hit[0] == hit[-1]:  # one worker alone: the first measurement, and once more with less memory
+            lack.fire()
+        return square_of_all(measure, gradients)
+
+    def build() -> TrainingTask:
+        lack.models.append(model := mlp())
+        return TrainingTask(model=model, train_data=Regression(SAMPLES, torch.float32), loss=mse, optimizer=adam)
+
+    monkeypatch.setattr(Measure, "square_of_all", failing)
+    with Group(Script(task=build), samples=BATCH * STEPS, batch={"global_size": BATCH}, optimizer={"lr": LR}) as group:
+        ids = group.start(2)
+        group.train(ids, until=8 * BATCH)
+        group.await_all(lambda status: status.phase is Phase.HELD, ids)
+        assert group.plan is not None
+        group.agree(ids, generation=group.plan.generation, global_batch=2 * BATCH, until=None)
+        statuses = group.await_done(ids)
+    assert lack.num_left == 0
+    assert any(record.samples == 2 * BATCH for status in statuses.values() for record in status.records)
+    assert reference.distance(*lack.models) == 0.0

@@ -10,7 +10,6 @@ from itertools import chain
 import torch
 
 from workers.errors import OutOfMemoryError, described
-from workers.lr import LrRule
 from workers.plan import Plan
 from workers.status import Phase
 from workers.training import batching, footprint, memory
@@ -116,7 +115,7 @@ class Part:
             self._state.residual.put_back(self._exchange.leave_out_unused())
         if factor != 1.0:
             self._exchange.scale(factor)
-        self._state.step(lr, self._setup.spec.seed, self.offset, self.plan.global_batch)
+        self._state.step(lr, self._setup.spec.seed, self.offset, (self.plan.global_batch, sums.noise_scale))
 
     @property
     def share(self) -> float:
@@ -220,7 +219,7 @@ class Part:
     def fill(self) -> None:
         """Write this rank's part of the exchange's tail: the last of its gradients are about to leave."""
         noise = NoiseSums() if self.squares is None else self.squares.sums()
-        if self._rank == 0 and self.plan.lr.rule is LrRule.ADASCALE:
+        if self._rank == 0:
             scale = self._state.noise.value(self.size)
             noise = replace(noise, scale=-1.0 if scale is None else scale)
         fill_tail(self._setup, self._mailbox, self._exchange, self.sums, noise, self.size, self.share)

@@ -181,16 +181,18 @@ class TrainingState:
         self.surplus += drawn - counted
         self.cursor = num_drawn - math.ceil(self.surplus)
 
-    def step(self, lr: float, seed: int, offset: int = 0, batch: int | None = None) -> None:
+    def step(self, lr: float, seed: int, offset: int = 0, common: tuple[int, float | None] | None = None) -> None:
         """Let the optimizer step, with numbers for it that all ranks draw alike, whatever they computed.
 
-        By a global ``batch``; None: by one of this rank's own.
+        ``common`` are the global batch and the noise scale that all go by, the latter None while it is unknown, where
+        the step is not by a batch of this rank's own.
         None of torch's own draws any, and seeding for nothing would take its time. Batches of a round differ by their
         ``offset``. Raises whatever the optimizer raises.
         """
         self.set_lr(lr)
-        if self.batch is not None and batch not in (None, self.batch):
-            follow_batch(self.optimizer, self.noise.value(self.batch), self.batch, batch)
+        batch, noise_scale = common or (None, None)
+        if self.batch is not None and batch is not None:
+            follow_batch(self.optimizer, noise_scale, self.batch, batch)
         self.batch = batch
         if not type(self.optimizer).__module__.startswith("torch.optim"):
             seed_all(seed, self.round, offset, _UPDATING)
