@@ -237,5 +237,12 @@ def _check_dataset(data: Any, name: str, entrypoint: str) -> None:
             f"entrypoint {entrypoint!r} returned a {type(data).__name__} as {name}; "
             "give a map-style dataset, with __len__ and __getitem__ (wrap a stream in a list or a file with an index)"
         )
-    if len(data) == 0:
+    try:
+        num_samples = len(data)
+    except Exception as error:  # as of streams that do not know
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} returned a {type(data).__name__} as {name} whose __len__ raised "
+            f"{described(error)}; let it return the number of samples (wrap a stream in a list or a file with an index)"
+        ) from error
+    if num_samples == 0:
         raise DataError(f"entrypoint {entrypoint!r}: {name} is empty (0 samples); give at least one sample")

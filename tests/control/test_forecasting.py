@@ -128,6 +128,9 @@ def test_batches_are_foreseen_as_far_as_goodput_may_go() -> None:
     assert adapting is not None
     assert [each.global_batch for each in fixed.batches] == [16, 32, 64, 128, 256]
     assert [each.global_batch for each in adapting.batches] == [64, 128, 256, 300]
+    unbounded = TrainedJob(2, adapt="goodput").train(30)
+    assert unbounded is not None
+    assert [each.global_batch for each in unbounded.batches] == [64, 80]  # the whole dataset
 
 
 def test_many_sizes_are_thinned_and_the_ends_and_the_present_one_kept() -> None:

@@ -124,6 +124,14 @@ def test_samples_that_do_not_collate_are_named() -> None:
             [{"x": [1, 2]}, {"x": [1, 2]}, {"x": [1, 2, 3]}],
             "train_data[1]['x'] has a list of 3 where train_data[2]['x'] has a list of 2",
         ),
+        (
+            [{f"feature_number_{n}": n for n in range(10 - lacking)} for lacking in (0, 0, 1)],
+            "train_data[1] has 9 keys where train_data[2] has 10 keys (besides ['feature_number_9'])",
+        ),
+        (
+            [(torch.zeros(2), 0), (torch.zeros(2), np.int64(1)), (torch.zeros(3), 2)],
+            "train_data[1][0] has shape [3] where train_data[2][0] has shape [2]",
+        ),
         ([{"x": 1}, {"x": 1}, {"y": 1}], "train_data[1] has the keys ['y'] where train_data[2] has the keys ['x']"),
     ],
 )
@@ -136,6 +144,10 @@ def test_the_sample_that_is_unlike_the_first_is_named_with_what_differs(samples:
 
 ONE_LESS: dict[str, Any] = {
     "tensors": lambda samples: default_collate(samples[1:]),
+    "images of as many pixels a side": lambda samples: (
+        torch.zeros(6, 3, 7, 7),
+        torch.stack([y for _, y in samples[1:]]),
+    ),
     "named tensors": lambda samples: {"x": torch.stack([x for x, _ in samples[1:]]), "note": "kept"},
 }
 LAID_OUT_OTHERWISE: dict[str, Any] = {

@@ -97,6 +97,17 @@ def test_an_exception_of_the_users_code_is_told_and_the_round_is_tried_again() -
     assert all(reference.distance(plain.model, m) < 1e-10 for m in models)
 
 
+def test_weights_of_zero_step_after_step_are_told_as_such_and_not_as_divergence() -> None:
+    task = replace(task_with(mse, [])(), weight=lambda batch: 0.0)
+    with Group(Script(task=lambda: task), steps=100, batch={"global_size": 4}) as group:
+        workers = group.start(1)
+        group.train(workers)
+        status = group.await_break(workers)[workers[0]]
+    assert status.stop is not None
+    assert status.stop.failure is not None
+    assert status.stop.failure.message.startswith("weight returned 0 for all micro-batches of a step")
+
+
 def test_memory_that_runs_out_halves_the_micro_batch_of_that_rank_alone() -> None:
     models: list[nn.Module] = []
 

@@ -155,6 +155,11 @@ class Stream(torch.utils.data.IterableDataset[int]):
         return iter(range(3))
 
 
+class Endless(list[int]):
+    def __len__(self) -> int:
+        raise NotImplementedError("nobody knows")
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -164,6 +169,7 @@ class Stream(torch.utils.data.IterableDataset[int]):
         ({"loss": 3}, "returned a int as loss; give a function"),
         ({"optimizer": "adam"}, "returned a str as optimizer; give a function"),
         ({"train_data": Stream()}, "returned a Stream as train_data; give a map-style dataset"),
+        ({"train_data": Endless()}, "whose __len__ raised NotImplementedError: nobody knows; let it return the number"),
         ({"train_data": iter([1])}, "give a map-style dataset"),
         ({"eval_data": [1]}, "returned eval_data without evaluate; give both"),
         ({"evaluate": lambda m, b: {}}, "returned evaluate without eval_data; give both"),

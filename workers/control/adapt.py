@@ -183,7 +183,7 @@ def _situation(state: ControllerState, plan: Plan, known: Adapting) -> Situation
     return Situation(
         layout=layout,
         initial=batch.global_size,
-        most=batch.max_global_size or _most(state),
+        most=largest_batch(state),
         largest_measured=max(each.global_batch for each in known.memory),
         noise_bounds=known.noise_bounds,
         model=adapting.model(known),
@@ -211,10 +211,10 @@ def _foreseen(status: WorkerStatus, plan: Plan) -> float | None:
     return fitting * sum(each.weight for each in plan.members) / member.weight / plan.num_members
 
 
-def _most(state: ControllerState) -> int:
-    """Where no bound was asked for: a step that holds a sample twice learns nothing from the second."""
+def largest_batch(state: ControllerState) -> int:
+    """Where no bound was asked for a whole epoch: a step that holds a sample twice learns nothing from the second."""
     asked = state.spec.batch.global_size
-    return min(UNBOUNDED * asked, max(asked, _epoch(state)))
+    return state.spec.batch.max_global_size or min(UNBOUNDED * asked, max(asked, _epoch(state)))
 
 
 def _has_rested(state: ControllerState) -> bool:

@@ -8,12 +8,11 @@ from dataclasses import replace
 from statistics import median
 
 from workers.advisors.throughput import Layout, Model
-from workers.control import adapting
+from workers.control import adapt, adapting
 from workers.control.adapting import Adapting, Steps
 from workers.control.decisions import ControllerState
 from workers.measures import Forecast, Prediction
 from workers.spec import JobSpec
-from workers.spec_parts import UNBOUNDED
 
 REFRESH_S = 30.0
 """A fit takes about 20 ms, and the controller of a sweep has those of all its trials to make."""
@@ -47,17 +46,17 @@ def foresee(state: ControllerState, now_s: float) -> ControllerState:
     is_rough = state.foreseen_by < adapting.MAX_STEPS <= num_steps
     if not (is_other or is_rough) and now_s - state.foreseen_s < REFRESH_S:
         return state
-    told = forecast(known, known.layout, state.spec)
+    told = forecast(known, known.layout, state.spec, adapt.largest_batch(state))
     return replace(state, forecast=told, foreseen_s=now_s, foreseen_by=num_steps)
 
 
-def forecast(known: Adapting, layout: Layout, spec: JobSpec) -> Forecast:
-    """By all that was measured; ``layout`` is in force."""
+def forecast(known: Adapting, layout: Layout, spec: JobSpec, largest_batch: int) -> Forecast:
+    """By all that was measured; ``layout`` is in force, and ``largest_batch`` as far as ``adapt: goodput`` may go."""
     model = adapting.model(known)
     batch = layout.global_batch
     most = min(spec.workers.max, batch)
     sizes = _chosen(range(min(spec.workers.min, most), most + 1), {layout.num_workers}, MAX_SIZES)
-    batches = _batches(known, layout, spec)
+    batches = _batches(known, layout, spec, largest_batch)
     return Forecast(
         num_workers=layout.num_workers,
         global_batch=batch,
@@ -76,11 +75,11 @@ def _chosen(sizes: Iterable[int], wanted: set[int], limit: int) -> list[int]:
     return sorted({*found, *wanted})
 
 
-def _batches(known: Adapting, layout: Layout, spec: JobSpec) -> list[int]:
+def _batches(known: Adapting, layout: Layout, spec: JobSpec, largest: int) -> list[int]:
     """The batches that were measured at this size, and doublings: as far as the batch may go, or around a fixed one."""
     asked, now, workers = spec.batch.global_size, layout.global_batch, layout.num_workers
     if spec.batch.adapt == "goodput":
-        low, high = asked, spec.batch.max_global_size or UNBOUNDED * asked
+        low, high = asked, largest
     else:
         low, high = now // 2**_LEAST_DOUBLINGS, now * 2**_LEAST_DOUBLINGS
     low = max(low, workers)

@@ -17,6 +17,7 @@ from workers.errors import DataError, JobError, described
 from workers.plan import Plan, split_batch
 from workers.task import Batch, MapDataset
 from workers.training import data, memory
+from workers.training.pairs import paired
 from workers.training.place import Place
 from workers.training.ragged import odd_sample
 from workers.training.rows import check_rows
@@ -127,10 +128,14 @@ def _mapped(batch: Mapping[Any, Any], values: dict[Any, Any]) -> Mapping[Any, An
     return same
 
 
-def own_part(plan: Plan, rank: int, num_samples: int) -> tuple[int, int]:
-    """The part [begin, end) of a batch of ``num_samples`` that ``rank`` computes; parts follow the ranks."""
+def own_part(plan: Plan, rank: int, num_samples: int, *, is_paired: bool = False) -> tuple[int, int]:
+    """The part [begin, end) of a batch of ``num_samples`` that ``rank`` computes; parts follow the ranks.
+
+    ``is_paired``: none is of a single sample, where the batch has two.
+    """
     by_rank = sorted(plan.members, key=lambda m: m.rank)
     sizes = split_batch(num_samples, [m.weight for m in by_rank])
+    sizes = paired(sizes) if is_paired else sizes
     begin = sum(sizes[:rank])
     return begin, begin + sizes[rank]
 

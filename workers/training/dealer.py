@@ -18,6 +18,7 @@ from workers.training.by_length import PASS_SHARE, deal_by_length, rejoined
 from workers.training.lengths import Lengths
 from workers.training.micro_batches import MicroBatch
 from workers.training.packed import packed, shares
+from workers.training.pairs import joined_by_length, shared_by_length
 from workers.training.pass_share import PassShare
 from workers.training.token_tuning import TokenTuning
 
@@ -93,13 +94,15 @@ class ByLength:
 class Dealer:
     """Divides batches by length among the members of a plan. ``micro`` is in what ``bounds`` count.
 
-    ``passes``: what passes cost by themselves on this rank, None where they stay as dealt.
+    ``passes``: what passes cost by themselves on this rank, None where they stay as dealt. ``is_paired``: passes of a
+    single sample are joined to others, beyond the bounds if need be.
     """
 
     lengths: Lengths
     bounds: Bounds
     micro: TokenTuning
     passes: PassShare | None = None
+    is_paired: bool = False
 
     def can_deal(self, batch_N: NDArray[np.int64], check: Callable[[], None]) -> bool:
         """Whether this batch can be divided without reading a sample for its length; ``check`` as in ``deal``."""
@@ -145,11 +148,12 @@ class Dealer:
         """Positions of the micro-batches of ``rank``."""
         if self.bounds.is_packed:
             return packed(shares(lengths_N, weights)[rank], lengths_N, self.bounds)
-        own = deal_by_length(lengths_N, weights, self.bounds)[rank]
+        held = deal_by_length(lengths_N, weights, self.bounds)
+        own = (shared_by_length(held) if self.is_paired else held)[rank]
         share = PASS_SHARE if self.passes is None else self.passes.share
-        if self.passes is None or share == PASS_SHARE or not own:
-            return own
-        return rejoined(own, lengths_N, share, replace(self.bounds, max_tokens=self._most(own, lengths_N)))
+        if self.passes is not None and share != PASS_SHARE and own:
+            own = rejoined(own, lengths_N, share, replace(self.bounds, max_tokens=self._most(own, lengths_N)))
+        return joined_by_length(own) if self.is_paired else own
 
     def _most(self, own: Sequence[NDArray[np.int64]], lengths_N: NDArray[np.int64]) -> int | None:
         """Where tokens have no bound: what was found to fit, or what the largest pass takes already."""

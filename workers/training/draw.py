@@ -35,13 +35,14 @@ def draw_round(setup: Setup, plan: Plan, rank: int, round: int, cursor: int, che
         return setup.train_dealer.deal_at_random(plan, rank, order.indexes(first, first + size), check)
     if setup.train_dealer is not None:
         return setup.train_dealer.deal(plan, rank, [order.indexes(first, first + size)], check)
-    begin, end = own_part(plan, rank, size)
+    is_paired = setup.state.needs_pairs
+    begin, end = own_part(plan, rank, size, is_paired=is_paired)
 
     def indexes(begin: int, end: int) -> list[int]:
         drawn: list[int] = order.indexes(first + begin, first + end).tolist()
         return drawn
 
-    return InOrder(begin=begin, end=end, most=end - begin, micro=setup.micro, indexes=indexes)
+    return InOrder(begin=begin, end=end, most=end - begin, micro=setup.micro, indexes=indexes, is_paired=is_paired)
 
 
 def batch_size(setup: Setup, plan: Plan, cursor: int) -> int:

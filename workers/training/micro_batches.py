@@ -8,6 +8,7 @@ from typing import Protocol
 
 from workers.training.batching import pieces
 from workers.training.micro_tuning import MicroTuning
+from workers.training.pairs import joined
 from workers.training.token_tuning import TokenTuning
 
 
@@ -50,7 +51,8 @@ class Draw(Protocol):
 class InOrder:
     """Positions [begin, end) of a batch, one after the other; parts follow the ranks.
 
-    ``indexes`` gives the dataset's indexes of positions [begin, end). ``most`` samples make the largest micro-batch.
+    ``indexes`` gives the dataset's indexes of positions [begin, end). ``most`` samples make the largest micro-batch;
+    where they are to be ``is_paired``, one that is left over is joined to them.
     """
 
     begin: int
@@ -60,11 +62,13 @@ class InOrder:
     indexes: Callable[[int, int], list[int]]
     unit: str = "samples"
     checksum: float = 0.0
+    is_paired: bool = False
 
     @property
     def num_samples(self) -> int:
         return self.end - self.begin
 
     def micro_batches(self, skip: int = 0) -> Iterator[MicroBatch]:
-        for begin, end in pieces(self.begin + skip, self.end, self.micro.within(self.most)):
+        cuts = [*pieces(self.begin + skip, self.end, self.micro.within(self.most))]
+        for begin, end in joined(cuts) if self.is_paired else cuts:
             yield MicroBatch(position=begin, indexes=self.indexes(begin, end), cost=end - begin)

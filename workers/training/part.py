@@ -65,7 +65,7 @@ class Part:
         self._cursor = setup.state.cursor + offset
         self.size = batch_size(setup, plan, self._cursor)
         self._rank = rank
-        begin, end = batching.own_part(plan, rank, self.size)
+        begin, end = batching.own_part(plan, rank, self.size, is_paired=setup.state.needs_pairs)
         self._num_own = end - begin  # where parts are dealt by length its share: then samples differ from step to step
         self._num_in_order = 0 if setup.train_dealer is not None else self._num_own
         pass_size = setup.micro.begin(self._num_in_order)

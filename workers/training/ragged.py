@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 _MAX_TOLD = 60
+_MAX_KEYS = 3
 
 
 def odd_sample(samples: Sequence[Any], indexes: Sequence[int], name: str) -> str | None:
@@ -24,6 +27,8 @@ def odd_sample(samples: Sequence[Any], indexes: Sequence[int], name: str) -> str
 def _difference(first: Any, other: Any, place: str) -> tuple[str, str, str] | None:
     """Where within a sample, and what there is in the one and the other."""
     if (seen := (_trait(first), _trait(other)))[0] != seen[1]:
+        if max(map(len, seen)) > _MAX_TOLD and isinstance(first, Mapping) and isinstance(other, Mapping):
+            seen = _keys(first, other), _keys(other, first)
         return (place, *seen)
     if isinstance(first, Mapping):
         inner: Sequence[Any] = list(first)
@@ -35,12 +40,20 @@ def _difference(first: Any, other: Any, place: str) -> tuple[str, str, str] | No
     return next((one for one in found if one is not None), None)
 
 
+def _keys(mapping: Mapping[Any, Any], other: Mapping[Any, Any]) -> str:
+    """How many, and some of those that the ``other`` has not."""
+    more = sorted(str(key) for key in mapping if key not in other)
+    return f"{len(mapping)} keys{f' (besides {more[:_MAX_KEYS]})' if more else ''}"
+
+
 def _trait(value: Any) -> str:
     """What must be alike for a value to be stacked with others."""
+    if isinstance(value, int | float | np.number):  # a batch may have all of them
+        return "a number"
     if isinstance(shape := getattr(value, "shape", None), tuple):
         return f"shape {list(shape)}"
     if isinstance(value, Mapping):
-        return f"the keys {sorted(map(str, value))}"[:_MAX_TOLD]
+        return f"the keys {sorted(map(str, value))}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a value of type {type(value).__name__}"

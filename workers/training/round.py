@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.errors import DivergedError, OutOfMemoryError, described
+from workers.errors import DivergedError, OutOfMemoryError, UserCodeError, described
 from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, Options, across_of, bucket_mib_of
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
@@ -267,6 +267,12 @@ class Rounds:
         if may_redraw:
             state.num_redraws += 1
             return True
+        if state.num_skipped + 1 >= MAX_SKIPPED and sums.weight == 0:
+            raise UserCodeError(
+                f"weight returned 0 for all micro-batches of a step, and no step of the last {MAX_SKIPPED} could be "
+                f"taken (round {state.round + 1}); let it return how many units the loss is a mean over, and see that "
+                "a batch has some"
+            )
         if state.num_skipped + 1 >= MAX_SKIPPED:
             raise DivergedError(
                 f"the loss or its gradient was not finite for {MAX_SKIPPED} steps on end "

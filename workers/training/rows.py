@@ -15,14 +15,14 @@ def check_rows(batch: Batch, num_samples: int, name: str, *, has_rows: bool = Fa
 
     For losses that are means over samples: of others nobody knows what a row is. A batch that is laid out otherwise
     (several samples in one row, time before samples, no tensors) tells nothing and passes: all its tensors must have
-    the same number of rows, and none of them any dimension of ``num_samples``. A single row may hold all samples,
+    the same number of rows, and none of them ``num_samples`` as its second dimension. A single row may hold all samples,
     but not where ``has_rows``: an earlier batch had a row for each. Returns whether this one has.
 
     Raises DataError.
     """
     shapes = [tensor.shape for tensor in tensors_in(batch) if tensor.dim() > 0]
     num_rows = {shape[0] for shape in shapes}
-    if len(num_rows) != 1 or any(num_samples in shape for shape in shapes):
+    if len(num_rows) != 1 or any(num_samples in shape[:2] for shape in shapes):
         return num_samples > 1 and num_rows == {num_samples}
     (rows,) = num_rows
     if rows < num_samples and (rows != 1 or has_rows):

@@ -30,6 +30,7 @@ from workers.training.lengths import Lengths
 from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
+from workers.training.pairs import has_batch_norm
 from workers.training.pass_share import PassShare
 from workers.training.pass_tokens import PassTokens
 from workers.training.pieces import check_model
@@ -161,11 +162,13 @@ def _dealers(spec: JobSpec, task: TrainingTask, micro: MicroTuning | TokenTuning
     # Packed passes are few anyway.
     passes = PassShare(bounds.max_tokens) if is_bounded and not task.packed else None
 
+    is_paired = has_batch_norm(task.model) and not task.packed
+
     def dealer(batcher: Batcher) -> Dealer | None:
         if not isinstance(micro, TokenTuning):
             return None
         lengths = Lengths(len(batcher.dataset), _length_source(spec, task, batcher), bounds.max_tokens)
-        return Dealer(lengths=lengths, bounds=bounds, micro=micro, passes=passes)
+        return Dealer(lengths=lengths, bounds=bounds, micro=micro, passes=passes, is_paired=is_paired)
 
     return dealer
 

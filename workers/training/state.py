@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from workers.checkpoints import checkpoint_name
 from workers.errors import CheckpointError, UserCodeError
@@ -21,6 +20,7 @@ from workers.training.exchange.residual import Residual
 from workers.training.moments import follow_batch
 from workers.training.noise import NoiseScale
 from workers.training.outer import Outer
+from workers.training.pairs import has_batch_norm
 from workers.training.precision.scaler import LossScaler
 from workers.training.staging import Form, Place, Staging, forms
 
@@ -132,7 +132,7 @@ class TrainingState:
     the last ``Plan.saves`` that was met, ``stands_at`` the ``Plan.until`` that the last commit crossed.
     ``batch`` is the global batch of the last step, None where each rank took one of its own.
     ``trained`` are the parameters, by name, whose gradients travelled at first; code may freeze some later, but train
-    none of the others.
+    none of the others. ``needs_pairs``: a pass of a single sample cannot be trained on.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, base_lr: float) -> None:
@@ -140,6 +140,7 @@ class TrainingState:
         self.optimizer = optimizer
         self.scaler: LossScaler | None = None
         self.buffers = BufferState(model)
+        self.needs_pairs = has_batch_norm(model)
         self.noise = NoiseScale()
         self.residual = Residual()
         self.outer = Outer(model, optimizer)
@@ -168,7 +169,7 @@ class TrainingState:
     @property
     def mixes_samples(self) -> bool:
         """Whether batch normalisation, or what else writes to buffers, makes two passes another step than one."""
-        return bool(self.buffers.tracked) or any(isinstance(m, _BatchNorm) for m in self.model.modules())
+        return bool(self.buffers.tracked) or self.needs_pairs
 
     @property
     def num_drawn(self) -> int:
