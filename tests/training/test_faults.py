@@ -98,8 +98,7 @@ def test_an_exception_of_the_users_code_is_told_and_the_round_is_tried_again() -
 
 
 def test_weights_of_zero_step_after_step_are_told_as_such_and_not_as_divergence() -> None:
-    task = replace(task_with(mse, [])(), weight=lambda batch: 0.0)
-    with Group(Script(task=lambda: task), steps=100, batch={"global_size": 4}) as group:
+    with Group(Script(task=task_with(mse, [], weight=lambda batch: 0.0)), steps=100, batch={"global_size": 4}) as group:
         workers = group.start(1)
         group.train(workers)
         status = group.await_break(workers)[workers[0]]
