@@ -217,7 +217,8 @@ class Acknowledged:
     until one of its own is stored (0 where it begins anew), and ``is_before_least`` where they may have come further,
     as the newest of them told of no end; ``log_offsets`` maps workers to stored bytes; ``checkpoints`` are registered
     paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that still lack their cost; a
-    controller is handed them once, since whoever wrote them may be gone.
+    controller is handed them once, since whoever wrote them may be gone. ``answer`` is the number of the snapshot that
+    was stored last; 0 where whoever read this has stored none.
     """
 
     rounds: tuple[int, int] = (0, 0)
@@ -228,6 +229,7 @@ class Acknowledged:
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()
     unpriced: tuple[TimelineRow, ...] = ()
+    answer: int = 0
 
 
 class RunGoal(StrEnum):
@@ -353,7 +355,7 @@ class JobSnapshot:
     ``num_asked`` is the size that it would have if it were free to choose (None: not told), and
     ``size_reason`` tells why, in a sentence, ``batch_reasons`` why the batch and its parts are what they are, and
     ``exchange_reason`` why gradients travel as they do. ``topology`` is the group's, where it was looked for.
-    ``forecast`` is None until enough steps were measured.
+    ``forecast`` is None until enough steps were measured. ``number`` is another one in each answer of a controller.
     """
 
     job_id: str
@@ -364,6 +366,7 @@ class JobSnapshot:
     reason: Reason | None = None
     failure: Failure | None = None
     detail: str = ""
+    number: int = 0
     plan: Plan | None = None
     lineage: int = 0
     cursor: int = 0

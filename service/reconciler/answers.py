@@ -11,7 +11,8 @@ def is_news(now: JobSnapshot, before: JobSnapshot | None) -> bool:
     """Whether an answer brings anything to store, or tells of another state of the run than the one before."""
     if before is None or _places(now) != _places(before):
         return True
-    return now != replace(before, workers=now.workers, records=(), logs=(), timeline=(), checkpoints=(), spans=())
+    told = replace(before, records=(), logs=(), timeline=(), checkpoints=(), spans=())
+    return now != replace(told, workers=now.workers, number=now.number)
 
 
 def stands(snapshot: JobSnapshot) -> bool:

@@ -155,7 +155,8 @@ class ObservedStore:
             look = self._looks.look(write.now_s)
             columns = observed_columns(job, snapshot, write.now_s, self._looks.passed_s(job, look))
             write.conn.execute(_FOLD, {**columns, "changed": write.change, "of_id": job_id})
-            return acknowledged(write.conn, job_id, attempt), look if job.state in PLACED_STATES else None
+            acked = replace(acknowledged(write.conn, job_id, attempt), answer=snapshot.number)
+            return acked, look if job.state in PLACED_STATES else None
 
         stored, look = await self._database.write(work, fence)
         self._looks.note(job_id, look)

@@ -37,8 +37,10 @@ class Store:
     logs: dict[str, bytes] = field(default_factory=dict)
     checkpoints: set[str] = field(default_factory=set)
     timeline: dict[str, TimelineRow] = field(default_factory=dict)
+    answer: int = 0
 
     def fold(self, snapshot: JobSnapshot) -> None:
+        self.answer = snapshot.number
         for record in snapshot.records:
             self.records[record.key] = record
         for chunk in snapshot.logs:
@@ -51,6 +53,7 @@ class Store:
     @property
     def acked(self) -> Acknowledged:
         return Acknowledged(
+            answer=self.answer,
             rounds=max(self.records, default=(0, 0)),
             committed_at=self.records[max(self.records)].time if self.records else None,
             log_offsets={worker: len(log) for worker, log in self.logs.items()},

@@ -24,6 +24,8 @@ class Pool:
 
     def __init__(self, waiting: list[SpareName], room_at: int) -> None:
         self._waiting, self._room_at, self.num_looks = waiting, room_at, 0
+        self.killed: list[str] = []
+        self.is_silent = False
 
     async def waiting(self, pool: str, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         if not room:
@@ -35,7 +37,13 @@ class Pool:
         return "waited"
 
     async def call_up(self, actor: Any, room: Mapping[str, float], name: str) -> bool:
+        while self.is_silent:
+            await asyncio.Event().wait()
         return True
+
+    async def kill(self, actor: str) -> None:
+        self.killed.append(actor)
+        self._waiting = []
 
     async def nearest(self, room: Mapping[str, float], avoids: frozenset[str]) -> list[SpareName]:
         return []
@@ -60,9 +68,22 @@ def test_a_trial_waits_a_moment_for_the_room_of_a_process_that_waits_for_it(
     num_looks: int,
 ) -> None:
     monkeypatch.setattr(placing, "ROOM_S", 60.0)
+    hands: Any = Pool(waiting, room_at)
+    assert asyncio.run(placing.place(hands, a_trial(tmp_path), "worker", NOWHERE)) == expected
+    assert hands.num_looks == num_looks
+
+
+def test_a_process_that_did_not_answer_its_call_in_time_is_not_left_to_heed_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "READY_S", 0.05)
+    hands: Any = Pool([SPARE], 1)
+    hands.is_silent = True
+    assert asyncio.run(placing.place(hands, a_trial(tmp_path), "worker", NOWHERE)) == "new"
+    assert hands.killed == ["waited"]
+
+
+def a_trial(tmp_path: Path) -> Launch:
     document = {"name": "j", "entrypoint": "workers.recipes.digits:build", "steps": 1, "labels": {}}
     spec = parse_job_spec(document).model_copy(update={"labels": {SWEEP_LABEL: "s"}})
-    launch = Launch(spec=spec, storage=Storage(checkpoints=str(tmp_path), output=str(tmp_path)), scratch=str(tmp_path))
-    hands: Any = Pool(waiting, room_at)
-    assert asyncio.run(placing.place(hands, launch, "worker", NOWHERE)) == expected
-    assert hands.num_looks == num_looks
+    return Launch(spec=spec, storage=Storage(checkpoints=str(tmp_path), output=str(tmp_path)), scratch=str(tmp_path))

@@ -14,7 +14,7 @@ from tests.control.desk import Desk, checkpoint
 from tests.control.fake_fleet import BATCH, FakeFleet
 from tests.control.test_controller import Scene, play
 from tests.stored_checkpoint import Hasty, store_checkpoint
-from workers.checkpoints import PIECES, checkpoint_name, checkpoint_names, damage, manifest_key
+from workers.checkpoints import DAMAGED, PIECES, checkpoint_name, checkpoint_names, damage, manifest_key
 from workers.control.regroup import MAX_LAUNCHES
 from workers.control.restore import CheckpointSearch
 from workers.errors import Failure, Reason
@@ -211,6 +211,18 @@ def test_where_all_are_damaged_it_begins_afresh_and_tells_of_each(tmp_path: Path
         await scene.until(lambda s: {f"passed/{info(n).path}" for n in (5, 6)} <= scene.store.timeline.keys())
 
     play(act)
+
+
+def test_a_note_of_a_damaged_one_that_was_being_written_at_a_kill_is_none(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    store_checkpoint(storage, info(5))
+    lose_piece(tmp_path, info(5).path)
+    (tmp_path / DAMAGED).mkdir()
+    for beginning in ("", "{"):
+        (tmp_path / DAMAGED / f"{info(5).path}.json.{len(beginning)}a.part").write_text(beginning)
+    for _ in range(2):
+        (row,) = CheckpointSearch(str(tmp_path), restart_after=0).look().rows
+        assert row.key == f"passed/{info(5).path}"
 
 
 def test_checkpoints_of_attempts_that_are_not_gone_on_from_are_not_looked_at(tmp_path: Path) -> None:

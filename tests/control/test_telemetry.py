@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+import pytest
+
 from service.timeline_words import sentence
 from workers.control import telemetry as module
 from workers.control.telemetry import Pending, Telemetry
@@ -94,12 +96,12 @@ def test_records_are_kept_until_the_store_has_them() -> None:
     buffers.take(status(record(1), record(2)))
     buffers.take(status(record(1), record(2), record(3)))
     assert told(buffers) == [(1, 1), (2, 1), (3, 1)]
-    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 2)))
     assert told(buffers) == [(3, 1)]
     buffers.take(status(record(1), record(2), record(3)))
     assert told(buffers) == [(3, 1)]
     assert not is_drained(buffers)
-    buffers.acknowledge(Acknowledged(rounds=(1, 3)))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 3)))
     assert is_drained(buffers)
 
 
@@ -114,10 +116,10 @@ def test_a_round_that_was_stored_and_then_redone_is_told_again_once() -> None:
     buffers = Telemetry(G, Acknowledged())
     buffers.take(status(record(1), record(2)))
     buffers.pending()
-    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 2)))
     buffers.take(status(record(2, generation=2)))
     assert told(buffers) == [(2, 2)]
-    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 2)))
     buffers.take(status(record(2, generation=2)))
     assert told(buffers) == []
 
@@ -146,7 +148,7 @@ def test_a_full_buffer_takes_no_more_and_asks_for_no_more(monkeypatch) -> None: 
     assert not buffers.has_room
     assert told(buffers) == [(1, 1), (2, 1)]
     assert not buffers.pending().is_all
-    buffers.acknowledge(Acknowledged(rounds=(1, 2)))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 2)))
     assert buffers.has_room
     buffers.take(status(*(record(n) for n in range(3, 8))))
     assert told(buffers) == [(3, 1), (4, 1)]
@@ -159,15 +161,15 @@ def test_log_pieces_adjoin_and_are_told_from_what_is_stored_on() -> None:
     assert buffers.acked_for("1.1", None).log_offsets == {"1.1": 10}
     buffers.take(status(logs=(chunk(4, b"one\ntwo\nth"),)))
     assert buffers.pending().logs == (chunk(4, b"one\ntwo\nth"),)
-    buffers.acknowledge(Acknowledged(log_offsets={"1.1": 12}))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, log_offsets={"1.1": 12}))
     assert buffers.pending().logs == (chunk(12, b"th"),)
     buffers.take_log(chunk(20, b"late"))
     assert buffers.pending().logs == (chunk(12, b"th"), chunk(20, b"late"))
-    buffers.acknowledge(Acknowledged(log_offsets={"1.1": 24}))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, log_offsets={"1.1": 24}))
     assert is_drained(buffers)
 
 
-def test_logs_are_sent_in_portions(monkeypatch) -> None:  # type: ignore[no-untyped-def]  # pytest
+def test_logs_are_sent_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SENT_LOG_BYTES", 5)
     monkeypatch.setattr(module, "MAX_LOG_BYTES", 8)
     buffers = Telemetry(G, Acknowledged())
@@ -175,10 +177,20 @@ def test_logs_are_sent_in_portions(monkeypatch) -> None:  # type: ignore[no-unty
     buffers.take(status(logs=(chunk(8, b"9"),)))
     assert buffers.pending().logs == (chunk(0, b"12345"),)
     assert not buffers.pending().is_all
-    buffers.acknowledge(Acknowledged(log_offsets={"1.1": 5}))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, log_offsets={"1.1": 5}))
     assert buffers.acked_for("1.1", None).log_offsets == {"1.1": 8}
     assert buffers.pending().logs == (chunk(5, b"678"),)
     assert buffers.pending().is_all
+
+
+def test_the_last_lines_of_one_that_is_gone_are_kept_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 4)
+    buffers, last = Telemetry(G, Acknowledged()), chunk(0, b"why it failed", worker_id="1.2")
+    buffers.take_log(chunk(0, b"1234"))
+    buffers.take_log(last)
+    assert buffers.log_end("1.2") == 0
+    buffers.take_log(last, is_last=True)
+    assert buffers.pending().logs == (chunk(0, b"1234"), last)
 
 
 def test_a_save_that_failed_is_told_once_however_often_it_is_polled() -> None:
@@ -188,7 +200,7 @@ def test_a_save_that_failed_is_told_once_however_often_it_is_polled() -> None:
     [row] = buffers.pending().timeline
     assert (row.kind, row.step, row.time, row.reason) == ("checkpoint", 4, 5.0, failed.message)
     assert sentence(asdict(row)) == "The checkpoint of step 4 cannot be written: full"
-    buffers.acknowledge(Acknowledged(timeline=frozenset({row.key})))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, timeline=frozenset({row.key})))
     buffers.take(status(failed_saves=(failed,)))
     assert buffers.pending().timeline == ()
     assert is_drained(buffers)
@@ -197,7 +209,7 @@ def test_a_save_that_failed_is_told_once_however_often_it_is_polled() -> None:
 def test_checkpoints_are_kept_until_registered() -> None:
     buffers = Telemetry(G, Acknowledged())
     buffers.take(status(checkpoints=(info("a"), info("b"))))
-    buffers.acknowledge(Acknowledged(checkpoints=frozenset({"a"})))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, checkpoints=frozenset({"a"})))
     buffers.take(status(checkpoints=(info("a"), info("b"))))
     assert [c.path for c in buffers.pending().checkpoints] == ["b"]
 
@@ -207,13 +219,13 @@ def test_a_row_gets_its_price_from_the_records_around_the_change() -> None:
     buffers.take(status(record(1), record(2), record(3)))
     buffers.note(row(2))
     assert buffers.pending().timeline[0].cost_s is None
-    buffers.acknowledge(Acknowledged(rounds=(1, 3), timeline=frozenset({"plan/1/2"})))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 3), timeline=frozenset({"plan/1/2"})))
     assert buffers.pending().timeline == ()
     assert is_drained(buffers)
     buffers.take(status(record(4, generation=2, n=2, time=4.5)))
     (priced,) = buffers.pending().timeline
     assert (priced.cost_s, priced.steps_lost, priced.step) == (0.5, 0, 3)
-    buffers.acknowledge(Acknowledged(rounds=(1, 4), timeline=frozenset({"plan/1/2"})))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 4), timeline=frozenset({"plan/1/2"})))
     assert is_drained(buffers)
 
 
@@ -289,7 +301,7 @@ def test_a_successor_prices_what_its_predecessor_left_open_by_the_last_commit_in
         ("plan/1/2", 0.0, 5),
         ("plan/1/3", 3.0, 5),
     ]
-    buffers.acknowledge(Acknowledged(rounds=(1, 6), timeline=keys))
+    buffers.acknowledge(Acknowledged(answer=buffers.number, rounds=(1, 6), timeline=keys))
     assert is_drained(buffers)
 
 
@@ -322,7 +334,7 @@ def test_a_change_of_the_micro_batch_is_one_row_a_worker_with_its_reason_and_wha
         f"Micro-batch 8: worker 1.2: {chosen.reason}; trying took 0.5 s more",
         f"Micro-batch 8 → 4: worker 1.2: {halved.reason}",
     ]
-    telemetry.acknowledge(Acknowledged(timeline=frozenset(r.key for r in rows)))
+    telemetry.acknowledge(Acknowledged(answer=telemetry.number, timeline=frozenset(r.key for r in rows)))
     telemetry.take(status(micro_changes=(chosen, halved)))
     assert is_drained(telemetry)
 
@@ -349,6 +361,23 @@ def test_who_reads_samples_is_one_row_a_change_with_what_was_measured() -> None:
     ]
 
 
+def test_what_was_answered_and_not_stored_is_told_again() -> None:
+    telemetry = Telemetry(G, Acknowledged())
+    cut = Cut(what="logs", reason="too fast", time=5.0)
+    telemetry.take(status(record(1), cuts=(cut,)))
+    before = telemetry.pending()
+    telemetry.acknowledge(Acknowledged())
+    telemetry.take(status(record(1), cuts=(cut,)))
+    assert telemetry.pending() == before
+    telemetry.acknowledge(Acknowledged(answer=telemetry.number, rounds=(1, 1)))
+    assert is_drained(telemetry)
+    telemetry.take(status(record(1, generation=2)))
+    amended = telemetry.pending()
+    telemetry.acknowledge(Acknowledged(answer=telemetry.number - 1, rounds=(1, 1)))
+    assert telemetry.pending() == amended
+    assert [(r.key, r.generation) for r in amended.records] == [((1, 1), 2)]
+
+
 def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> None:
     telemetry = Telemetry(G, Acknowledged())
     cuts = (Cut(what="logs", reason="too fast", time=5.0), Cut(what="values", reason="too many", time=6.0))
@@ -359,7 +388,9 @@ def test_each_kind_of_cut_is_one_row_whoever_tells_it_and_however_often() -> Non
         (TimelineKind.LIMIT, "limit/logs", 4, "too fast"),
         (TimelineKind.LIMIT, "limit/values", 0, "too many"),
     ]
-    telemetry.acknowledge(Acknowledged(timeline=frozenset({"limit/logs"})))  # the other's key is long forgotten
+    telemetry.acknowledge(
+        Acknowledged(answer=telemetry.number, timeline=frozenset({"limit/logs"}))
+    )  # the other's key is long forgotten
     telemetry.take(status(cuts=cuts))
     assert telemetry.pending().timeline == ()
     assert is_drained(telemetry)

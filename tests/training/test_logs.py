@@ -49,6 +49,24 @@ def test_all_output_is_in_the_file_when_the_worker_is_killed(tmp_path: Path) -> 
     assert path.stat().st_mode & 0o077 == 0
 
 
+FULL = """
+import sys
+from pathlib import Path
+from workers.training.logs import redirect_output
+redirect_output(Path("/dev/full"))
+for stream in (sys.stdout, sys.stderr):
+    print("to a full disk", file=stream, flush=True)
+    print("x" * 100_000, file=stream)
+sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
+def test_whoever_prints_goes_on_where_the_disk_is_full() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
 def read(path: Path, after: int, max_bytes: int) -> bytes:
     return b"".join(chunk.data for chunk in LogReader(path).chunks(after, 0, "1.1", max_bytes))
 

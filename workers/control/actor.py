@@ -134,16 +134,14 @@ class TrainWorker:
         with self._changed:
             if not self._is_waiting:
                 return False
-            self._is_waiting = False
+            self._is_waiting, self._name = False, name  # so that nobody of the job before it is heeded
             self._lease = Lease(lease_s=UNSTARTED_LEASE_S, now_s=time.monotonic())
         try:
             if not self._sit(room):
                 with self._changed:
-                    self._is_waiting = True
+                    self._is_waiting, self._name = True, ""
                     self._lease = Lease(lease_s=POOL_LEASE_S, now_s=time.monotonic())
                 return False
-            with self._changed:
-                self._name = name
             self._roster().rename(self._spare(), name)
         except Exception:
             self._leaving.set()  # nobody's worker and in no pool: it must not hold its room until its lease ends

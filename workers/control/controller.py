@@ -187,7 +187,7 @@ class Course:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(rest_s):
                     await self._turned.wait()
-        snapshot = self._fold()
+        snapshot = replace(self._fold(), number=self._telemetry.number)
         self._answers.told(snapshot, self._telemetry.num_news)
         return snapshot
 
@@ -384,7 +384,7 @@ class Course:
             begin_at, data = found
         if data:
             chunk = LogChunk(worker_id=worker_id, offset=begin_at, rank=rank, time=time.time(), data=data)
-            self._telemetry.take_log(chunk)
+            self._telemetry.take_log(chunk, is_last=True)
 
 
 @functools.cache

@@ -60,12 +60,15 @@ async def _awaited(hands: Hands, pool: str, name: str, room: Mapping[str, float]
 
 async def _called_up(hands: Hands, spare: SpareName, name: str, room: Mapping[str, float]) -> Any:
     """A process from the pool, which decides itself who was first; None where that is another, or it has no room."""
+    actor = None
     try:
         actor = await hands.spare(spare)
         async with asyncio.timeout(READY_S):
             return actor if await hands.call_up(actor, room, name) else None
     except (RayError, TimeoutError, ValueError) as error:
         print(f"process {spare.tag} on node {spare.node_id} cannot be used: {type(error).__name__}", flush=True)
+        if actor is not None:  # it may heed the call yet, when another has that name
+            await hands.kill(actor)
         return None
 
 

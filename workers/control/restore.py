@@ -81,8 +81,9 @@ class CheckpointSearch:
 
     def _passed(self, storage: Storage, found: str) -> tuple[TimelineRow, ...]:
         """A row for each that is newer than the one found, also where an earlier controller set it aside."""
-        keys = [key for key in storage.keys(DAMAGED) if name_in(key) > found]
-        return tuple(_row(storage, key) for key in keys if attempt_of(name_in(key)) > self._restart_after)
+        names = {name for key in storage.keys(DAMAGED) if key == _note_key(name := name_in(key))}  # some are unfinished
+        newer = [name for name in sorted(names) if name > found and attempt_of(name) > self._restart_after]
+        return tuple(_row(storage, name) for name in newer)
 
 
 def _is_readable(storage: Storage, name: str) -> bool:
@@ -108,12 +109,16 @@ def _set_aside(storage: Storage, name: str, why: str) -> None:
     note = {"step": manifest.info.step if manifest else None, "why": why, "time": time.time()}
     # The note first: the row is made from it, by this controller or by the next. And it is on the disk: where only a
     # memory of the storage answers, this fails, and the checkpoint stays.
-    storage.write(f"{DAMAGED}/{name}.json", [json.dumps(note).encode()])
+    storage.write(_note_key(name), [json.dumps(note).encode()])
     storage.delete(manifest_key(name))
 
 
-def _row(storage: Storage, key: str) -> TimelineRow:
-    note, name = json.loads(read(storage, key)), name_in(key)
+def _note_key(name: str) -> str:
+    return f"{DAMAGED}/{name}.json"
+
+
+def _row(storage: Storage, name: str) -> TimelineRow:
+    note = json.loads(read(storage, _note_key(name)))
     step = note["step"]
     which = f"of step {step}" if step is not None else name
     return TimelineRow(

@@ -49,7 +49,7 @@ class Telemetry:
     """The buffers of one attempt, of which the store has ``acked`` already.
 
     ``global_size`` is the spec's, in samples: it turns samples into steps. ``num_news`` counts the records, rows and
-    checkpoints that have come, and what came again with something new.
+    checkpoints that have come, and what came again with something new; ``number`` what ``pending`` has given.
     """
 
     def __init__(self, global_size: int, acked: Acknowledged) -> None:
@@ -70,7 +70,7 @@ class Telemetry:
         self._sent: Pending = Pending()
         self._redone_from: tuple[int, int] | None = None
         self._redone_by = 0
-        self.num_news = 0
+        self.num_news = self.number = 0
 
     @property
     def has_room(self) -> bool:
@@ -199,13 +199,14 @@ class Telemetry:
             self._redone_by = plan.generation
 
     def acknowledge(self, acked: Acknowledged) -> None:
-        """Forget what the store has. Call it with the store's answer to the latest ``pending``."""
+        """Forget what the store has: of the last ``pending`` all, where it says that it took that one."""
         self._acked = acked
+        sent = self._sent if acked.answer == self.number else Pending()
         for key in [key for key in self._records if key <= acked.rounds]:
             self._stored[key] = self._records.pop(key).generation
         while len(self._stored) > MAX_STORED_KEYS:
             self._stored.popitem(last=False)
-        for record in self._sent.records:
+        for record in sent.records:
             if self._amended.get(record.key) == record:
                 del self._amended[record.key]
                 self._stored[record.key] = record.generation
@@ -213,8 +214,8 @@ class Telemetry:
             self._forget_log(worker_id, acked.log_offsets.get(worker_id, 0))
         for path in acked.checkpoints & self._checkpoints.keys():
             del self._checkpoints[path]
-        self._spans.stored(self._sent.spans)
-        for row in self._sent.timeline:
+        self._spans.stored(sent.spans)
+        for row in sent.timeline:
             # Of what workers repeat an earlier controller may have told, too long ago for its key to be acknowledged.
             is_stored = row.key in acked.timeline or row.key in self._told
             if is_stored and self._rows.get(row.key) == row and not self._costs.is_open(row):
@@ -222,6 +223,7 @@ class Telemetry:
 
     def pending(self) -> Pending:
         """The next portion for the store: what is oldest, bounded, with every row whose price is news."""
+        self.number += 1
         records = sorted(self._records.items())[:MAX_SENT_RECORDS]
         amended = sorted(self._amended.items())
         logs = tuple(self._portion_of_logs())
@@ -251,10 +253,14 @@ class Telemetry:
         chunks = self._logs.get(worker_id)
         return _end(chunks[-1]) if chunks else self._acked.log_offsets.get(worker_id, 0)
 
-    def take_log(self, chunk: LogChunk) -> None:
-        """Keep what of a chunk is new. What adjoins stays in one piece, so that a line is never torn for long."""
+    def take_log(self, chunk: LogChunk, *, is_last: bool = False) -> None:
+        """Keep what of a chunk is new. What adjoins stays in one piece, so that a line is never torn for long.
+
+        Where there is no room none is kept, as it is read again later; but for what ``is_last``, which nobody reads
+        again.
+        """
         known = self.log_end(chunk.worker_id)
-        if _end(chunk) <= known or self._log_bytes >= MAX_LOG_BYTES:
+        if _end(chunk) <= known or (self._log_bytes >= MAX_LOG_BYTES and not is_last):
             return
         fresh = _from(chunk, max(chunk.offset, known))
         self._log_bytes += len(fresh.data)

@@ -192,12 +192,12 @@ class CheckpointWriter:
             f"the checkpoint of step {header.step} cannot be written to {self._storage.url}: {why}; {remedy}"
         )
         error.__cause__ = fault
-        print(error.message, flush=True)
         told = FailedSave(path=header.name, step=header.step, time=time.time(), message=error.message)
         with self._changed:
             self._failed.setdefault(told.path, told)
             if len(self._failed) > MAX_FAILED:
                 del self._failed[next(iter(self._failed))]
+        print(error.message, flush=True)
         return error
 
     def _tidy(self) -> None:

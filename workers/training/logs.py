@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from workers.errors import Failure
 from workers.secrets import Secrets
@@ -21,11 +22,22 @@ LEAST_FREED_BYTES = 16 * 2**20
 _replaced: list[TextIO] = []  # kept, as collecting an old stream would close the descriptor that the new one uses
 
 
+class _LossyFile(io.FileIO):
+    """Whoever prints goes on where nothing can be written: a full disk must cost lines, not what they tell of."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 def redirect_output(path: Path) -> None:
     """Send this process's standard output and error, its children's included, to the end of ``path``.
 
     Works on file descriptors 1 and 2, so what C libraries print is caught too. Lines are written as
-    they end; what cannot be encoded is escaped. The file is readable by the owner only.
+    they end; what cannot be encoded is escaped, and what cannot be written, as to a full disk, is lost. The file is
+    readable by the owner only.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for stream in (sys.stdout, sys.stderr):
@@ -38,8 +50,12 @@ def redirect_output(path: Path) -> None:
         os.close(log)
     _replaced.extend((sys.stdout, sys.stderr))
     # New text streams rather than the old ones: those may write to other descriptors than 1 and 2.
-    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdout, sys.stderr = _lossy(1), _lossy(2)
+
+
+def _lossy(descriptor: int) -> TextIO:
+    raw = io.BufferedWriter(_LossyFile(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def log_failure(failure: Failure) -> None:

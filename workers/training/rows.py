@@ -15,8 +15,8 @@ def check_rows(batch: Batch, num_samples: int, name: str, *, has_rows: bool = Fa
 
     For losses that are means over samples: of others nobody knows what a row is. A batch that is laid out otherwise
     (several samples in one row, time before samples, no tensors) tells nothing and passes: all its tensors must have
-    the same number of rows, and none of them ``num_samples`` as its second dimension. A single row may hold all samples,
-    but not where ``has_rows``: an earlier batch had a row for each. Returns whether this one has.
+    the same number of rows, and none of them ``num_samples`` as its second dimension. A single row may hold all
+    samples, but not where ``has_rows``: an earlier batch had a row for each. Returns whether this one has.
 
     Raises DataError.
     """
