@@ -68,7 +68,7 @@ def is_judged(row: TimelineEntry) -> bool:
 
 def is_asked(spec: ExchangeSpec) -> bool:
     """Whether a job asks for a way to exchange gradients otherwise than as they are."""
-    return spec.scheme not in ("auto", "none")
+    return spec.scheme != "auto" and name_of(spec.scheme, filled(spec.scheme, spec.options)) != "none"
 
 
 def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Document]:

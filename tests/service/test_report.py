@@ -286,6 +286,19 @@ async def test_an_exchange_that_the_job_asks_for_is_told_by_its_newest_steps_wit
 
 
 @pytest.mark.anyio
+async def test_what_is_asked_for_between_racks_alone_is_told_too(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    job = await placed(services.store, fence, communication={"scheme": "none", "across": "int4"})
+    of_step = {"samples_per_s": 100.0, "step_s": 0.5, "exchange_s": 0.2, "exposed_s": 0.1, "wire_bytes": 1e6}
+    records = [replace(told_at(n, 100.0, 2), values=of_step) for n in range(1, 21)]
+    await services.store.reconciler.fold(snapshot(job, records), fence)
+    [section] = Report.model_validate((await client.get(f"/api/v1/jobs/{job.id}/report")).json()).sections
+    assert section.name == "Gradients none across int4, as asked for"
+
+
+@pytest.mark.anyio
 async def test_a_job_that_has_not_begun_has_an_empty_report(client: httpx2.AsyncClient, services: Services) -> None:
     job = await placed(services.store, await leader(services.store))
     assert (await client.get(f"/api/v1/jobs/{job.id}/report")).json() == {"sections": []}

@@ -181,3 +181,15 @@ def test_buckets_are_told_as_shares_where_smaller_ones_are_more(monkeypatch: pyt
     parameters = [nn.Parameter(torch.zeros(numel)) for numel in (30, 1, 1, 1, 7)]
     assert buckets.cuts(parameters) == {25: (0.175, 0.825), 1: (0.175, 0.025, 0.025, 0.025, 0.75)}
     assert [*buckets.cuts([nn.Parameter(torch.zeros(1))] * (buckets.MOST_BUCKETS + 1))] == [25, 4]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("with_others", [False, True])
+def test_the_norm_of_16_bits_neither_overflows_nor_is_rough(dtype: torch.dtype, with_others: bool) -> None:
+    weight, bias = nn.Parameter(torch.zeros(500, 500, dtype=dtype)), nn.Parameter(torch.zeros(10))
+    exchange = GradientExchange([("weight", weight), *([("bias", bias)] if with_others else [])], 0)
+    exchange.clear()
+    assert weight.grad is not None
+    weight.grad.normal_(200.0, 10.0, generator=torch.Generator().manual_seed(0))
+    assert exchange.norm() == pytest.approx(float(weight.grad.double().norm()), rel=1e-4)
+    assert exchange.norm() > torch.finfo(torch.float16).max

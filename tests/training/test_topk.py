@@ -36,6 +36,16 @@ def test_a_column_with_all_large_values_is_not_all_that_a_sample_sees() -> None:
     assert set((chosen % 100).tolist()) == {0}
 
 
+@pytest.mark.parametrize(("side", "at"), [(3, (0, 0)), (3, (1, 1)), (5, (0, 4))])
+def test_a_place_of_a_kernel_that_is_larger_than_others_is_not_all_that_a_sample_sees(
+    side: int, at: tuple[int, int]
+) -> None:
+    kernels = normal(64 * 64 * side * side).view(64, 64, side, side)
+    kernels[:, :, at[0], at[1]] *= 3.3
+    wanted = kernels.numel() // 100
+    assert 0.6 * wanted <= largest(kernels.view(-1), wanted, 2 * wanted).numel() <= 1.5 * wanted
+
+
 def test_of_many_equal_values_as_many_are_chosen_as_there_is_room_for() -> None:
     chosen = largest(torch.ones(NUMEL), WANTED, MOST).tolist()
     assert chosen == sorted(set(chosen))

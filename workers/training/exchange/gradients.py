@@ -23,6 +23,14 @@ from workers.training.exchange.vector import NUM_SLOTS
 from workers.training.world import World
 
 
+_HALF = frozenset({torch.float16, torch.bfloat16})
+
+
+def _norm(gradient: torch.Tensor) -> torch.Tensor:
+    """In fp32 at least: fp16 ends where a thousand values of 2,000 are, and bf16 has three digits."""
+    return torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in _HALF else None)
+
+
 class GradientExchange:
     """Gradients are views into flat buckets for good; buckets leave in a fixed order on every rank.
 
@@ -208,8 +216,10 @@ class GradientExchange:
     def norm(self) -> float:
         """The 2-norm of all gradients as they are now; not finite if any of them is not."""
         if len(self._gradients) == 1:
-            return float(torch.linalg.vector_norm(self._gradients[0]))
-        parts = torch._foreach_norm(self._gradients)
+            return float(_norm(self._gradients[0]))
+        whole = [gradient for gradient in self._gradients if gradient.dtype not in _HALF]
+        parts = [_norm(gradient) for gradient in self._gradients if gradient.dtype in _HALF]
+        parts += torch._foreach_norm(whole) if whole else []
         return math.hypot(*torch.stack([part.double() for part in parts]).tolist())
 
     def scale(self, factor: float) -> None:

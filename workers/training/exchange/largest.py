@@ -5,12 +5,14 @@ How many reach that an accelerator would have to tell the host, which would wait
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 ROOM = 1.5
 """What is found may be so many times as much as is wanted: a payload has one size whatever it holds."""
 
-_MOST_STRIDE = 97  # odd and prime, so that a sample does not follow the columns of a matrix
+_MOST_STRIDE = 97
 _LEAST_SAMPLE = 4096
 _SMALLEST = torch.finfo(torch.float32).tiny  # zeros are not chosen
 
@@ -25,8 +27,8 @@ def largest(values: torch.Tensor, wanted: int, most: int) -> torch.Tensor:
     amounts = values.abs()
     if values.device.type != "cpu":
         return amounts.topk(min(wanted, most, values.numel()), sorted=False).indices.sort().values
-    stride = min(values.numel() // _LEAST_SAMPLE, _MOST_STRIDE) | 1
-    sample = amounts[::stride]
+    stride = max(1, min(values.numel() // _LEAST_SAMPLE, _MOST_STRIDE))
+    sample = amounts if stride == 1 else amounts[_places(values.numel() // stride, stride)]
     place = min(sample.numel(), max(1, round(wanted / stride)))
     threshold = sample.kthvalue(sample.numel() - place + 1).values.clamp_(min=_SMALLEST)
     # Not "at least", which no NaN is.
@@ -35,3 +37,10 @@ def largest(values: torch.Tensor, wanted: int, most: int) -> torch.Tensor:
         best = amounts[chosen].topk(most, sorted=False).indices
         chosen = chosen[best].sort().values
     return chosen
+
+
+@functools.lru_cache(maxsize=256)
+def _places(num_blocks: int, stride: int) -> torch.Tensor:
+    """One place in each block of ``stride``, by chance and alike everywhere: a step follows columns, or a kernel."""
+    chance = torch.Generator().manual_seed(num_blocks)
+    return torch.arange(num_blocks) * stride + torch.randint(stride, (num_blocks,), generator=chance)
