@@ -285,19 +285,22 @@ def test_a_loss_that_is_not_finite_is_passed_over_and_told() -> None:
     assert reference.distance(models[0], models[1]) == 0.0
 
 
-def test_twenty_rounds_on_end_that_are_not_finite_are_a_divergence() -> None:
+@pytest.mark.parametrize(("steps", "num_skipped"), [(100, 20), (7, 7)])
+def test_twenty_rounds_on_end_that_are_not_finite_or_all_there_are_are_a_divergence(
+    steps: int, num_skipped: int
+) -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         return mse(model, batch) * float("inf")
 
-    with job(Script(task=task_with(loss, [])), steps=100) as group:
+    with job(Script(task=task_with(loss, [])), steps=steps) as group:
         workers = group.start(2)
         group.train(workers)
         statuses = group.await_all(lambda s: s.phase is Phase.FAILED, workers)
         num_records = len(group.records)
     failures = [s.failure for s in statuses.values()]
-    assert num_records == 19
+    assert num_records == num_skipped - 1
     assert all(f is not None and f.reason is Reason.DIVERGED for f in failures)
-    assert "for 20 steps on end" in failures[0].message  # type: ignore[union-attr]  # just asserted
+    assert f"for {num_skipped} steps on end" in failures[0].message  # type: ignore[union-attr]  # just asserted
 
 
 def test_a_global_batch_below_the_number_of_workers_is_refused() -> None:
@@ -332,6 +335,11 @@ def test_a_broken_sample_is_named() -> None:
     ("returned", "told"),
     [
         (lambda model, batch: 1.0, "loss returned a float"),
+        (
+            lambda model, batch: (mse(model, batch), {"note": "x"}),
+            "loss returned 'x' under 'note'; return a number there",
+        ),
+        (lambda model, batch: (mse(model, batch), {"n": torch.zeros(2)}), "return a number there"),
         (lambda model, batch: model(batch[0]), "a tensor of shape [12, 2]"),
         (lambda model, batch: mse(model, batch).detach(), "depends on no parameter"),
         (lambda model, batch: (mse(model, batch), {7: 1.0}), "a value under 7; name it by a text"),

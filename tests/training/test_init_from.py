@@ -23,8 +23,8 @@ def script(model: nn.Module) -> Script:
     return Script(task=lambda: TrainingTask(model=model, train_data=Regression(64, torch.float32), loss=mse))
 
 
-def failure_of_a_start(source: str | None) -> Failure:
-    with Group(script(mlp()), **SPEC, init_from={"job": "job_other", "step": 4}) as group:
+def failure_of_a_start(source: str | None, **wish: str) -> Failure:
+    with Group(script(mlp()), **SPEC, init_from={"job": "job_other", "step": 4, **wish}) as group:
         group.init_from = source
         workers = group.start(2)
         group.train(workers, source=FreshSource())
@@ -43,6 +43,18 @@ def test_weights_that_do_not_fit_fail_before_any_round() -> None:
         failure = failure_of_a_start(join(root, list_checkpoints(open_storage(root))[-1].path))
     assert (failure.reason, failure.round) == (Reason.USER_ERROR, None)
     assert "does not fit the model" in failure.message
+
+
+def test_a_source_that_is_as_far_as_the_job_goes_fails_before_any_round() -> None:
+    with Group(script(mlp()), **SPEC) as other:
+        workers = other.start(1)
+        other.train(workers)
+        other.await_done(workers)
+        root = str(other.root / "checkpoints")
+        place = join(root, list_checkpoints(open_storage(root))[-1].path)
+        failure = failure_of_a_start(place, state="all")
+    assert (failure.reason, failure.round) == (Reason.USER_ERROR, None)
+    assert "is of sample 32, and the job ends at 32: nothing is left to train on" in failure.message
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import SupportsFloat
 
 import torch
 
@@ -18,12 +19,21 @@ def checked_loss(result: object) -> tuple[torch.Tensor, Mapping[str, float | tor
         raise UserCodeError(
             f"loss returned {seen}; return a scalar tensor, or (scalar tensor, {{name: value}}), a mean over the batch"
         )
+    wrong = next((name for name, value in values.items() if not _is_number(value)), None)
+    if wrong is not None:
+        raise UserCodeError(f"loss returned {values[wrong]!r:.80} under {wrong!r:.80}; return a number there")
     if not loss.requires_grad:
         raise UserCodeError(
             "loss returned a tensor that depends on no parameter with a gradient; "
             "compute it from the model's output, without detach or no_grad"
         )
     return loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss, values
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, SupportsFloat)
 
 
 def checked_weight(weight: object) -> float:

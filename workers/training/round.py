@@ -254,7 +254,7 @@ class Rounds:
     def _is_redrawn(self, sums: GlobalSums, outcome: _Outcome) -> bool:
         """Not finite: draw the same samples again at a lower loss scale, or else pass over them.
 
-        Raises DivergedError when too many rounds on end were passed over.
+        Raises what ``_skip`` does.
         """
         assert self._scheme is not None
         state, scaler = self._state, self._state.scaler
@@ -267,20 +267,32 @@ class Rounds:
         if may_redraw:
             state.num_redraws += 1
             return True
-        if state.num_skipped + 1 >= MAX_SKIPPED and sums.weight == 0:
+        self._skip(sums, outcome)
+        return False
+
+    def _skip(self, sums: GlobalSums, outcome: _Outcome) -> None:
+        """Count a round that changes nothing, and tell the first on end.
+
+        Raises UserCodeError, DivergedError where they are too many, or all that the job had.
+        """
+        state = self._state
+        told = f"last loss {sums.mean_loss:g}, gradient norm {outcome.grad_norm:g}, round {state.round + 1}"
+        if state.num_skipped == 0:
+            print(f"a step changes nothing, as its loss or its gradient is not finite ({told})", flush=True)
+        num_skipped = state.num_skipped + 1
+        is_all = num_skipped > state.round and state.cursor + sums.samples >= self._setup.total_samples
+        if (num_skipped >= MAX_SKIPPED or is_all) and sums.weight == 0:
             raise UserCodeError(
-                f"weight returned 0 for all micro-batches of a step, and no step of the last {MAX_SKIPPED} could be "
+                f"weight returned 0 for all micro-batches of a step, and no step of the last {num_skipped} could be "
                 f"taken (round {state.round + 1}); let it return how many units the loss is a mean over, and see that "
                 "a batch has some"
             )
-        if state.num_skipped + 1 >= MAX_SKIPPED:
+        if num_skipped >= MAX_SKIPPED or is_all:
             raise DivergedError(
-                f"the loss or its gradient was not finite for {MAX_SKIPPED} steps on end "
-                f"(last loss {sums.mean_loss:g}, gradient norm {outcome.grad_norm:g}, round {state.round + 1}); "
+                f"the loss or its gradient was not finite for {num_skipped} steps on end ({told}); "
                 "lower optimizer.lr, set optimizer.clip_norm, or use precision fp32"
             )
-        state.num_skipped += 1
-        return False
+        state.num_skipped = num_skipped
 
     def _advance(
         self, exchange: GradientExchange, part: Part | LocalSteps, sums: GlobalSums, outcome: _Outcome

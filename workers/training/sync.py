@@ -134,6 +134,7 @@ def _begin(setup: Setup, plan: Plan) -> None:
         raise JobError(f"plan {plan.id} starts afresh, but its first worker has trained; start another worker")
     elif setup.spec.init_from is not None:
         _initialise(state, setup.spec.init_from, storage.init_from, plan)
+        _check_rest(state.cursor, setup.total_samples)
     state.lineage = plan.lineage
     state.num_redraws = state.num_skipped = 0
     state.num_asked, state.stands_at = plan.saves, None
@@ -163,6 +164,14 @@ def _restore(state: TrainingState, loaded: LoadedState, place: str, plan: Plan) 
     if loaded.is_of_changes != (plan.exchange.scheme == "local_steps"):
         loaded = replace(loaded, residual={}, outer={})
     state.restore(loaded)
+
+
+def _check_rest(cursor: int, total_samples: int) -> None:
+    if cursor >= total_samples:
+        raise UserCodeError(
+            f"init_from: the checkpoint is of sample {cursor}, and the job ends at {total_samples}: nothing is left to "
+            "train on; give it more steps, epochs or samples, or `state: weights` to begin at sample 0"
+        )
 
 
 def _initialise(state: TrainingState, wish: InitFrom, place: str | None, plan: Plan) -> None:

@@ -22,13 +22,13 @@ from workers.training.exchange.tail import Tail
 from workers.training.exchange.vector import NUM_SLOTS
 from workers.training.world import World
 
-
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:
     """In fp32 at least: fp16 ends where a thousand values of 2,000 are, and bf16 has three digits."""
-    return torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in _HALF else None)
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in _HALF else None)
+    return norm
 
 
 class GradientExchange:
