@@ -239,14 +239,17 @@ class ConcertinaTrainable(Trainable):
 
     def _begun_from(self, origin: Progress) -> Progress:
         """As when a population's trial takes over another's state."""
-        steps = self._client.checkpoint_steps(origin.job_id, AWAY_S)
-        if origin.checkpoint is None or not steps:
+        end = self._client.job(origin.job_id, AWAY_S)["progress"]["steps"]
+        known = self._client.checkpoint_steps(origin.job_id, AWAY_S)
+        steps = [step for step in known if end is None or step < end]  # at its end there is nothing left to train
+        if not steps:
             raise ServiceError(
-                f"job {origin.job_id} has no checkpoint to go on from; give its spec a checkpoint.every_steps below "
+                f"job {origin.job_id} has no checkpoint to go on from (it has: {known or 'none'}); give its spec a checkpoint.every_steps below "
                 "the interval at which Tune lets trials take over others' states"
             )
-        wanted = origin.checkpoint
-        step = min(steps, key=lambda step: abs(step - wanted))  # older ones go while the job trains on
+        wanted = origin.samples if origin.checkpoint is None else origin.samples_at(origin.checkpoint)
+        # Older ones go while the job trains on, and one may have come since.
+        step = min(steps, key=lambda step: abs(origin.samples_at(step) - wanted))
         begun = self._submitted(
             applied(self._spec, {"init_from": {"job": origin.job_id, "step": step, "state": "all"}})
         )

@@ -86,6 +86,27 @@ def test_another_trial_begins_from_the_checkpoint_that_was_named(service: FakeSe
     assert (again.step()["samples"], len(service.jobs)) == (5 * 8 + 32, 2)
 
 
+def test_a_donor_whose_first_checkpoint_was_on_its_way_is_gone_on_from_but_not_at_its_end(service: FakeService) -> None:
+    service.reports = {3: 0.1}
+    donor = trial(service, {"optimizer.lr": 0.5})
+    donor.step()
+    kept = donor.save_checkpoint("")
+    assert kept["checkpoint"] is None
+    taker = trial(service, {"optimizer.lr": 0.1}, "a1_00001")
+    taker.load_checkpoint(kept)
+    with pytest.raises(ServiceError, match=r"no checkpoint to go on from \(it has: none\)"):
+        taker.step()
+    end = service.jobs[0].document()["progress"]["steps"]
+    service.jobs[0].checkpoints, service.reports = [2, 5, end], {6: 0.3}
+    taker.step()
+    assert service.jobs[1].spec["init_from"]["step"] == 2
+    service.jobs[0].checkpoints = [end]
+    late = trial(service, {"optimizer.lr": 0.2}, "a1_00002")
+    late.load_checkpoint(kept)
+    with pytest.raises(ServiceError, match="no checkpoint to go on from"):
+        late.step()
+
+
 def test_an_actor_that_serves_the_next_trial_cancels_the_job_of_the_last(service: FakeService) -> None:
     service.reports = {3: 0.1}
     made = trial(service, {"optimizer.lr": 0.5}, report_samples=24)
