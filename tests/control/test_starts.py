@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.control.desk import FAILURE, Desk, checkpoint
 from workers.control import starts
 from workers.control.decisions import KillWorker, StartWorker, StopWorker, phase_bounds_s
@@ -104,14 +106,24 @@ def test_a_job_whose_code_can_no_longer_be_built_fails_with_that_after_all_worke
     assert "bad sample" in desk.state.detail
 
 
-def test_a_start_in_which_every_process_dies_ends_with_why_they_died() -> None:
+@pytest.mark.parametrize(
+    ("why", "reason", "told"),
+    [
+        ("its process was ended because its node ran out of memory", Reason.OUT_OF_MEMORY, "before it was ready)"),
+        (
+            "its process 7 died",
+            Reason.USER_ERROR,
+            "before it was ready, while workers.recipes.digits:build was imported",
+        ),
+    ],
+)
+def test_a_start_in_which_every_process_dies_ends_with_why_they_died(why: str, reason: Reason, told: str) -> None:
     desk = Desk(want=1)
     for _ in range(HOUR_S):
-        why = "its process was ended because its node ran out of memory"
         desk.turn(after_s=1.0, lost=dict.fromkeys(begun(desk), why))
     assert desk.state.outcome is Outcome.FAILED
-    assert desk.state.reason is Reason.OUT_OF_MEMORY
-    assert "ran out of memory before it was ready" in desk.state.detail
+    assert desk.state.reason is reason
+    assert f"{why} {told}" in desk.state.detail
 
 
 def test_a_job_that_never_gets_further_than_where_all_its_workers_die_fails() -> None:

@@ -44,7 +44,7 @@ def observe(
     if not died:
         return state, ()
     # Who dies together died of one cause.
-    state, note = count(state, inputs, _death(died[0], inputs.lost[died[0]]), now_s)
+    state, note = count(state, inputs, _death(died[0], inputs.lost[died[0]], state.spec.entrypoint), now_s)
     return state, (note,)
 
 
@@ -76,10 +76,13 @@ def _was_starting(facts: WorkerFacts, inputs: Inputs) -> bool:
     return is_building and facts.stopping_since_s is None and facts.kill is None
 
 
-def _death(worker_id: str, why: str) -> Failure:
+def _death(worker_id: str, why: str, entrypoint: str) -> Failure:
     told = {"ran out of memory": Reason.OUT_OF_MEMORY, "node died": Reason.NODE_LOST}
-    reason = next((reason for words, reason in told.items() if words in why), Reason.USER_ERROR)
-    return Failure(reason=reason, type=_DIED, message=f"{why} before it was ready", worker_id=worker_id)
+    reason = next((reason for words, reason in told.items() if words in why), None)
+    message = f"{why} before it was ready"
+    if reason is None:
+        message += f", while {entrypoint} was imported and called: code of it may end the process, or crash it"
+    return Failure(reason=reason or Reason.USER_ERROR, type=_DIED, message=message, worker_id=worker_id)
 
 
 def count(state: ControllerState, inputs: Inputs, failure: Failure, now_s: float) -> tuple[ControllerState, Note]:
