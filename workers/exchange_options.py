@@ -7,6 +7,7 @@ ask for the same exchange exactly where they are equal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
@@ -138,6 +139,14 @@ class ExchangeSpec(SpecPart):
         return {**allowed, **rest, **({"options": {**options, **beside}} if beside else {})}
 
 
+def as_written(problem: FieldProblem, document: Mapping[str, object]) -> FieldProblem:
+    """A problem of an option that stands beside the scheme, at the place where it stands in the job spec."""
+    name, given = problem.pointer.removeprefix(_OPTIONS_AT), document.get("communication")
+    is_beside = name != problem.pointer and isinstance(given, Mapping) and name in given
+    return replace(problem, pointer=f"/communication/{name}") if is_beside else problem
+
+
+_OPTIONS_AT = "/communication/options/"
 _MODELS: Mapping[str, type[SpecPart]] = {
     "topk": TopkOptions,
     "powersgd": PowerSgdOptions,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from workers.errors import FieldProblem, SpecError
-from workers.exchange_options import BLURRING, LOSSY, ExchangeSpec, option_problems
+from workers.exchange_options import BLURRING, LOSSY, ExchangeSpec, as_written, option_problems
 from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
     ENTRYPOINT_PATTERN,
@@ -171,7 +171,7 @@ def parse_job_spec(document: object) -> JobSpec:
     except ValidationError as error:
         raise SpecError(problems_of(error, document, JobSpec, _TOLD, hidden="env")) from None
     if problems := _contradictions(spec):
-        raise SpecError(problems)
+        raise SpecError([as_written(problem, document) for problem in problems])
     if missing := _not_built(spec):
         raise SpecError(missing, code="NOT_AVAILABLE")
     return spec

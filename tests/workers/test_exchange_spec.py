@@ -65,7 +65,7 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         ),
         (
             {"communication": {"scheme": "topk", "fraction": 0.6, "loss_class": "lossy"}},
-            "/communication/options/fraction",
+            "/communication/fraction",
             "less than or equal to 0.5 (seen: 0.6)",
         ),
         (
@@ -123,7 +123,7 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         ),
         (
             {"communication": {"scheme": "int8", "across": "int4", "dense_first": 2}},
-            "/communication/options/dense_first",
+            "/communication/dense_first",
             "cannot be had with across: racks exchange sums, in one format; leave one of both out",
         ),
         (
@@ -134,7 +134,7 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         (lossy("int4", dense_first=0), "/communication/options/dense_first", "greater than or equal to 1 (seen: 0)"),
         (
             {"communication": {"scheme": "none", "dense_first": 2}},
-            "/communication/options/dense_first",
+            "/communication/dense_first",
             "unknown key 'dense_first'; known here: across, bucket_mib",
         ),
         (
