@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from workers.exchange_options import used_over
-from workers.racks import LABEL, Dispute, FoundBy, Topology
+from workers.racks import FAST_BYTES_PER_S, LABEL, Dispute, FoundBy, Topology
 
 _LATE = "links were not all measured within a second"
 
@@ -25,7 +25,12 @@ def in_words(topology: Topology) -> str:
             why = "two workers have no other link to compare theirs with" if len(topology.racks) == 2 else _LATE
             return f"Workers sit in {_plural(num_racks)} by the label {LABEL} of their nodes; {why}."
         case FoundBy.LINKS if num_racks == 1:
-            return f"Links between workers are alike ({inside}), so they count as one rack." if inside else "One rack."
+            fast = link_in_words(FAST_BYTES_PER_S, None)
+            told = (
+                f"Links between workers carry about {inside}, and none is clearly slower, where what is above {fast} "
+            )
+            told += "counts as that, so they count as one rack."
+            return told if inside else "One rack."
         case FoundBy.LINKS if not inside:
             return f"No link is as fast as one inside a rack ({across}), so each worker counts as a rack."
         case FoundBy.LINKS:

@@ -150,7 +150,8 @@ def test_links_that_were_not_measured_leave_it_to_labels_where_all_have_one(
         ),
         (
             labelled(alike(3, 98.0), "abc"),
-            "Links between workers are alike (784 Mbit/s and 0.2 ms), so they count as one",
+            "Links between workers carry about 784 Mbit/s and 0.2 ms, and none is clearly slower, where what is above "
+            "2,000 Mbit/s counts as that, so they count as one rack.",
         ),
         (labelled(alike(3, 5.5), ""), "No link is as fast as one inside a rack (44 Mbit/s and 0.2 ms), so each worker"),
         (unmeasured(3, ("a", "a", "b")), "in 2 racks by the label concertina.io/rack of their nodes; links were not"),
