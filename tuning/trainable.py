@@ -244,8 +244,8 @@ class ConcertinaTrainable(Trainable):
         steps = [step for step in known if end is None or step < end]  # at its end there is nothing left to train
         if not steps:
             raise ServiceError(
-                f"job {origin.job_id} has no checkpoint to go on from (it has: {known or 'none'}); give its spec a checkpoint.every_steps below "
-                "the interval at which Tune lets trials take over others' states"
+                f"job {origin.job_id} has no checkpoint to go on from (it has: {known or 'none'}); give its spec a "
+                "checkpoint.every_steps below the interval at which Tune lets trials take over others' states"
             )
         wanted = origin.samples if origin.checkpoint is None else origin.samples_at(origin.checkpoint)
         # Older ones go while the job trains on, and one may have come since.
