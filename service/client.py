@@ -9,15 +9,28 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 from urllib.parse import quote
 
 import httpx2
 
+from service.client_errors import (
+    AddressError,
+    AmbiguousError,
+    ClientError,
+    MovedError,
+    NotThereError,
+    RefusedError,
+    StrangerError,
+    UnreachableError,
+)
 from service.version import service_version
+
+__all__ = ["AmbiguousError", "Client", "ClientError", "Json", "NotThereError", "RefusedError", "UnreachableError"]
 
 Json: TypeAlias = dict[str, Any]
 
+API = "/api/v1"
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 30.0
 TRANSFER_TIMEOUT_S = 300.0
@@ -25,56 +38,6 @@ RETRY_PAUSES_S = (0.2, 0.6, 1.5)
 MAX_RETRY_AFTER_S = 5.0
 _PASSING_STATUS = frozenset({429, 502, 503, 504})
 PAGE_SIZE = 200
-
-
-class ClientError(Exception):
-    """A call to the service did not succeed; the message is for the person who made it."""
-
-
-class UnreachableError(ClientError):
-    """Nobody answered at the address, or the answer broke off."""
-
-    def __init__(self, url: str, why: str) -> None:
-        remedy = "start the service with `concertina serve`, or name another with --url"
-        if "CERTIFICATE_VERIFY_FAILED" in why:
-            remedy = (
-                "set CONCERTINA_CA_FILE to a PEM file of the authority that made its certificate, "
-                "and call it by a name that is in the certificate"
-            )
-        elif url.startswith("http://") and "disconnected" in why:
-            remedy = "if it has a certificate, write https:// instead of http://; else see its log"
-        super().__init__(f"no answer from {url} ({why}); {remedy}")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One fault of a request: a JSON Pointer into it and what is wrong there."""
-
-    pointer: str
-    detail: str
-
-
-class RefusedError(ClientError):
-    """The service answered with a problem document (RFC 9457)."""
-
-    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
-        self.status = status
-        self.code = str(document.get("code") or "")
-        self.request_id = str(document.get("request_id") or "")
-        self.problems = tuple(
-            Problem(str(e.get("pointer", "")), str(e.get("detail", ""))) for e in document.get("errors") or ()
-        )
-        title = str(document.get("title") or f"status {status}")
-        self.detail = str(document.get("detail") or title)
-        super().__init__(self.detail)
-
-
-class NotThereError(ClientError):
-    """Nothing is meant by what was given."""
-
-
-class AmbiguousError(ClientError):
-    """More than one thing is meant by what was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +48,22 @@ class LogPart:
     next_offset: int
 
 
+class _Document(Json):
+    """What the service at ``url`` told; raises StrangerError for a key that it should have and lacks."""
+
+    def __init__(self, document: Json, url: str) -> None:
+        super().__init__(document)
+        self._url = url
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise StrangerError(self._url, f"its answer has no {key!r}")
+
+
 class Client:
     """Speaks to one service. Close it, or use it as a context manager. Not for several threads at once.
 
     ``trust`` says which certificates are believed; None: those of authorities that everybody knows.
+    Raises AddressError for a ``url`` that cannot be called.
     """
 
     def __init__(
@@ -96,8 +71,12 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         self._sleep = sleep
+        try:
+            base_url = httpx2.URL(f"{self.url}{API}")
+        except httpx2.InvalidURL as error:
+            raise AddressError(url, str(error)) from None
         self._http = httpx2.Client(
-            base_url=f"{self.url}/api/v1",
+            base_url=base_url,
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"concertina/{service_version()}"},
             timeout=httpx2.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             verify=True if trust is None else trust,
@@ -204,9 +183,9 @@ class Client:
         part = target.with_name(target.name + ".part")
         try:
             with self._http.stream("GET", path, timeout=TRANSFER_TIMEOUT_S) as answer, part.open("wb") as file:
-                if answer.status_code >= 400:
+                if answer.status_code >= 300:
                     answer.read()
-                    raise _refusal(answer)
+                    raise self._failure(answer)
                 file.writelines(answer.iter_bytes())
             part.replace(target)
         except httpx2.TransportError as error:
@@ -335,8 +314,13 @@ class Client:
 
     def _json(self, method: str, path: str, **request: Any) -> Json:
         answer = self._request(method, path, **request)
-        document: Json = answer.json() if answer.content else {}
-        return document
+        try:
+            document = answer.json() if answer.content else {}
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise StrangerError(self.url, f"it sent {answer.text[:40]!r} where a JSON object is due")
+        return _Document(document, self.url)
 
     def _request(self, method: str, path: str, *, is_repeatable: bool | None = None, **request: Any) -> httpx2.Response:
         repeatable = method in ("GET", "PUT", "DELETE") if is_repeatable is None else is_repeatable
@@ -347,13 +331,22 @@ class Client:
                 if pause_s is None:
                     raise UnreachableError(self.url, _why(error)) from None
             else:
-                if answer.status_code < 400:
+                if answer.status_code < 300:
                     return answer
                 if pause_s is None or answer.status_code not in _PASSING_STATUS:
-                    raise _refusal(answer)
+                    raise self._failure(answer)
                 pause_s = max(pause_s, _retry_after_s(answer))
             self._sleep(pause_s)
         raise AssertionError("the last try either answers or raises")
+
+    def _failure(self, answer: httpx2.Response) -> ClientError:
+        if answer.status_code >= 400:
+            return _refusal(answer)
+        location = answer.headers.get("location", "nowhere")
+        target, is_api, _ = location.partition(API)
+        if is_api and target.startswith("http"):
+            return MovedError(self.url, target)
+        return StrangerError(self.url, f"it redirects to {location[:200]}")
 
 
 def _newest(found: Iterator[Json], reference: str) -> Json | None:

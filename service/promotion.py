@@ -10,8 +10,8 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from service.configuration_records import ConfigurationRow, nameless
 from service.cost import Prices, amount
+from service.finalists import finalist, outdated
 from service.promotion_records import (
     INCUMBENT,
     Contender,
@@ -31,8 +31,7 @@ from tuning.promote import Better, Comparison, LookAgain, NotDistinguishable, Ru
 from tuning.promotion_plan import LOOKS
 from tuning.seeds import fresh_seeds, seed_of
 from tuning.space import space_of
-from tuning.spec import SweepSpec, trial_spec
-from tuning.values import Params
+from tuning.spec import trial_spec
 from workers.spec_parts import Resources
 
 
@@ -43,9 +42,11 @@ def contest_of(view: PromotionView) -> Contest:
     if configuration is None:
         told = f"there is no configuration {name!r} any more; put one, and promote again"
         return Contest(refusal=told)
+    if refusal := outdated(view.sweep, view.trials, configuration):
+        return Contest(refusal=refusal)
     incumbent = Contender(number=INCUMBENT, params={}, job=configuration.document)
     point = point_of(configuration.document, space_of(spec.space))
-    if point is not None and _as_trained(_finalist(spec, 0, point, configuration)) != _as_trained(incumbent):
+    if point is not None and _as_trained(finalist(spec, 0, point, configuration)) != _as_trained(incumbent):
         point = None  # the same point of another job
     trials = [trial.for_search() for trial in view.trials]
     chosen = finalists(trials, spec.mode, point)
@@ -57,7 +58,7 @@ def contest_of(view: PromotionView) -> Contest:
     own = (spec.job.get("seed"), configuration.document["seed"], *searched)
     used = {*view.seeds, *(seed for seed in own if isinstance(seed, int))}
     return Contest(
-        contenders=(incumbent, *(_finalist(spec, trial.number, trial.params, configuration) for trial in chosen)),
+        contenders=(incumbent, *(finalist(spec, trial.number, trial.params, configuration) for trial in chosen)),
         seeds=fresh_seeds(seed_of(spec.seed, number), LOOKS[-1], used),
     )
 
@@ -88,13 +89,6 @@ def step_of(view: PromotionView, prices: Prices, now_s: float) -> Step:
             told = f"not distinguishable: {verdict.reason}{cheaper}"
             evidence = _evidence(view, promotion, verdict.evidence, None)
             return Step(cancel=going_on, end=End(state=PromotionState.KEPT, reason=told, evidence=evidence))
-
-
-def _finalist(spec: SweepSpec, number: int, params: Params, configuration: ConfigurationRow) -> Contender:
-    """Its job as it would be in use: how it is filed stays as it is now."""
-    job = nameless(trial_spec(spec, number, params))
-    filed = {key: configuration.document[key] for key in ("labels", "priority", "queue")}
-    return Contender(number=number, params=params, job={**job, **filed})
 
 
 def _as_trained(contender: Contender) -> dict[str, Any]:

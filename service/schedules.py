@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
@@ -20,7 +20,7 @@ from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.patience import answered
 from service.preconditions import check_match
 from service.schedule_documents import run_document
-from service.schedule_records import RunRow, ScheduleRow, ScheduleState
+from service.schedule_records import RunRow, ScheduleRow, ScheduleState, Upcoming
 from service.schedule_spec import ScheduleSpec, parse_schedule_spec
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError
@@ -159,17 +159,15 @@ class Schedules:
         return await self._store.latest_runs(schedule_ids)
 
     async def replace(self, schedule_id: str, document: object, *, if_match: str | None = None) -> ScheduleRow:
-        """Exchange the spec. What was due under the old one and not decided yet is decided under the new one.
+        """Exchange the spec. What had come under the old one and is not decided yet is decided under the new one.
 
         Raises NotFoundError, PreconditionError, InvalidError, ConflictError for a name that is taken.
         """
         spec, target = await self._parsed(document)
 
         async def decide(row: ScheduleRow) -> ScheduleRow:
-            upcoming = row.upcoming if _has_same_times(row.spec, spec) else None
-            upcoming = upcoming or first_upcoming(spec, row.id, self._clock())
             try:
-                replaced = await self._store.replace(row, spec, target, upcoming)
+                replaced = await self._store.replace(row, spec, target, _upcoming(row, spec, self._clock()))
             except (*UNKNOWN, NameTakenError) as error:
                 raise _refused(error, spec, target) from None
             await self._clear(replaced.bundle_key)
@@ -267,6 +265,24 @@ class Schedules:
                 self._wake()
             return changed
         raise ConflictError(f"{schedule_id} kept changing meanwhile; try again")
+
+
+def _upcoming(row: ScheduleRow, spec: ScheduleSpec, now_s: float) -> Upcoming | None:
+    """What is upcoming once the row has another spec.
+
+    A nominal time that has come, and is due later by its jitter, is due as the new spec has it; where that has no such
+    time, it is due as before, or before the next one comes.
+    """
+    here = row.upcoming
+    if here is not None and _has_same_times(row.spec, spec):
+        return here
+    following = first_upcoming(spec, row.id, now_s)
+    if here is None or here.nominal_at > now_s:
+        return following
+    found = first_upcoming(spec, row.id, here.nominal_at - 1)
+    if found is not None and found.nominal_at == here.nominal_at:
+        return found
+    return replace(here, due_at=min(here.due_at, following.nominal_at - 1)) if following else here
 
 
 def _has_same_times(one: ScheduleSpec, other: ScheduleSpec) -> bool:

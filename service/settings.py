@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -33,6 +34,10 @@ LISTS = frozenset({"allowed_hosts", "worker_env"})
 
 class SettingsError(Exception):
     """A setting is unknown or cannot be used; the message names it, the value and the remedy."""
+
+
+class TokenError(SettingsError):
+    """``CONCERTINA_TOKEN`` can be no token; the message never has its value."""
 
 
 class Settings(BaseSettings):
@@ -277,14 +282,39 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
 
 
 def load_client_settings(url: str | None = None, environ: Mapping[str, str] | None = None) -> ClientSettings:
-    """The service to talk to: the flag, else ``CONCERTINA_URL``; the rest from ``CONCERTINA_TOKEN, _CA_FILE``."""
+    """The service to talk to: the flag, else ``CONCERTINA_URL``; the rest from ``CONCERTINA_TOKEN, _CA_FILE``.
+
+    Raises SettingsError for what is no address, TokenError.
+    """
     variables = os.environ if environ is None else environ
     ca_file = variables.get(f"{PREFIX}CA_FILE")
     return ClientSettings(
-        url=url or variables.get(f"{PREFIX}URL"),
-        token=variables.get(f"{PREFIX}TOKEN"),
+        url=_address(url, "--url") if url else _address(variables.get(f"{PREFIX}URL", ""), f"{PREFIX}URL"),
+        token=_token(variables.get(f"{PREFIX}TOKEN", "")),
         ca_file=Path(ca_file).expanduser() if ca_file else None,
     )
+
+
+def _address(text: str, origin: str) -> str | None:
+    address = text.strip()
+    try:
+        parts = urlsplit(address)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half a bracket, or a port that is no number
+        is_usable = False
+    if address and not (is_usable and address.isprintable()):
+        raise SettingsError(f"{origin}={address!r:.200} is no address; give one such as http://127.0.0.1:8420")
+    return address or None
+
+
+def _token(text: str) -> str | None:
+    token = text.strip()  # a file of another system ends its line in CR, too
+    if not (token.isascii() and token.isprintable()):
+        raise TokenError(
+            f"{PREFIX}TOKEN is not a token: it holds a character that none has (what it is set to is not shown); "
+            "set it to what the file `token` in the service's home directory holds"
+        )
+    return token or None
 
 
 def secret_values(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -106,8 +106,8 @@ def _notes(spec: SweepSpec, known: Experience) -> list[str]:
     notes = ["the low figures hold if pruning is as sharp as it can be, the high ones if nothing is pruned"]
     if total_range(spec, None) is None and known.samples_per_epoch is None:
         notes.append(
-            "the size of an epoch is not known before a job of this code has run; the first trial tells it, "
-            "and a job with samples instead of epochs needs no such figure"
+            "the size of an epoch is not known before a job of this code with `epochs` has run; the first trial tells "
+            "it, and a job with samples instead of epochs needs no such figure"
         )
     elif total_range(spec, None) is None:
         notes.append(

@@ -12,6 +12,7 @@ from service.configurations import Configurations
 from service.cost import Prices
 from service.documents import Document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
+from service.finalists import outdated
 from service.going_on import fails_always, way_on
 from service.idempotency import read_key, refused_key
 from service.ids import SWEEP_ID
@@ -252,7 +253,7 @@ class Sweeps:
         """Hold its winner against a configuration as soon as it has ended, and replace that if it is proven better.
 
         Raises NotFoundError, PreconditionError, InvalidError for what names no configuration, ConflictError where
-        there is nothing to compare, or nothing new.
+        there is nothing to compare, nothing new, or what was changed meanwhile would be undone.
         """
 
         given = given_name(document)
@@ -264,6 +265,8 @@ class Sweeps:
             latest = None if standing.promotion is None else standing.promotion.promotion
             if is_asked_already(row, latest, name):
                 return row
+            if told := outdated(row, (await self.view(row.id)).trials, configuration):
+                raise ConflictError(told)
             if row.state in ENDED_SWEEPS and not standing.counts.complete:
                 hint = await self._way_on(row)
                 raise ConflictError(f"no trial is complete, so there is nothing to promote; {hint}")

@@ -16,6 +16,7 @@ from service.labels import parse_given_job
 from service.sweep_specs import read_sweep_spec, sample_job
 from tuning.parsing import wanted_configuration
 from tuning.spec import SweepSpec
+from tuning.spec_parts import DistributionSpec
 from workers.errors import FieldProblem, SpecError
 from workers.spec import JobSpec
 
@@ -29,11 +30,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is started at each nominal time; ``origin`` is where a sweep's job was taken from."""
+    """What is started at each nominal time; ``origin`` is where a sweep's job was taken from.
+
+    ``space`` is that sweep's as it was given: which conditions the configuration meets may change with it.
+    """
 
     kind: Kind
     spec: JobSpec | SweepSpec
     origin: Origin | None = None
+    space: Mapping[str, Any] | None = None
 
     @property
     def job(self) -> JobSpec:
@@ -44,7 +49,9 @@ class Target:
     def document(self) -> dict[str, Any]:
         """As in a schedule's spec, with every default; a job from a configuration is looked up at each nominal time."""
         spec = json.loads(self.spec.model_dump_json())
-        return {self.kind: spec if self.origin is None else {**spec, "job": {"from": self.origin.name}}}
+        if self.origin is not None:
+            spec |= {"job": {"from": self.origin.name}, "space": self.space}
+        return {self.kind: spec}
 
 
 def configuration_of(target: object) -> str | None:
@@ -72,5 +79,9 @@ def read_target(
     except SpecError as error:
         problems = [FieldProblem(f"/target/{kind}{p.pointer}", p.detail) for p in error.problems]
         raise SpecError(problems, code=error.code) from None
-    origin = None if configuration is None else Origin(configuration.name, configuration.version)
-    return Target(Kind.SWEEP, spec, origin)
+    if configuration is None:
+        return Target(Kind.SWEEP, spec)
+    space = {
+        path: DistributionSpec.model_validate(each).model_dump(mode="json") for path, each in named["space"].items()
+    }
+    return Target(Kind.SWEEP, spec, Origin(configuration.name, configuration.version), space)

@@ -82,7 +82,11 @@ def service_address(
         authority = Path(file).expanduser().read_text() if file else None
     except OSError as error:
         raise ServiceError(f"CONCERTINA_CA_FILE={file} cannot be read ({error.strerror}); name a PEM file") from None
-    known = token or variables.get("CONCERTINA_TOKEN") or _own_token(address, variables)
+    known = (token or variables.get("CONCERTINA_TOKEN") or _own_token(address, variables)).strip()
+    if not (known.isascii() and known.isprintable()):
+        raise ServiceError(
+            "the token has characters that no token has; give `token` or CONCERTINA_TOKEN as it was made"
+        )
     return ServiceAddress(url=address, token=known, authority=authority)
 
 

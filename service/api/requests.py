@@ -21,6 +21,7 @@ from workers.errors import FieldProblem
 
 MAX_DEPTH = 64
 MAX_INT = 2**53
+_TOO_DEEP = f"the body is nested deeper than {MAX_DEPTH} levels"
 
 
 async def services_of(request: Request) -> Services:
@@ -94,7 +95,9 @@ async def read_json(request: Request) -> object:
     body = await request.body()
     try:
         document: object = parse_json(body)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise BadRequestError(_TOO_DEEP) from None
+    except ValueError as error:
         raise BadRequestError(f"the body cannot be read as JSON: {str(error)[:200]}") from None
     _check(document, "", 0)
     return document
@@ -108,7 +111,7 @@ async def no_body(request: Request) -> None:
 
 def _check(value: Any, pointer: str, depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise BadRequestError(f"the body is nested deeper than {MAX_DEPTH} levels")
+        raise BadRequestError(_TOO_DEEP)
     if isinstance(value, str):
         _check_text(value, pointer)
     elif isinstance(value, dict):

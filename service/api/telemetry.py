@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from starlette.convertors import Convertor, register_url_convertor
 
 from service.api.problems import Answer
 from service.api.requests import MAX_INT, Use
@@ -22,6 +23,20 @@ router = APIRouter(tags=["telemetry"])
 
 MAX_TOLD = 20
 
+
+class _FilePath(Convertor[str]):
+    """A path whose names may hold a line's end, which Starlette's own ``path`` stops at."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("file_path", _FilePath())
 
 Step = Annotated[int, Query(ge=0, le=MAX_INT)]
 Keys = Annotated[list[str] | None, Query(max_length=200, description="one or more, also separated by commas")]
@@ -107,7 +122,7 @@ async def files(job_id: str, use: Use) -> Answer:
 
 
 @router.get(
-    "/jobs/{job_id}/files/{path:path}",
+    "/jobs/{job_id}/files/{path:file_path}",
     operation_id="jobs_file_download",
     response_class=StreamingResponse,
     responses=failures(404) | _BYTES,

@@ -11,6 +11,7 @@ from service.folders import checkpoints_place, output_place
 from service.patience import answered
 from service.records import JobRow
 from service.settings import Settings, secret_values
+from service.states import ENDED_STATES
 from service.store.port import ReconcilerStore
 from workers.assignment import Storage
 from workers.checkpoints import attempt_of, checkpoint_names
@@ -89,8 +90,10 @@ class Launching:
     async def _source(self, wish: InitFrom) -> str:
         found = await self._store.checkpoints(wish.job)
         chosen = [info for info in found if wish.step in ("latest", info.step)]
+        if not found:
+            raise UserCodeError(f"init_from: job {wish.job} has no checkpoint {await self._prospect(wish.job)}")
         if not chosen:
-            has = ", ".join(str(info.step) for info in found) or "none"
+            has = ", ".join(str(info.step) for info in found)
             raise UserCodeError(
                 f"init_from: job {wish.job} has no checkpoint of step {wish.step} (it has: {has}); choose one of these"
             )
@@ -101,6 +104,12 @@ class Launching:
                 "choose another step of it, or leave `init_from` out"
             )
         return join(url, name)
+
+    async def _prospect(self, job_id: str) -> str:
+        source = await self._store.job(job_id)
+        if source is None or source.state in ENDED_STATES:
+            return "and writes none any more; start from another job, or leave `init_from` out"
+        return "yet; wait for its first (checkpoint.every_steps), then retry this job"
 
 
 def _control_settings(settings: Settings) -> ControlSettings:

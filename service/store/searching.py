@@ -15,7 +15,7 @@ from service.records import JobRow
 from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
 from service.store.database import Database, Write, last_change
-from service.store.exploiting import decided, offered, taken_over, without_undone
+from service.store.exploiting import decided, offered, ordered_back, taken_over, without_undone
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.rows import dumps
@@ -291,7 +291,9 @@ def _note_all(write: Write, sweep: SweepRow, looked: _Looked | None) -> bool:
 def _note(write: Write, sweep: SweepRow, finding: _Finding) -> None:
     trial = finding.after
     if finding.verb is not None and finding.job is not None:
-        _tell(write, finding.job, finding.verb)
+        job = _tell(write, finding.job, finding.verb)
+        if finding.verb is Verb.RETRY:
+            ordered_back(write, sweep, trial, job)
         is_held = {Verb.PAUSE: True, Verb.RESUME: False}.get(finding.verb, trial.is_held)
         trial = replace(trial, is_held=is_held)
     if finding.donor is not None and finding.job is not None:
@@ -299,12 +301,13 @@ def _note(write: Write, sweep: SweepRow, finding: _Finding) -> None:
     _write_trial(write, sweep.id, trial)
 
 
-def _tell(write: Write, job: JobRow, verb: Verb) -> None:
+def _tell(write: Write, job: JobRow, verb: Verb) -> JobRow:
     wanted = command(verb, job.state, job.attempt)
     if isinstance(wanted, Move):
         reason = Reason.CANCELLED_BY_SWEEP if verb is Verb.CANCEL else wanted.reason
         columns = {"goal": wanted.goal, "explanation": None, **({"failure": None} if verb is Verb.RETRY else {})}
-        move(write, job, wanted.to, reason, columns)
+        return move(write, job, wanted.to, reason, columns)
+    return job
 
 
 def _write_trial(write: Write, sweep_id: str, trial: TrialRow) -> None:

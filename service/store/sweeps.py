@@ -202,7 +202,7 @@ class SweepStore:
         """Allow more trials; one that had ended goes on. Raises StaleRowError."""
 
         def work(write: Write) -> SweepRow:
-            columns = _going_on(sweep, write.now_s)
+            columns = _going_on(write, sweep)
             return update_sweep(write, sweep, {**columns, "num_trials": num_trials})
 
         return await self._database.write(work)
@@ -222,7 +222,7 @@ class SweepStore:
                     num_retried += 1
             if not num_retried:
                 return sweep, 0
-            return update_sweep(write, sweep, _going_on(sweep, write.now_s)), num_retried
+            return update_sweep(write, sweep, _going_on(write, sweep)), num_retried
 
         return await self._database.write(work)
 
@@ -291,11 +291,15 @@ def insert_sweep(write: Write, sweep_id: str, spec: SweepSpec, job: JobSpec, ori
     return sweep_of(write.conn.execute(insert(sweeps).values(columns).returning(sweeps)).one())
 
 
-def _going_on(sweep: SweepRow, now_s: float) -> dict[str, object]:
-    """A paused sweep stays so; one that had ended runs."""
+def _going_on(write: Write, sweep: SweepRow) -> dict[str, object]:
+    """A paused sweep stays so; one that had ended runs, and what was to be promoted is as soon as it ends again."""
     if sweep.state in (SweepState.RUNNING, SweepState.PAUSED):
         return {"version": sweep.version + 1}
-    return {**moved(sweep, SweepState.RUNNING, None, now_s), "promote_to": sweep.document["promote"]}
+    latest = standings_of(write.conn, [sweep.id]).get(sweep.id)
+    is_compared = latest is not None and latest.promotion.state is PromotionState.RUNNING
+    begun = latest.promotion.configuration if latest is not None and is_compared else None
+    promote_to = sweep.promote_to or begun or sweep.document["promote"]
+    return {**moved(sweep, SweepState.RUNNING, None, write.now_s), "promote_to": promote_to}
 
 
 def _reopen(write: Write, sweep_id: str, number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from service.states import JobState
 from service.sweep_records import SweepState
-from tests.service.swept import SWEEPS, Swept, created, point
+from tests.service.swept import JOB, SWEEPS, Swept, created, point
 from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
@@ -135,3 +135,22 @@ async def test_a_population_is_not_extended_beyond_what_trains_at_once_from_poin
     refused = assert_problem(await client.post(place, json={"trials": 8}), 422, "INVALID")["errors"][0]
     assert (refused["pointer"], f"of 8 not more than {most} could" in refused["detail"]) == ("/trials", True)
     assert (await client.post(place, json={"trials": most})).json()["spec"]["trials"] == most
+
+
+@pytest.mark.parametrize(("verb", "body"), [("extend", {"trials": 12}), ("retry-failed", None)])
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_promotion_that_was_asked_for_comes_once_a_sweep_that_goes_on_has_ended_again(
+    client: httpx2.AsyncClient, swept: Swept, verb: str, body: dict[str, Any] | None, has_begun: bool
+) -> None:
+    place = f"{SWEEPS}/{swept.id}"
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await swept.play()
+    await swept.finish()
+    await swept.look()
+    await client.post(f"{place}/promote", json={"configuration": "digits"})
+    if has_begun:
+        await swept.compare()
+    assert (await client.post(f"{place}/{verb}", json=body)).status_code == 200
+    assert (await swept.row()).promote_to == "digits"
+    await swept.finish()
+    assert (await swept.row()).promote_to == "digits"

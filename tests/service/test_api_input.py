@@ -39,6 +39,26 @@ async def test_a_key_that_stands_twice_is_refused_by_its_name(client: httpx2.Asy
     assert (await client.get(f"{JOBS}/{job['id']}")).json() == job
 
 
+@pytest.mark.parametrize("levels", [65, 70_000])
+async def test_a_body_is_nested_too_deep_in_the_same_words_however_deep(
+    client: httpx2.AsyncClient, levels: int
+) -> None:
+    body = '{"a":' + "[" * levels + "]" * levels + "}"
+    answer = await client.post(JOBS, content=body, headers=HEADERS)
+    assert assert_problem(answer, 400, "BAD_REQUEST")["detail"] == "the body is nested deeper than 64 levels"
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+async def test_a_whole_number_that_is_too_long_to_read_is_told_by_its_digits(
+    client: httpx2.AsyncClient, sign: str
+) -> None:
+    answer = await client.post(JOBS, content=f'{{"steps": {sign}{"9" * 5000}}}', headers=HEADERS)
+    told = "the body cannot be read as JSON: a whole number has 5000 digits; at most 4300 are read"
+    assert assert_problem(answer, 400, "BAD_REQUEST")["detail"] == told
+    longest = await client.post(JOBS, content=f'{{"steps": {sign}{"9" * 4300}}}', headers=HEADERS)
+    assert_problem(longest, 422, "INVALID")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "name", "told"),
     [

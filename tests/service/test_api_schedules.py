@@ -222,6 +222,34 @@ async def test_what_is_due_and_not_decided_survives_a_change_of_the_target(
     assert (await client.get(f"/api/v1/jobs/{run['child_id']}")).json()["spec"]["steps"] == 20
 
 
+@pytest.mark.parametrize(
+    "changes", [{"jitter_s": 3001}, {"jitter_s": 0}, {"start": "2026-11-18T08:00:00Z"}, {"cron": "0 */2 * * *"}]
+)
+async def test_a_time_that_waits_for_its_jitter_is_met_whatever_times_come_next(
+    client: httpx2.AsyncClient, firing: Firing, clock: Clock, changes: dict[str, Any]
+) -> None:
+    schedule = await created(client, jitter_s=3000)
+    clock.now_s = at(8)
+    await client.put(f"{SCHEDULES}/{schedule['id']}", json=schedule_document(**{"jitter_s": 3000, **changes}))
+    await firing.at(at(8, 59))
+    (run,) = (await client.get(f"{SCHEDULES}/{schedule['id']}/runs")).json()["runs"]
+    assert (run["nominal_time"], run["outcome"]) == ("2026-11-18T08:00:00.000Z", "STARTED")
+
+
+async def test_a_time_that_waits_for_its_jitter_is_met_as_it_was_where_the_new_spec_has_none_such(
+    client: httpx2.AsyncClient, firing: Firing, clock: Clock
+) -> None:
+    schedule = await created(client, jitter_s=3000)
+    clock.now_s = at(8)
+    changed = schedule_document(jitter_s=3000, cron="5 * * * *")
+    await client.put(f"{SCHEDULES}/{schedule['id']}", json=changed)
+    await firing.at(at(8, 5) - 1)
+    (run,) = (await client.get(f"{SCHEDULES}/{schedule['id']}/runs")).json()["runs"]
+    assert (run["nominal_time"], run["outcome"]) == ("2026-11-18T08:00:00.000Z", "STARTED")
+    told = (await client.get(f"{SCHEDULES}/{schedule['id']}/upcoming")).json()
+    assert told["times"][0] == "2026-11-18T08:05:00.000Z"
+
+
 async def test_pausing_and_resuming_again_and_again_is_safe_and_passed_times_are_not_made_good(
     client: httpx2.AsyncClient, firing: Firing
 ) -> None:

@@ -81,7 +81,7 @@ async def test_an_estimate_rests_on_what_earlier_jobs_of_the_code_did(client: ht
     job = {**JOB, "samples": None, "epochs": 2}
     unknown = (await client.post(f"{SWEEPS}/estimate", json=sweep_document(job=job))).json()
     assert unknown["samples"] is None
-    assert "the size of an epoch is not known" in unknown["notes"][1]
+    assert "not known before a job of this code with `epochs` has run" in unknown["notes"][1]
     fence = swept.fence
     earlier = await swept.created(
         swept.store, swept.clock, fence, job=job, space={"optimizer.lr": {"choice": [0.01, 0.02]}}

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from service.api.sweep_shapes import Sweep, SweepList, SweepTrials
+from service.promotion_records import INCUMBENT
 from tests.service.swept import JOB, SWEEPS, Swept, created, sweep_document
 from tests.service.test_api_jobs import assert_problem
 
@@ -232,3 +233,28 @@ async def test_a_promotion_that_is_stopped_before_it_began_stays_stopped(
     assert (promotion.state, promotion.reason, promotion.runs.started) == ("STOPPED", "stopped by hand", 0)
     assert (await client.post(f"{place}/stop")).json() == stopped
     assert (await client.post(f"{place}/promote", json=wanted)).json()["promotion"]["state"] == "WAITING"
+
+
+async def test_a_winner_would_undo_a_later_version_unless_its_own_sweep_put_that(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    for name in ("digits", "other"):
+        await client.put(f"/api/v1/configurations/{name}", json=JOB)
+    made = await created(client, job={"from": "digits"}, promote="digits")
+    later = Swept(swept.store, swept.clock, swept.fence, made["id"])
+    place, wanted = f"{SWEEPS}/{later.id}", {"configuration": "digits"}
+    await later.play()
+    await later.finish()
+    await later.conclude(lambda contender: 0.8 if contender == INCUMBENT else 0.9)
+    assert (await client.get(place)).json()["promotion"]["version"] == 2
+    await client.post(f"{place}/extend", json={"trials": 20})
+    await later.finish()
+    await later.compare()
+    promotion = (await client.get(place)).json()["promotion"]
+    assert (promotion["state"], promotion["base_version"]) == ("RUNNING", 2)
+    await client.post(f"{place}/stop")
+    await client.put("/api/v1/configurations/digits", json={**JOB, "env": {"FIX": "1"}})
+    refused = assert_problem(await client.post(f"{place}/promote", json=wanted), 409, "CONFLICT")["detail"]
+    assert "digits is at version 3, the sweep began from version 1" in refused
+    assert f"warm_start: [{later.id}]" in refused
+    assert (await client.post(f"{place}/promote", json={"configuration": "other"})).status_code == 200

@@ -322,6 +322,7 @@ def output(settings: Settings, job: JobRow) -> Path:
     folder = Path(output_place(settings.storage_url, job.id))
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "a.txt").write_text("hello")
+    (folder / "deep" / "two\nlines\n").write_text("of a name")
     (folder / "deep" / "er" / "b \u00e4.html").write_text("<script>alert(1)</script>")
     (settings.home / "secret").write_text("not for you")
     (folder / "link").symlink_to(settings.home / "secret")
@@ -335,7 +336,12 @@ async def test_files_are_listed_without_links_and_downloaded(
 ) -> None:
     listed = (await client.get(path_of(job, "files"))).json()
     OutputFiles.model_validate(listed)
-    assert [(f["path"], f["size_bytes"]) for f in listed["files"]] == [("a.txt", 5), ("deep/er/b \u00e4.html", 25)]
+    assert [(f["path"], f["size_bytes"]) for f in listed["files"]] == [
+        ("a.txt", 5),
+        ("deep/er/b \u00e4.html", 25),
+        ("deep/two\nlines\n", 9),
+    ]
+    assert (await client.get(path_of(job, "files/deep/two%0Alines%0A"))).text == "of a name"
     assert (await client.get(path_of(job, "files/a.txt"))).text == "hello"
     page = await client.get(path_of(job, "files/deep/er/b%20%C3%A4.html"))
     assert page.text.startswith("<script>")

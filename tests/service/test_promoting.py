@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.configuration_records import ConfigurationRow
+from service.configuration_records import ConfigurationRow, Origin
 from service.cost import Prices
 from service.promotion import step_of
 from service.promotion_records import INCUMBENT, PromotionState, PromotionView
@@ -67,7 +67,7 @@ async def swept(scene: Scene, gain: float, **changes: Any) -> SweepRow:
         **changes,
     }
     parsed = read_sweep_spec(document, has_prices=False, configuration=configuration)
-    return (await scene.store.sweeps.create(parsed, sample_job(parsed))).sweep
+    return (await scene.store.sweeps.create(parsed, sample_job(parsed), origin=Origin("digits", 1))).sweep
 
 
 async def configuration(scene: Scene) -> ConfigurationRow:
@@ -159,6 +159,18 @@ async def test_what_was_changed_by_hand_meanwhile_is_not_overwritten(scene: Scen
     assert "it is at version 2, compared was version 1" in str(view.promotion.reason)
     found = await configuration(scene)
     assert (found.version, found.document["seed"]) == (2, 3)
+
+
+@on_sqlite
+async def test_what_was_changed_by_hand_before_it_began_is_not_overwritten_either(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    await scene.store.configurations.replace(await configuration(scene), spec(**JOB, env={"FIX": "1"}))
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert (view.promotion.state, view.runs) == (PromotionState.FAILED, ())
+    assert "is at version 2, the sweep began from version 1" in str(view.promotion.reason)
+    found = await configuration(scene)
+    assert (found.version, found.document["env"]) == (2, {"FIX": "1"})
 
 
 @on_sqlite

@@ -274,6 +274,26 @@ async def test_a_source_that_is_gone_from_storage_fails_a_new_job_with_the_remed
     assert "leave `init_from` out" in row.failure.message
 
 
+async def test_a_source_without_a_checkpoint_is_waited_for_while_it_lives(scene: Scene) -> None:
+    source = await scene.submit(steps=20)
+    job = await scene.submit(name="second", steps=20, init_from={"job": source.id})
+    launching = Launching(scene.settings, scene.store.reconciler, scene.settings.home)
+    with pytest.raises(UserCodeError, match=r"has no checkpoint yet; wait for its first .* then retry this job"):
+        await launching.launch(job)
+    await scene.until_state(source, JobState.SUCCEEDED)
+    with pytest.raises(UserCodeError, match=r"writes none any more; start from another job"):
+        await launching.launch(job)
+
+
+async def test_a_step_that_a_source_lacks_is_told_with_those_it_has(scene: Scene) -> None:
+    source = await scene.submit(steps=20)
+    job = await scene.submit(name="second", steps=20, init_from={"job": source.id, "step": 7})
+    await scene.store.reconciler.register_checkpoints(source.id, [checkpoint(5)], scene.fence)
+    launching = Launching(scene.settings, scene.store.reconciler, scene.settings.home)
+    with pytest.raises(UserCodeError, match=r"no checkpoint of step 7 \(it has: 5\); choose one of these"):
+        await launching.launch(job)
+
+
 async def test_a_job_with_checkpoints_of_its_own_needs_no_source(scene: Scene) -> None:
     job = await submit_from_lost_source(scene)
     save_checkpoint(scene, job, step=7)

@@ -32,7 +32,7 @@ BROWSER = {"Origin": BASE_URL, "Sec-Fetch-Site": "same-origin"}
 
 def all_paths(app: FastAPI) -> list[str]:
     paths = {route.path for route in iter_route_contexts(app.routes) if route.path is not None}
-    filled = {path.replace("{path:path}", "a").replace("{step}", "1") for path in paths}
+    filled = {path.replace("{path:file_path}", "a").replace("{step}", "1") for path in paths}
     for name in ("job_id", "sweep_id", "schedule_id", "node", "verb", "name"):
         filled = {path.replace(f"{{{name}}}", "x") for path in filled}
     assert not any("{" in path for path in filled), filled

@@ -131,6 +131,19 @@ def test_clients_have_settings_of_their_own() -> None:
     assert load_client_settings("http://b", environ).url == "http://b"
 
 
+def test_blanks_around_an_address_or_a_token_are_not_part_of_it() -> None:
+    environ = {"CONCERTINA_URL": "http://a\r\n", "CONCERTINA_TOKEN": " t\r"}
+    assert load_client_settings(None, environ) == ClientSettings(url="http://a", token="t")
+    assert load_client_settings(" http://b", {"CONCERTINA_TOKEN": "\n"}) == ClientSettings(url="http://b")
+
+
+def test_an_address_that_is_none_is_refused_by_where_it_was_given() -> None:
+    with pytest.raises(SettingsError, match=r"--url='ftp://x' is no address"):
+        load_client_settings("ftp://x", {})
+    with pytest.raises(SettingsError, match=r"CONCERTINA_URL='http://a:b' is no address"):
+        load_client_settings(None, {"CONCERTINA_URL": "http://a:b"})
+
+
 def test_secrets_are_only_what_is_asked_for() -> None:
     assert secret_values({"A", "B"}, {"A": "1", "C": "3"}) == {"A": "1"}
     own = {"CONCERTINA_DATABASE": "postgresql+asyncpg://u:p@h/d", "RAY_AUTH_TOKEN": "t"}

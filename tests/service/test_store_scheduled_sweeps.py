@@ -13,6 +13,7 @@ from tests.service.given import Clock, spec
 from tests.service.scheduled import SWEEP, Firing, at, firing_at_seven, schedule_spec
 from tests.service.swept import Swept, point
 from tuning.spec_parts import MAX_WARM_STARTS
+from workers.spec import JobSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -109,6 +110,26 @@ async def test_each_time_takes_the_job_as_its_configuration_is_by_then(firing: F
     await firing.at(at(10))
     (run, *_) = await store.schedules.runs(schedule.id, 1)
     assert (run.outcome, "there is no configuration 'digits'" in str(run.reason)) == ("FAILED", True)
+
+
+async def test_each_time_searches_what_the_configuration_of_then_has_a_use_for(firing: Firing) -> None:
+    store = firing.store
+
+    def job(has_use: bool) -> JobSpec:
+        return spec(steps=None, samples=3200, config={"regularise": has_use})
+
+    row = await store.configurations.create("digits", job(has_use=False))
+    dropout = {"uniform": [0.0, 0.5], "when": {"config.regularise": True}}
+    space = {"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.dropout": dropout}
+    target = {"sweep": {**SWEEP, "job": {"from": "digits"}, "space": space}}
+    schedule_of, parsed = schedule_spec(configuration=row, target=target, overlap="allow")
+    schedule = (await store.schedules.create(schedule_of, parsed)).schedule
+    assert schedule.document["target"]["sweep"]["space"] == space
+    for hour, has_use in ((8, False), (9, True), (10, False)):
+        row = (await store.configurations.replace(row, job(has_use))).configuration
+        await firing.at(at(hour))
+    found = [await firing.swept(child).row() for child in await firing.children(schedule)]
+    assert ["config.dropout" in each.spec.space for each in found] == [False, True, False]
 
 
 async def test_what_each_run_tells_of_a_target_that_is_refused_is_cut(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from service.records import Transition
+from service.records import JobRow, Transition
 from service.states import JobState
 from service.store.opening import Store
 from tests.service.given import Clock, checkpoint, leader, record, snapshot, spec
@@ -66,6 +66,39 @@ async def test_a_trial_that_goes_on_with_its_own_state_is_told_as_such(store: St
     assert not trial.for_search().is_changing
     assert [(c.donor, c.samples) for c in trial.course.changes] == [(None, 640)]
     assert trial.samples == 25 * 32
+
+
+async def retried(swept: Swept) -> JobRow:
+    """The job of trial 0 that failed, as it is tried again."""
+    await swept.end(0, JobState.FAILED)
+    await swept.store.sweeps.retry_failed(await swept.row())
+    await swept.look()
+    job = await swept.job(0)
+    assert job.state is JobState.QUEUED
+    return job
+
+
+async def test_a_trial_that_failed_before_it_took_over_a_state_is_tried_again_with_its_own(
+    store: Store, clock: Clock
+) -> None:
+    swept = await ordered(store, clock)
+    settings = (await retried(swept)).settings
+    trial = await swept.trial(0)
+    assert (trial.params, trial.course.changes) == (point(0.001), ())
+    assert settings is not None
+    assert (settings.n, settings.lr, settings.global_batch, settings.donor) == (2, 0.001, 32, None)
+
+
+async def test_a_trial_that_failed_after_it_took_over_a_state_is_tried_again_with_that(
+    store: Store, clock: Clock
+) -> None:
+    swept = await ordered(store, clock)
+    told = record(11, lineage=2, eval__accuracy=0.95)
+    await store.reconciler.fold(snapshot(await swept.job(0), [told]), swept.fence)
+    await swept.look()
+    before = (await swept.job(0)).settings
+    assert (await retried(swept)).settings == before
+    assert (await swept.trial(0)).params == NEW
 
 
 async def test_a_donor_that_does_not_save_in_time_leaves_the_trial_as_it_was(store: Store, clock: Clock) -> None:

@@ -152,6 +152,14 @@ def test_nobody_at_the_address_is_told_within_the_bound() -> None:
     assert 5.0 < now_s[0] <= 10.0
 
 
+@pytest.mark.parametrize("token", ["ctn_secret\nmore", "ctn_s\u00fc"])
+def test_what_is_no_token_is_told_without_showing_it(token: str) -> None:
+    assert service_address("http://a", environ={"CONCERTINA_TOKEN": "ctn_secret\r\n"}).token == "ctn_secret"
+    with pytest.raises(ServiceError, match="characters that no token has") as caught:
+        service_address("http://a", environ={"CONCERTINA_TOKEN": token})
+    assert token not in str(caught.value)
+
+
 def test_the_token_of_this_machine_goes_to_no_other(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("own\n")
     home = {"CONCERTINA_HOME": str(tmp_path)}

@@ -9,10 +9,12 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -98,6 +100,29 @@ def running_api(home: Path) -> Iterator[Api]:
         finally:
             process.terminate()
             process.wait(timeout=LIMIT_S)
+
+
+@contextmanager
+def stranger(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The address of a server that is not Concertina and answers each GET alike."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 def play(api: Api, part: Callable[[Store, Clock], Awaitable[None]]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from service.cli.follow import follow_job
 from service.cli.options import Form
 from service.client import AmbiguousError, Client, RefusedError, UnreachableError
-from tests.service.cli.calls import ROOT, SPEC, Api, Run
+from tests.service.cli.calls import ROOT, SPEC, Api, Run, stranger
 from tests.waiting import LIMIT_S
 
 
@@ -90,6 +90,62 @@ def test_each_kind_of_end_has_its_exit_code(
     assert concertina("jobs", "--url", "http://127.0.0.1:9", CONCERTINA_TOKEN="x").returncode == 5
     assert concertina("jobs", "--url", "https://example.org", CONCERTINA_HOME=str(api.home)).returncode == 3
     assert concertina("jobs", CONCERTINA_PROT="1").returncode == 2
+
+
+def test_a_token_of_a_file_with_another_line_end_is_understood(call: Run, api: Api) -> None:
+    token = (api.home / "token").read_text().strip()
+    done = call("jobs", CONCERTINA_TOKEN=f"{token}\r\n")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("token", ["ctn_geh\r\neim", "ctn_geheim_ü", "ctn_\udcff"])
+def test_what_can_be_no_token_is_refused_and_never_shown(call: Run, token: str) -> None:
+    done = call("jobs", CONCERTINA_TOKEN=token)
+    assert done.returncode == 3
+    assert "CONCERTINA_TOKEN is not a token" in done.stderr
+    assert "ctn_" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "address", ["nonsense", "ftp://x", "http://127.0.0.1:abc", "http://a:70000", "http://", "http://[::1"]
+)
+def test_an_address_that_cannot_be_called_is_refused_before_any_call(concertina: Run, address: str) -> None:
+    for done in (concertina("jobs", "--url", address), concertina("jobs", "--url", address, CONCERTINA_TOKEN="x")):
+        assert done.returncode == 2
+        assert f"--url='{address}' is no address; give one such as http://127.0.0.1:8420" in done.stderr
+
+
+def test_a_name_that_can_be_no_host_is_refused(concertina: Run) -> None:
+    done = concertina("jobs", "--url", "http://☃.☃x", CONCERTINA_TOKEN="x")
+    assert done.returncode == 2
+    assert "'http://☃.☃x' cannot be called (Invalid IDNA hostname" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "told"),
+    [
+        (200, b"<html>hello</html>", {}, "answers, but is not Concertina"),
+        (200, b"", {}, "its answer has no 'jobs'"),
+        (200, b"[1]", {}, "where a JSON object is due"),
+        (200, b'{"status": "ok"}', {}, "its answer has no 'jobs'"),
+        (302, b"", {"Location": "/login"}, "it redirects to /login"),
+        (
+            308,
+            b"",
+            {"Location": "https://a.example/api/v1/jobs?page_size=1"},
+            "it redirects to https://a.example; give",
+        ),
+        (304, b"", {}, "answers, but is not Concertina"),
+    ],
+)
+def test_an_answer_of_another_server_is_told_as_such(
+    concertina: Run, status: int, body: bytes, headers: dict[str, str], told: str
+) -> None:
+    with stranger(status, body, headers) as address:
+        done = concertina("jobs", "--url", address, CONCERTINA_TOKEN="x")
+    assert done.returncode == 5
+    assert address in done.stderr
+    assert told in done.stderr
 
 
 def test_a_refused_spec_names_every_field(call: Run, tmp_path: Path) -> None:

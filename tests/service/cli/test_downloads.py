@@ -72,6 +72,45 @@ def test_without_a_step_the_newest_weights_come_and_a_step_without_any_is_told(
     assert "no checkpoint of step 15; there are: " in missing.stderr
 
 
+def test_a_folder_that_cannot_be_written_is_told_with_the_way_out(call: Run, trained: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    (tmp_path / "digits-20.safetensors").mkdir()
+    for output, named in ((file, file), (file / "in", file / "in"), (tmp_path, tmp_path / "digits-20.safetensors")):
+        done = call("download", trained, "--output", str(output))
+        assert done.returncode == 2
+        assert f"{named} cannot be written: " in done.stderr
+        assert "; choose another by --output" in done.stderr
+
+
+def test_a_file_that_fails_keeps_no_other_from_being_downloaded(call: Run, trained: str, tmp_path: Path) -> None:
+    (tmp_path / "loss.csv").mkdir()
+    done = call("download", trained, "--files", "--output", str(tmp_path), "-o", "json")
+    assert done.returncode == 2
+    assert "1 of 2 files were not downloaded:\n  'loss.csv': " in done.stderr
+    written_files = [str(tmp_path / name) for name in ("digits-20.safetensors", "plots/a b.txt")]
+    assert json.loads(done.stdout)["files"] == written_files
+    assert (tmp_path / "plots" / "a b.txt").read_bytes() == b"drawn"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_standard_output_on_a_full_disk_is_told_in_a_line(api: Api, form: str) -> None:
+    for variables in ({}, {"PYTHONUNBUFFERED": "1"}):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "service.cli.main", "jobs", "-o", form],
+                cwd=ROOT,
+                env=api.environment | variables,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        told = "error: standard output cannot be written: No space left on device; make room, or send it elsewhere\n"
+        assert (done.returncode, done.stderr) == (2, told)
+
+
 def test_a_log_is_followed_until_its_job_has_ended_with_its_last_line(
     api: Api, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
