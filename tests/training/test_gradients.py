@@ -191,5 +191,5 @@ def test_the_norm_of_16_bits_neither_overflows_nor_is_rough(dtype: torch.dtype, 
     exchange.clear()
     assert weight.grad is not None
     weight.grad.normal_(200.0, 10.0, generator=torch.Generator().manual_seed(0))
-    assert exchange.norm() == pytest.approx(float(weight.grad.double().norm()), rel=1e-4)
+    assert exchange.norm() == pytest.approx(float(weight.grad.double().norm()), rel=1e-3)
     assert exchange.norm() > torch.finfo(torch.float16).max

@@ -166,6 +166,16 @@ def test_a_round_with_a_gradient_that_is_not_finite_is_passed_over_by_all(length
     assert all(torch.isfinite(p).all() for p in job.models[0].parameters())
 
 
+def test_a_job_that_never_took_a_step_is_no_success() -> None:
+    job = Job(lambda model, batch: mse(model, batch) * torch.inf)
+    with job.group as group:
+        workers = group.start(2)
+        group.train(members(workers, ALIKE), exchange=local())
+        statuses = group.await_all(lambda s: s.phase in (Phase.FAILED, Phase.DONE), workers)
+    failures = [status.failure for status in statuses.values()]
+    assert all(failure is not None and failure.reason is Reason.DIVERGED for failure in failures)
+
+
 def test_a_round_that_an_error_broke_is_taken_back_whole_and_redone() -> None:
     job = Job(loss=Flawed(22, error=True))
     with job.group as group:

@@ -40,16 +40,20 @@ def test_a_sample_that_is_left_over_goes_with_those_before_it(begin: int, num_sa
     assert [at for cut in cuts for at in range(*cut)] == list(range(begin, begin + num_samples))
     counts = [end - start for start, end in cuts]
     assert 1 not in counts or num_samples == 1
-    assert max(counts, default=0) <= size + 1
+    assert max(counts, default=0) <= max(size, 3)
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(0, 60))
 def test_by_length_as_well(lengths: list[int], num_ranks: int, room: int) -> None:
     lengths_N = np.array(lengths)
     bounds = Bounds(max_tokens=int(lengths_N.max()) + room)
-    ranks = [joined_by_length(own) for own in shared_by_length(deal_by_length(lengths_N, [1.0] * num_ranks, bounds))]
+    held = deal_by_length(lengths_N, [1.0] * num_ranks, bounds)
+    ranks = [joined_by_length(own) for own in shared_by_length(held, lengths_N)]
     assert sorted(np.concatenate([at for own in ranks for at in own]).tolist()) == list(range(len(lengths)))
     assert len(lengths) == 1 or all(len(positions) > 1 for own in ranks for positions in own)
+    most = max(int(lengths_N.max()) + room, 3 * int(lengths_N.max()))
+    assert all(bounds.taken(lengths_N[positions]) <= most for own in ranks for positions in own)
+    assert all((np.diff(lengths_N[np.concatenate(own)]) <= 0).all() for own in ranks if own)
 
 
 class Normalised(Pooled):
@@ -84,6 +88,7 @@ def normalised() -> TrainingTask:
         (normalised, [31.0, 1.0], {"global_size": 32}, 96),
         (normalised, [1.0] * 4, {"global_size": 100, "micro_size": 8}, 300),  # 25 = 3 * 8 + 1
         (with_lengths, [1.0, 1.0], {"global_size": 11, "max_tokens": 90}, 99),
+        (with_lengths, [1.0], {"global_size": 11, "micro_size": 2}, 99),
     ],
 )
 def test_a_model_with_batch_normalisation_trains_however_it_is_shared(

@@ -69,6 +69,7 @@ class ByLength:
     bounds: Bounds
     micro: TokenTuning
     checksum: float
+    is_paired: bool = False
 
     @property
     def unit(self) -> str:
@@ -84,8 +85,11 @@ class ByLength:
             begin, skip = min(skip, num_samples), max(0, skip - num_samples)
             while begin < num_samples:
                 lengths_M = piece.lengths_M[begin:]
-                limit = replace(self.bounds, max_tokens=self.micro.within(self.bounds.taken(lengths_M)))
+                most = self.micro.within(self.bounds.taken(lengths_M))
+                limit = replace(self.bounds, max_tokens=most, max_samples=None)  # pieces are within that already
                 end = begin + limit.fitting(lengths_M)
+                if self.is_paired and num_samples - end == 1 and end - begin >= 3:
+                    end -= 1
                 yield piece.part(begin, end, self.bounds)
                 begin = end
 
@@ -142,14 +146,17 @@ class Dealer:
         return self._dealt(pieces, crc)
 
     def _dealt(self, pieces: list[_Piece], crc: int) -> ByLength:
-        return ByLength(pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=float(crc % NUM_CHECKSUMS))
+        checksum = float(crc % NUM_CHECKSUMS)
+        return ByLength(
+            pieces=pieces, bounds=self.bounds, micro=self.micro, checksum=checksum, is_paired=self.is_paired
+        )
 
     def _own(self, lengths_N: NDArray[np.int64], weights: Sequence[float], rank: int) -> list[NDArray[np.int64]]:
         """Positions of the micro-batches of ``rank``."""
         if self.bounds.is_packed:
             return packed(shares(lengths_N, weights)[rank], lengths_N, self.bounds)
         held = deal_by_length(lengths_N, weights, self.bounds)
-        own = (shared_by_length(held) if self.is_paired else held)[rank]
+        own = (shared_by_length(held, lengths_N) if self.is_paired else held)[rank]
         share = PASS_SHARE if self.passes is None else self.passes.share
         if self.passes is not None and share != PASS_SHARE and own:
             own = rejoined(own, lengths_N, share, replace(self.bounds, max_tokens=self._most(own, lengths_N)))

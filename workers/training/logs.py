@@ -32,6 +32,10 @@ class _LossyFile(io.FileIO):
             return memoryview(data).nbytes
 
 
+class _Text(io.TextIOWrapper):
+    mode = "w"  # as `open` gives
+
+
 def redirect_output(path: Path) -> None:
     """Send this process's standard output and error, its children's included, to the end of ``path``.
 
@@ -55,7 +59,7 @@ def redirect_output(path: Path) -> None:
 
 def _lossy(descriptor: int) -> TextIO:
     raw = io.BufferedWriter(_LossyFile(descriptor, "w", closefd=False))
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    return _Text(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def log_failure(failure: Failure) -> None:

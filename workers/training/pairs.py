@@ -34,31 +34,50 @@ def paired(sizes: Sequence[int]) -> list[int]:
 
 
 def joined(cuts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Passes [begin, end) one after the other; a single sample that is left over goes with those before it."""
-    last = len(cuts) - 1
-    if last < 1 or cuts[last][1] - cuts[last][0] != 1 or cuts[0][1] - cuts[0][0] == 1:
+    """Passes [begin, end) one after the other; a single sample that is left over gets another of those before it.
+
+    Of two it gets both, so that a pass of three is the only one that may be larger than before.
+    """
+    if len(cuts) < 2 or cuts[-1][1] - cuts[-1][0] != 1:
         return list(cuts)
-    return [*cuts[: last - 1], (cuts[last - 1][0], cuts[last][1])]
+    *first, (begin, middle), (_, end) = cuts
+    match middle - begin:
+        case 1:
+            return list(cuts)
+        case 2:
+            return [*first, (begin, end)]
+    return [*first, (begin, middle - 1), (middle - 1, end)]
 
 
 def joined_by_length(own: Sequence[Positions]) -> list[Positions]:
-    """A rank's passes, from long samples to short ones; each single sample goes with the next shorter ones."""
-    passes: list[Positions] = []
-    for positions_M in own:
-        if passes and (len(passes[-1]) == 1 or (len(positions_M) == 1 and positions_M is own[-1])):
-            passes[-1] = np.concatenate([passes[-1], positions_M])
+    """A rank's passes, from long samples to short ones; each single sample gets the one that follows, of two both.
+
+    Likewise the last of all from those before it. No pass is larger than before but those of two and three samples.
+    """
+    left, passes = list(own), list[Positions]()
+    for number, positions_M in enumerate(left):
+        if len(positions_M) != 1 or len(left) == 1:
+            passes += [positions_M] if len(positions_M) else []
+        elif number + 1 < len(left):
+            num_taken = 1 if len(left[number + 1]) >= 3 else len(left[number + 1])
+            passes.append(np.concatenate([positions_M, left[number + 1][:num_taken]]))
+            left[number + 1] = left[number + 1][num_taken:]
         else:
-            passes.append(positions_M)
+            num_kept = len(passes[-1]) - 1 if len(passes[-1]) >= 3 else 0
+            passes[-1:] = [
+                *([passes[-1][:num_kept]] if num_kept else []),
+                np.concatenate([passes[-1][num_kept:], positions_M]),
+            ]
     return passes
 
 
-def shared_by_length(held: Sequence[Sequence[Positions]]) -> list[list[Positions]]:
-    """The passes of each rank; the only sample of one goes to the rank that has the most."""
+def shared_by_length(held: Sequence[Sequence[Positions]], lengths_N: Positions) -> list[list[Positions]]:
+    """The passes of each rank, from long samples to short ones; the only sample of one goes to who has the most."""
     counts = [sum(map(len, own)) for own in held]
     left = [list(own) for own in held]
     for rank in [rank for rank, count in enumerate(counts) if count == 1]:
         largest = max(range(len(left)), key=lambda other: (other != rank, counts[other]))
         if counts[rank] == 1 and counts[largest] > 0 and largest != rank:
-            left[largest] += left[rank]
+            left[largest] = sorted([*left[largest], *left[rank]], key=lambda at_M: -int(lengths_N[at_M[0]]))
             left[rank], counts[rank], counts[largest] = [], 0, counts[largest] + 1
     return left

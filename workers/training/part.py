@@ -83,7 +83,7 @@ class Part:
         self.micro = self.num_passes = 1
         self.sums = LocalSums()
         self.times = RoundTimes()
-        self._begun_s = 0.0
+        self._begun_s = time.perf_counter()
         self._clock = DeviceClock() if setup.device.type == "cuda" else None
         self.squares: PieceSquares | None = None  # where this round's gradient noise is measured
         self.is_split = False  # two passes where one would do

@@ -280,7 +280,7 @@ class Rounds:
         if state.num_skipped == 0:
             print(f"a step changes nothing, as its loss or its gradient is not finite ({told})", flush=True)
         num_skipped = state.num_skipped + 1
-        is_all = num_skipped > state.round and state.cursor + sums.samples >= self._setup.total_samples
+        is_all = num_skipped > state.round and state.cursor + outcome.counted >= self._setup.total_samples
         if (num_skipped >= MAX_SKIPPED or is_all) and sums.weight == 0:
             raise UserCodeError(
                 f"weight returned 0 for all micro-batches of a step, and no step of the last {num_skipped} could be "

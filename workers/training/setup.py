@@ -30,7 +30,6 @@ from workers.training.lengths import Lengths
 from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
-from workers.training.pairs import has_batch_norm
 from workers.training.pass_share import PassShare
 from workers.training.pass_tokens import PassTokens
 from workers.training.pieces import check_model
@@ -133,8 +132,8 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         precision=PrecisionApplier(device),
         micro=micro,
         total_samples=spec.total_samples(len(task.train_data)),
-        train_dealer=dealer(train),
-        eval_dealer=None if evaluation is None else dealer(evaluation),
+        train_dealer=dealer(train, state.needs_pairs and not task.packed),
+        eval_dealer=None if evaluation is None else dealer(evaluation, False),
     )
 
 
@@ -155,16 +154,16 @@ def _bounds(spec: JobSpec, task: TrainingTask) -> Bounds:
     )
 
 
-def _dealers(spec: JobSpec, task: TrainingTask, micro: MicroTuning | TokenTuning) -> Callable[[Batcher], Dealer | None]:
+def _dealers(
+    spec: JobSpec, task: TrainingTask, micro: MicroTuning | TokenTuning
+) -> Callable[[Batcher, bool], Dealer | None]:
     """Makes who deals the samples of a dataset by their lengths; None where the task tells none."""
     bounds = _bounds(spec, task)
     is_bounded = bounds.max_tokens is not None or bounds.max_samples is None
     # Packed passes are few anyway.
     passes = PassShare(bounds.max_tokens) if is_bounded and not task.packed else None
 
-    is_paired = has_batch_norm(task.model) and not task.packed
-
-    def dealer(batcher: Batcher) -> Dealer | None:
+    def dealer(batcher: Batcher, is_paired: bool) -> Dealer | None:
         if not isinstance(micro, TokenTuning):
             return None
         lengths = Lengths(len(batcher.dataset), _length_source(spec, task, batcher), bounds.max_tokens)

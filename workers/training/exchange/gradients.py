@@ -25,10 +25,12 @@ from workers.training.world import World
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
 
-def _norm(gradient: torch.Tensor) -> torch.Tensor:
+def _norms(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """In fp32 at least: fp16 ends where a thousand values of 2,000 are, and bf16 has three digits."""
-    norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.dtype in _HALF else None)
-    return norm
+    half = [gradient for gradient in gradients if gradient.dtype in _HALF]
+    whole = [gradient for gradient in gradients if gradient.dtype not in _HALF]
+    norms = [*torch._foreach_norm(half, 2, torch.float32)] if half else []
+    return [*norms, *torch._foreach_norm(whole)] if whole else norms
 
 
 class GradientExchange:
@@ -216,11 +218,9 @@ class GradientExchange:
     def norm(self) -> float:
         """The 2-norm of all gradients as they are now; not finite if any of them is not."""
         if len(self._gradients) == 1:
-            return float(_norm(self._gradients[0]))
-        whole = [gradient for gradient in self._gradients if gradient.dtype not in _HALF]
-        parts = [_norm(gradient) for gradient in self._gradients if gradient.dtype in _HALF]
-        parts += torch._foreach_norm(whole) if whole else []
-        return math.hypot(*torch.stack([part.double() for part in parts]).tolist())
+            only = self._gradients[0]
+            return float(torch.linalg.vector_norm(only, dtype=torch.float32 if only.dtype in _HALF else None))
+        return math.hypot(*torch.stack([part.double() for part in _norms(self._gradients)]).tolist())
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
