@@ -106,6 +106,19 @@ def test_schemes_that_lose_less_one_after_the_other_cost_no_more_than_one_of_the
     assert looked_at_again(found).plans[-1].exchange.name == "none"
 
 
+def test_a_link_that_becomes_faster_in_mid_trial_is_no_merit_of_the_scheme() -> None:
+    took_s = [0.5]
+    found = job(lambda scheme: (took_s[0], took_s[0]))  # whatever is sent
+    while len(found.plans) < 2:
+        found.run(1)
+    assert found.plans[-1].exchange.name == "int4"
+    found.run(3)
+    took_s[0] = 0.01
+    found.run(1500)
+    assert not any(row.after["is_kept"] for row in found.told(TimelineKind.PROBATION))
+    assert found.plans[-1].exchange.name == "none"
+
+
 def test_a_link_that_changes_moves_it_without_delay() -> None:
     found = job(slow(0.001)).run(40)
     assert [plan.exchange.scheme for plan in found.plans] == ["none"]

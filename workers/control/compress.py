@@ -190,6 +190,8 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         return None  # somebody's own speed may be changing
     if compressing.is_spoilt(trial, plan, now, verdict, sharing.own_s(state.sharing, plan)):
         return replace(state, compressing=compressing.spoilt(known)), ()
+    if verdict.is_kept and _is_of_the_link(state, plan, link, trial, verdict.gain):
+        return replace(state, compressing=compressing.spoilt(known)), ()
     known = compressing.reviewed(replace(known, trial=None, num_judged=known.num_judged + 1), plan, link, now_s)
     gain = judging.in_words(verdict, f"with {trial.before}", trial.expected_gain, "taken back")
     judged = Judged(
@@ -213,6 +215,15 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     draft = _draft(state, plan, trial.before, row.reason)
     state, note = trials.issue(state, inputs, draft, _told(plan), {"scheme": trial.before})
     return state, (Note(row), note)
+
+
+def _is_of_the_link(state: ControllerState, plan: Plan, link: Link, trial: Trial, gain: float) -> bool:
+    """Whether a gain beyond what was foreseen may be the link's, which became so much faster meanwhile."""
+    if trial.is_gentler or gain <= exchange.SLOWER * trial.expected_gain:
+        return False
+    step_s = plan.global_batch / trial.rate.samples_per_s / gain
+    situation = _situation(state, plan, racks.known(state, plan) or levels.ONE_RACK, link, step_s)
+    return situation is not None and exchange.SLOWER * exchange.pace_s(situation) < trial.pace_s
 
 
 def _draft(state: ControllerState, plan: Plan, scheme: str, reason: str) -> Draft:
