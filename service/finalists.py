@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from service.configuration_records import ConfigurationRow, nameless
+from service.configuration_records import ConfigurationRow, named_job, nameless
 from service.promotion_records import Contender
 from service.sweep_records import SweepRow, TrialRow
 from tuning.inheritance import point_of
 from tuning.space import space_of
 from tuning.spec import SweepSpec, trial_spec
 from tuning.values import Params, key_of
+from workers.errors import SpecError
+
+_FILED = ("labels", "priority", "queue")
 
 
 def finalist(spec: SweepSpec, number: int, params: Params, configuration: ConfigurationRow) -> Contender:
     """Its job as it would be in use: how it is filed stays as it is now."""
     job = nameless(trial_spec(spec, number, params))
-    filed = {key: configuration.document[key] for key in ("labels", "priority", "queue")}
+    filed = {key: configuration.document[key] for key in _FILED}
     return Contender(number=number, params=params, job={**job, **filed})
 
 
 def outdated(sweep: SweepRow, trials: Sequence[TrialRow], configuration: ConfigurationRow) -> str | None:
-    """Why its winner would undo what was changed since it began from another version; None where it would not.
+    """Why its winner would undo what was changed since the sweep began from it; None where it would not.
 
-    A version that is the job of one of its trials, as is each that it put itself, has nothing that would be lost.
+    How a job is filed is no part of that, and the job of one of its trials, as is each that it put itself, has nothing
+    that would be lost.
     """
-    origin = sweep.origin
-    if origin is None or origin.name != configuration.name or origin.version == configuration.version:
+    origin, spec = sweep.origin, sweep.spec
+    if origin is None or origin.name != configuration.name:
         return None
-    spec = sweep.spec
-    point = point_of(configuration.document, space_of(spec.space))
-    tried = {key_of(trial.params) for trial in trials}
-    is_tried = point is not None and key_of(point) in tried
-    if is_tried and finalist(spec, 0, point or {}, configuration).job == configuration.document:
+    now = _with_defaults(configuration.document, configuration.name)
+    if {**_with_defaults(spec.job, configuration.name), **{key: now[key] for key in _FILED}} == now:
         return None
+    point = point_of(now, space_of(spec.space))
+    is_tried = point is not None and key_of(point) in {key_of(trial.params) for trial in trials}
+    if is_tried and finalist(spec, 0, point or {}, configuration).job == now:
+        return None
+    is_anew = origin.version == configuration.version
+    versions = f"is at version {configuration.version}, the sweep began from version {origin.version}"
     return (
-        f"configuration {configuration.name} is at version {configuration.version}, the sweep began from version "
-        f"{origin.version}, and its winner would undo what was changed since; make a sweep from the configuration as "
-        f"it is now, and warm_start: [{sweep.id}] lets it begin from what this one found"
+        f"configuration {configuration.name} {'was deleted and put anew' if is_anew else versions}, and its winner "
+        "would undo what was changed since; make a sweep from the configuration as it is now, and "
+        f"warm_start: [{sweep.id}] lets it begin from what this one found"
     )
+
+
+def _with_defaults(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """As this version would keep it; as it is where this version takes it no longer."""
+    try:
+        return nameless(named_job(document, name))
+    except SpecError:
+        return document

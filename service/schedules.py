@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 
 from service.configurations import Configurations
 from service.cost import Prices
@@ -21,7 +21,7 @@ from service.patience import answered
 from service.preconditions import check_match
 from service.schedule_documents import run_document
 from service.schedule_records import RunRow, ScheduleRow, ScheduleState, Upcoming
-from service.schedule_spec import ScheduleSpec, parse_schedule_spec
+from service.schedule_spec import DAY_S, ScheduleSpec, parse_schedule_spec
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError
 from service.store.schedules import Created, NameTakenError, ScheduleFilter, ScheduleStore
@@ -271,7 +271,8 @@ def _upcoming(row: ScheduleRow, spec: ScheduleSpec, now_s: float) -> Upcoming | 
     """What is upcoming once the row has another spec.
 
     A nominal time that has come, and is due later by its jitter, is due as the new spec has it; where that has no such
-    time, it is due as before, or before the next one comes.
+    time, it is due as before, or before the next one comes. Of times that only the new spec has none before now is
+    started besides: that one run has the name of the last of them.
     """
     here = row.upcoming
     if here is not None and _has_same_times(row.spec, spec):
@@ -280,9 +281,11 @@ def _upcoming(row: ScheduleRow, spec: ScheduleSpec, now_s: float) -> Upcoming | 
     if here is None or here.nominal_at > now_s:
         return following
     found = first_upcoming(spec, row.id, here.nominal_at - 1)
-    if found is not None and found.nominal_at == here.nominal_at:
-        return found
-    return replace(here, due_at=min(here.due_at, following.nominal_at - 1)) if following else here
+    due_s = found.due_at if found is not None and found.nominal_at == here.nominal_at else here.due_at
+    passed = takewhile(lambda at_s: at_s <= now_s, spec.nominal_times(max(here.nominal_at, now_s - DAY_S)))
+    nominal_s = max(passed, default=here.nominal_at)
+    due_s = max(due_s, now_s) if here.due_at > now_s else here.due_at
+    return Upcoming(nominal_s, due_s if following is None else min(due_s, following.nominal_at - 1))
 
 
 def _has_same_times(one: ScheduleSpec, other: ScheduleSpec) -> bool:

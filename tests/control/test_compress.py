@@ -119,6 +119,14 @@ def test_a_link_that_becomes_faster_in_mid_trial_is_no_merit_of_the_scheme() -> 
     assert found.plans[-1].exchange.name == "none"
 
 
+def test_codecs_that_take_less_than_was_measured_make_no_other_link() -> None:
+    found = job(slow(1.0))
+    costs = {name: 0.0 if name == "none" else 0.1 for name in TABLE}
+    found.schemes = {name: replace(TABLE[name], seconds_a_million=cost) for name, cost in costs.items()}
+    found.run(100)
+    assert [plan.exchange.name for plan in found.plans] == ["none", "int4"]
+
+
 def test_a_link_that_changes_moves_it_without_delay() -> None:
     found = job(slow(0.001)).run(40)
     assert [plan.exchange.scheme for plan in found.plans] == ["none"]

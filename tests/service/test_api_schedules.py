@@ -250,6 +250,18 @@ async def test_a_time_that_waits_for_its_jitter_is_met_as_it_was_where_the_new_s
     assert told["times"][0] == "2026-11-18T08:05:00.000Z"
 
 
+async def test_of_times_that_only_the_new_spec_has_none_before_now_is_started_besides(
+    client: httpx2.AsyncClient, firing: Firing, clock: Clock
+) -> None:
+    schedule = await created(client, jitter_s=3000, overlap="allow")
+    clock.now_s = at(8, 5) + 1
+    changed = schedule_document(overlap="allow", cron="* * * * *")
+    await client.put(f"{SCHEDULES}/{schedule['id']}", json=changed)
+    await firing.at(at(8, 6) - 1)
+    (run,) = (await client.get(f"{SCHEDULES}/{schedule['id']}/runs")).json()["runs"]
+    assert (run["nominal_time"], run["outcome"]) == ("2026-11-18T08:05:00.000Z", "STARTED")
+
+
 async def test_pausing_and_resuming_again_and_again_is_safe_and_passed_times_are_not_made_good(
     client: httpx2.AsyncClient, firing: Firing
 ) -> None:

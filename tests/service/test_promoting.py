@@ -174,6 +174,29 @@ async def test_what_was_changed_by_hand_before_it_began_is_not_overwritten_eithe
 
 
 @on_sqlite
+async def test_nor_is_one_that_was_deleted_and_put_anew(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    await scene.store.configurations.delete(await configuration(scene))
+    await scene.store.configurations.create("digits", spec(**JOB, env={"FIX": "1"}))
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert "was deleted and put anew" in str(view.promotion.reason)
+    found = await configuration(scene)
+    assert (found.version, found.document["env"]) == (1, {"FIX": "1"})
+
+
+@on_sqlite
+async def test_how_it_is_filed_may_change_meanwhile_and_stays_so(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    await scene.store.configurations.replace(await configuration(scene), spec(**JOB, labels={"team": "b"}))
+    view = await until(scene, sweep, has_ended)
+    assert view.promotion is not None
+    assert view.promotion.state is PromotionState.PROMOTED
+    found = await configuration(scene)
+    assert (found.version, found.document["labels"], found.document["optimizer"]["lr"]) == (3, {"team": "b"}, BETTER_LR)
+
+
+@on_sqlite
 async def test_a_stop_ends_the_runs_that_go_on(scene: Scene) -> None:
     sweep = await swept(scene, gain=0.02)
     # It has begun, and its first runs start at the next tick.
