@@ -309,9 +309,12 @@ class SimWorker:
         if snapshot is None:
             snapshot = self._source_state(source, members)
             self.world.sync_states[id(group)] = snapshot
+        if snapshot == "unreadable":
+            if group.plan.members[0].worker_id == self.id:  # the others wait for what it reads
+                self.leave(StopCause.CHECKPOINT, UNREADABLE)
+            return
         if isinstance(snapshot, str):
-            is_reader = snapshot == "unreadable" and group.plan.members[0].worker_id == self.id
-            self.leave(StopCause.CHECKPOINT if is_reader else StopCause.PEER, UNREADABLE if is_reader else None)
+            self.leave(StopCause.PEER)
             return
         if isinstance(source, MemberSource):
             self.stands_at = self.world.all_workers[source.worker_id].stands_at
