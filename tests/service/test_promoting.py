@@ -162,27 +162,20 @@ async def test_what_was_changed_by_hand_meanwhile_is_not_overwritten(scene: Scen
 
 
 @on_sqlite
-async def test_what_was_changed_by_hand_before_it_began_is_not_overwritten_either(scene: Scene) -> None:
-    sweep = await swept(scene, gain=0.02)
-    await scene.store.configurations.replace(await configuration(scene), spec(**JOB, env={"FIX": "1"}))
+@pytest.mark.parametrize("is_anew", [False, True])
+async def test_what_was_changed_by_hand_before_it_began_is_not_overwritten_either(scene: Scene, is_anew: bool) -> None:
+    sweep, store, changed = await swept(scene, gain=0.02), scene.store.configurations, spec(**JOB, env={"FIX": "1"})
+    if is_anew:
+        await store.delete(await configuration(scene))
+        await store.create("digits", changed)
+    else:
+        await store.replace(await configuration(scene), changed)
     view = await until(scene, sweep, has_ended)
     assert view.promotion is not None
     assert (view.promotion.state, view.runs) == (PromotionState.FAILED, ())
-    assert "is at version 2, the sweep began from version 1" in str(view.promotion.reason)
-    found = await configuration(scene)
-    assert (found.version, found.document["env"]) == (2, {"FIX": "1"})
-
-
-@on_sqlite
-async def test_nor_is_one_that_was_deleted_and_put_anew(scene: Scene) -> None:
-    sweep = await swept(scene, gain=0.02)
-    await scene.store.configurations.delete(await configuration(scene))
-    await scene.store.configurations.create("digits", spec(**JOB, env={"FIX": "1"}))
-    view = await until(scene, sweep, has_ended)
-    assert view.promotion is not None
-    assert "was deleted and put anew" in str(view.promotion.reason)
-    found = await configuration(scene)
-    assert (found.version, found.document["env"]) == (1, {"FIX": "1"})
+    told = "was deleted and put anew" if is_anew else "is at version 2, the sweep began from version 1"
+    assert told in str(view.promotion.reason)
+    assert (await configuration(scene)).document["env"] == {"FIX": "1"}
 
 
 @on_sqlite
