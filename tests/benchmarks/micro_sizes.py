@@ -99,6 +99,8 @@ class Turns:
     left: int = 0
     began_s: float | None = None
     is_over: bool = field(default=False)
+    num_skipped: int = 0
+    num_begun_again: int = 0
 
     def around(self, run: Callable[..., RoundRecord | None]) -> Callable[..., RoundRecord | None]:
         def in_turns(rounds: Any, plan: Plan) -> RoundRecord | None:
@@ -109,9 +111,17 @@ class Turns:
                 self.is_over = self.left == 0
                 self.began_s = time.perf_counter()
             self.left -= 1
-            return run(rounds, plan)
+            return run(rounds, plan) if self.is_over else self._counted(run, rounds, plan)
 
         return in_turns
+
+    def _counted(self, run: Callable[..., RoundRecord | None], rounds: Any, plan: Plan) -> RoundRecord | None:
+        self.num_begun_again += 1
+        record = run(rounds, plan)
+        if record is not None:
+            self.num_begun_again -= 1
+            self.num_skipped += record.is_skipped
+        return record
 
 
 def _serve(pipe: Connection, case: Case, micro_size: int | str, limit_bytes: int | None, num_gpus: int) -> None:
@@ -131,17 +141,20 @@ def _serve(pipe: Connection, case: Case, micro_size: int | str, limit_bytes: int
         while not turns.is_over and status.phase is not Phase.FAILED:
             time.sleep(POLL_S)
             status = session.poll(1, None, Acknowledged(), False)
-        pipe.send(_told(status, footprint.peak_bytes(pick_device(num_gpus))))
+        pipe.send(_told(status, turns, footprint.peak_bytes(pick_device(num_gpus))))
         time.sleep(WAIT_S)  # until it is ended: its training thread may stand in a turn
 
 
-def _told(status: WorkerStatus, peak: int) -> dict[str, Any]:
+def _told(status: WorkerStatus, turns: Turns, peak: int) -> dict[str, Any]:
     return {
         "failure": None if status.failure is None else status.failure.message,
         "micro_size": status.micro_size,
         "changes": [(c.before, c.after, c.reason) for c in status.micro_changes],
         "peak_bytes": peak,
         "rounds": status.round,
+        "num_skipped": turns.num_skipped,
+        "num_begun_again": turns.num_begun_again,
+        "num_samples": status.cursor,
     }
 
 
@@ -242,7 +255,12 @@ def _tell(
     print(
         f"  auto {statistics.median(auto.samples_per_s):,.0f} over the best fixed ({best}): {whole:.3f} "
         f"(blocks {ratios[0]:.3f} to {ratios[-1]:.3f}, n={len(ratios)}); first {NUM_SETTLING} rounds {settling_s:.2f} "
-        f"for {fastest_s:.2f} s at the best size; {about['rounds']} rounds committed"
+        f"for {fastest_s:.2f} s at the best size"
+    )
+    drawn, whole_rounds = about["num_samples"], about["rounds"] * CASES[name].global_batch
+    print(
+        f"  of {about['rounds']} rounds {about['num_skipped']} were passed over, {about['num_begun_again']} begun "
+        f"again; {drawn} samples drawn of {whole_rounds}"
     )
     figures = {
         "case": name,
