@@ -17,13 +17,12 @@ MAX_INHERITED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inherited:
-    """A result of another sweep, ``source``, at a point that this sweep's space has too.
+class Result:
+    """What a trial of another sweep came to, at a point that this sweep's space has too.
 
     ``reports`` are those of a trial that was not complete, and ``value`` the last of them.
     """
 
-    source: str
     params: Params
     value: float
     reports: tuple[Report, ...] = ()
@@ -35,37 +34,72 @@ class Inherited:
         return Trial(number=number, params=self.params, state=TrialState.COMPLETE, value=self.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """What another sweep, ``source``, hands on; where it found nothing that is of use here, only that it was.
+
+    ``tried`` are the points of this sweep's space that it tried, whatever became of them, the last one begun last.
+    """
+
+    source: str
+    results: tuple[Result, ...] = ()
+    tried: tuple[Params, ...] = ()
+
+
 def inherited(earlier: Mapping[str, Iterable[Trial]], space: Space, mode: Mode) -> tuple[Inherited, ...]:
-    """The best results of earlier sweeps (id -> trials) that this space contains, at most ``MAX_INHERITED``.
+    """What each of the earlier sweeps (id -> trials) hands on; of all together at most ``MAX_INHERITED`` results.
 
     A point outside the space, or with other parameters, says nothing that a sampler could use, and Optuna
-    would take it without complaint. The caller gives only sweeps over the same metric. One in
-    which no trial is complete gives what its trials had reported, those that came furthest before others.
+    would take it without complaint. The caller gives only sweeps over the same metric. Results are the
+    best: of complete trials before what others had reported, and of these those that came furthest before others.
     """
     sign = -1.0 if mode == "max" else 1.0
 
-    def rank(found: Inherited) -> tuple[bool, int, float]:
-        return bool(found.reports), -found.reports[-1].samples if found.reports else 0, sign * found.value
+    def rank(found: tuple[str, Result]) -> tuple[bool, int, float]:
+        reports = found[1].reports
+        return bool(reports), -reports[-1].samples if reports else 0, sign * found[1].value
 
-    best: dict[PointKey, Inherited] = {}
-    for each in sorted((each for item in earlier.items() for each in _results(*item)), key=rank):
-        if space.contains(each.params):
-            best.setdefault(key_of(each.params), each)
-    return tuple(best.values())[:MAX_INHERITED]
+    known = {source: _points(trials, space) for source, trials in earlier.items()}
+    found = [(source, result) for source, trials in known.items() for result in _results(trials)]
+    best: dict[PointKey, tuple[str, Result]] = {}
+    for each in sorted(found, key=rank):
+        best.setdefault(key_of(each[1].params), each)
+    kept = list(best.values())[:MAX_INHERITED]
+    return tuple(
+        Inherited(
+            source=source,
+            results=tuple(result for of, result in kept if of == source),
+            tried=tuple(trial.params for trial in trials if _is_tried(trial)),
+        )
+        for source, trials in known.items()
+    )
 
 
-def _results(source: str, trials: Iterable[Trial]) -> list[Inherited]:
-    known = list(trials)
-    complete = [
-        Inherited(source=source, params=trial.params, value=trial.value)
-        for trial in known
-        if trial.state is TrialState.COMPLETE and trial.value is not None and math.isfinite(trial.value)
-    ]
-    return complete or [
-        Inherited(source=source, params=trial.params, value=value, reports=trial.reports)
-        for trial in known
-        if trial.state is not TrialState.FAILED and (value := last_value(trial.reports)) is not None
-    ]
+def _points(trials: Iterable[Trial], space: Space) -> list[Trial]:
+    """The trials that each stand for one point of the space, the last one begun last.
+
+    None of a population's: what they came to is owed to several points, and to each other's states.
+    """
+    known = sorted(trials, key=lambda trial: trial.number)
+    if any(trial.changes or trial.is_changing for trial in known):
+        return []
+    return [trial for trial in known if space.contains(trial.params)]
+
+
+def _is_tried(trial: Trial) -> bool:
+    """Not where the sweep ended before the trial reported anything; one that diverges has reported that."""
+    return bool(trial.reports) or trial.state is not TrialState.PRUNED
+
+
+def _results(trials: Iterable[Trial]) -> list[Result]:
+    told = []
+    for trial in trials:
+        if trial.state is TrialState.COMPLETE:
+            if trial.value is not None and math.isfinite(trial.value):
+                told.append(Result(params=trial.params, value=trial.value))
+        elif trial.state is not TrialState.FAILED and (value := last_value(trial.reports)) is not None:
+            told.append(Result(params=trial.params, value=value, reports=trial.reports))
+    return told
 
 
 def point_of(job: Mapping[str, Any], space: Space) -> dict[str, Scalar] | None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection
 
 
-def seed_of(*parts: int) -> int:
+def seed_of(*parts: int | str) -> int:
     """A seed of 32 bits that differs with each part."""
     digest = hashlib.sha256(":".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big")

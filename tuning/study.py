@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import optuna
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
@@ -42,7 +43,7 @@ class StudySetting:
     """What does not change while a sweep runs.
 
     ``openings`` are points to try before anything is sampled (the incumbent's, say); those outside the space
-    are left out. ``inherited`` are results of earlier sweeps over the same metric.
+    are left out. ``inherited`` is what earlier sweeps over the same metric hand on, the latest one first.
     """
 
     space: Space
@@ -66,10 +67,15 @@ class Study:
         self._clock = clock
         self._trials: dict[int, Trial] = {}
         self._noted: dict[int, Mapping[str, object]] = {}
+        found = [(each.source, result) for each in setting.inherited for result in each.results]
         self._inherited = [
-            optuna_trial(found.as_trial(number), setting.space, source=found.source)
-            for number, found in enumerate(setting.inherited)
+            optuna_trial(result.as_trial(number), setting.space, source=source)
+            for number, (source, result) in enumerate(found)
         ]
+        self._tried = {key_of(params) for each in setting.inherited for params in each.tried}
+        sources = [each.source for each in setting.inherited]
+        # Else each night would draw the points of the night before again, until there are results to learn from.
+        self._seed = seed_of(setting.seed, *sources) if sources else setting.seed
         self._shown: dict[int, optuna.trial.FrozenTrial] = {}
         self._is_gp_slow = False
         for trial in trials:
@@ -83,7 +89,8 @@ class Study:
     def ask(self) -> dict[str, Scalar] | None:
         """The point of the next trial, unlike any recorded; None once there is none left.
 
-        Until the new trial is recorded the answer stays the same.
+        Until the new trial is recorded the answer stays the same. What an earlier sweep has tried comes only as
+        an opening, or where nothing else is left.
         """
         taken = {key_of(trial.params) for trial in self._trials.values()}
         for opening in self._setting.openings:
@@ -93,13 +100,16 @@ class Study:
         is_small = count is not None and count <= MAX_GRID_POINTS
         if is_small and len(taken) >= (count or 0):
             return None
+        avoided = taken | self._tried
+        if is_small and len(avoided) >= (count or 0):
+            avoided = taken
         if self._setting.sampler == "grid":
-            return self._left_over(taken)
+            return self._left_over(avoided)
         for attempt in range(_TRIES):
             point = self._sampled(attempt)
-            if key_of(point) not in taken:
+            if key_of(point) not in avoided:
                 return point
-        return self._left_over(taken) if is_small else self._by_chance(taken)
+        return self._left_over(avoided) if is_small else self._by_chance(avoided) or self._by_chance(taken)
 
     @property
     def number(self) -> int:
@@ -107,7 +117,7 @@ class Study:
         return max(self._trials, default=-1) + 1
 
     def _sampled(self, attempt: int) -> dict[str, Scalar]:
-        seed = seed_of(self._setting.seed, self.number, attempt)
+        seed = seed_of(self._seed, self.number, attempt)
         is_gp, began_s = self._is_gp(), self._clock()
         with warnings.catch_warnings():
             # That `group`, `source_trials` and the like may change is pinned by Optuna's version range.
@@ -124,7 +134,7 @@ class Study:
 
     def _is_gp(self) -> bool:
         finished = sum(trial.state is TrialState.COMPLETE for trial in self._trials.values())
-        is_few = finished + len(self._setting.inherited) <= MAX_GP_TRIALS
+        is_few = finished + len(self._inherited) <= MAX_GP_TRIALS
         return self._setting.sampler == "gp" and is_few and not self._is_gp_slow
 
     def _sampler(self, seed: int, is_gp: bool) -> BaseSampler:
@@ -143,18 +153,29 @@ class Study:
             case _:
                 return TPESampler(seed=seed, group=self._setting.space.is_conditional())
 
-    def _left_over(self, taken: set[PointKey]) -> dict[str, Scalar] | None:
-        """One of the points of a small space that are not taken, in an order that the seed decides."""
+    def _left_over(self, avoided: set[PointKey]) -> dict[str, Scalar] | None:
+        """One of the points of a small space that are not avoided."""
+        return next((point for point in self._in_turn if key_of(point) not in avoided), None)
+
+    @cached_property
+    def _in_turn(self) -> list[dict[str, Scalar]]:
+        """All points of a small space, in an order that the spec's seed decides, from where the last sweep stopped.
+
+        A schedule's sweep knows the last one and none before it: going round and round in one order, nights that
+        each try a part of a grid try all of it.
+        """
         points = list(self._setting.space.grid())
         random.Random(self._setting.seed).shuffle(points)
-        return next((point for point in points if key_of(point) not in taken), None)
+        last = next((key_of(each.tried[-1]) for each in self._setting.inherited if each.tried), None)
+        begin = next((index + 1 for index, point in enumerate(points) if key_of(point) == last), 0)
+        return points[begin:] + points[:begin]
 
-    def _by_chance(self, taken: set[PointKey]) -> dict[str, Scalar] | None:
+    def _by_chance(self, avoided: set[PointKey]) -> dict[str, Scalar] | None:
         """A free point of a large space; None where chance finds none, as between two numbers that nearly touch."""
-        chance = random.Random(seed_of(self._setting.seed, self.number, _TRIES))
+        chance = random.Random(seed_of(self._seed, self.number, _TRIES))
         for _ in range(_DRAWS):
             point = self._setting.space.point(lambda _, distribution: drawn(distribution, chance))
-            if key_of(point) not in taken:
+            if key_of(point) not in avoided:
                 return point
         return None
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuning.given import accepted
-from tuning.inheritance import Inherited, inherited, point_of
+from tuning.inheritance import Inherited, Result, point_of
 from tuning.optuna_trials import optuna_trial
 from tuning.space import Space, space_of
 from tuning.spec_parts import DistributionSpec, SamplerName
@@ -228,50 +228,79 @@ def test_a_gaussian_process_gives_way_when_it_is_slow_or_knows_much(
     assert (gp.ask() == study(setting("tpe", NUMBERS), rows).ask()) is is_left
 
 
-def test_what_is_inherited_is_the_best_that_the_new_space_contains() -> None:
-    inside = [row(n, {"optimizer.lr": 0.001 + n / 1e4, "config.width": 5}, value=float(n)) for n in range(30)]
-    outside = [
-        row(40, {"optimizer.lr": 0.5, "config.width": 5}, value=99.0),
-        row(41, {"optimizer.lr": 0.01}, value=99.0),
-        row(42, {"optimizer.lr": 0.01, "config.width": 5, "config.more": 1}, value=99.0),
-        row(43, {"optimizer.lr": 0.02, "config.width": 5}, TrialState.PRUNED),
-        row(44, {"optimizer.lr": 0.02, "config.width": 5}, value=math.nan),
-    ]
-    twice = [row(0, dict(inside[29].params), value=50.0)]
-    found = inherited({"one": [*inside, *outside], "two": twice}, space(NUMBERS), "max")
-    assert [(i.source, i.value) for i in found[:2]] == [("two", 50.0), ("one", 28.0)]
-    assert len(found) == 20
-    assert inherited({"one": inside}, space(NUMBERS), "min")[0].value == 0.0
+def handed_on(params: Iterable[Params], source: str = "one", **of_each: Any) -> Inherited:
+    """Of a sweep whose trials all came to the same, or to nothing."""
+    tried = tuple(params)
+    results = tuple(Result(params=point, **of_each) for point in tried if of_each)
+    return Inherited(source=source, results=results, tried=tried)
 
 
-def test_of_a_sweep_without_a_complete_trial_what_its_trials_had_reported_is_inherited() -> None:
-    def cut(number: int, *values: float, state: TrialState = TrialState.PRUNED) -> Trial:
-        reports = tuple(Report(samples=100 * n, value=value) for n, value in enumerate(values, start=1))
-        return Trial(number=number, params=params_of(number), state=state, reports=reports)
-
-    def params_of(number: int) -> dict[str, float | int]:
-        return {"optimizer.lr": 10.0 ** -(1 + number / 2), "config.width": 5}
-
-    bad = [cut(2, 0.7, math.nan), cut(4, 0.8, state=TrialState.FAILED), cut(5)]
-    known = [cut(0, 0.9), cut(1, 0.5, 0.6), *bad, cut(3, 0.1, 0.7)]
-    found = inherited({"one": known}, space(NUMBERS), "max")
-    assert [each.params for each in found] == [params_of(number) for number in (3, 1, 0)]
-    as_trial = found[0].as_trial(7)
-    assert (as_trial.state, as_trial.reports) == (TrialState.PRUNED, known[-1].reports)
-    complete = Trial(number=6, params=params_of(1), state=TrialState.COMPLETE, value=0.2)
-    assert [each.value for each in inherited({"one": [*known, complete]}, space(NUMBERS), "max")] == [0.2]
-
-
-def test_what_is_inherited_guides_the_first_asks_and_may_be_tried_again() -> None:
-    known = tuple(
-        Inherited(source="one", params={"optimizer.lr": lr, "config.width": 5}, value=-abs(math.log10(lr) + 2))
+def test_what_is_inherited_guides_the_first_asks() -> None:
+    results = tuple(
+        Result(params={"optimizer.lr": lr, "config.width": 5}, value=-abs(math.log10(lr) + 2))
         for lr in (1e-4 * 1.4**n for n in range(20))
     )
+    known = (Inherited(source="one", results=results),)
     warm, cold = (run(study(setting("tpe", NUMBERS, inherited=i)), 8) for i in (known, ()))
     assert sum(t.value or 0 for t in warm) > sum(t.value or 0 for t in cold)
-    grid = study(setting("grid", STEPS, inherited=(Inherited(source="x", params=run_first(), value=1.0),)))
-    assert len(run(grid, 33)) == 33
 
 
-def run_first() -> Params:
-    return run(study(setting("grid", STEPS)), 1)[0].params
+@pytest.mark.parametrize(("sampler", "specs"), [each for each in SAMPLERS if each[0] != "grid"])
+def test_a_sweep_that_begins_from_another_draws_other_points_and_the_same_ones_each_time(
+    sampler: SamplerName, specs: dict[str, Any]
+) -> None:
+    def drawn(*sources: str) -> list[Params]:
+        earlier = tuple(Inherited(source=source) for source in sources)
+        return [trial.params for trial in run(study(setting(sampler, specs, inherited=earlier)), 6)]
+
+    assert drawn("one") == drawn("one")
+    assert len({repr(drawn(*sources)) for sources in ((), ("one",), ("two",), ("one", "two"))}) == 4
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+@every_sampler
+def test_what_an_earlier_sweep_tried_is_not_drawn_again(
+    sampler: SamplerName, specs: dict[str, Any], *, is_told: bool
+) -> None:
+    came_to = {"value": 0.5, "reports": (Report(samples=100, value=0.5),)} if is_told else {}
+    before = [trial.params for trial in run(study(setting(sampler, specs)), 12)]
+    asking = study(setting(sampler, specs, inherited=(handed_on(before, **came_to),)))
+    own = {key_of(trial.params) for trial in run(asking, 12)}
+    assert not own & {key_of(params) for params in before}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "grid"])
+def test_what_was_tried_comes_again_once_there_is_nothing_else(sampler: SamplerName) -> None:
+    before = [trial.params for trial in run(study(setting(sampler, STEPS)), 20)]
+    earlier = (handed_on(before[:10], "one"), handed_on(before[10:], "two"))
+    asking = study(setting(sampler, STEPS, inherited=earlier))
+    keys = [key_of(trial.params) for trial in run(asking, 33)]
+    assert asking.ask() is None
+    assert len(set(keys)) == 33
+    assert set(keys[13:]) == {key_of(params) for params in before}
+
+
+def test_a_range_of_a_few_numbers_that_were_all_tried_is_searched_again() -> None:
+    narrow = {"config.a": {"uniform": [1.0, 1.0 + 5e-16]}}
+    before = [trial.params for trial in run(study(setting("random", narrow)), 3)]
+    assert len(run(study(setting("random", narrow, inherited=(handed_on(before),))), 3)) == 3
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
+def test_an_opening_comes_first_although_it_was_tried_before(sampler: SamplerName) -> None:
+    before = [trial.params for trial in run(study(setting(sampler, STEPS)), 5)]
+    asking = study(setting(sampler, STEPS, inherited=(handed_on(before),), openings=(before[2],)))
+    keys = [key_of(trial.params) for trial in run(asking, 6)]
+    assert keys[0] == key_of(before[2])
+    assert not set(keys[1:]) & {key_of(params) for params in before}
+
+
+def test_nights_that_each_know_the_last_one_only_go_round_a_grid() -> None:
+    nights: list[list[Params]] = []
+    for night in range(4):
+        earlier = tuple(handed_on(points, f"night {night}") for points in nights[-1:])
+        incumbent = tuple(points[3] for points in nights[-1:])
+        asking = study(setting("grid", STEPS, inherited=earlier, openings=incumbent))
+        nights.append([trial.params for trial in run(asking, 12)])
+    assert len({key_of(params) for points in nights[:3] for params in points}) == 12 + 11 + 10
+    assert len({key_of(params) for points in nights for params in points}) == 33
