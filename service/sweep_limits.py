@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from service.cost import Prices, amount
+from service.cost import HOUR_S, Prices, amount
 from service.sweep_records import Spent, SweepView
 from service.sweep_report import in_order_of_end
 from tuning.limits import limit_reached
@@ -13,6 +13,7 @@ from tuning.space import space_of
 from tuning.spec import SweepSpec, trial_spec
 from tuning.values import Params, PointKey, key_of
 from workers.errors import FieldProblem
+from workers.spec_parts import Resources
 
 _PRICED = "resources."
 
@@ -27,17 +28,29 @@ def limit_of_ended(view: SweepView, prices: Prices) -> str | None:
 
 
 def cost_problem(spec: SweepSpec, prices: Prices) -> FieldProblem | None:
-    """What is wrong with a limit of cost: a trial without a price would never reach it."""
+    """What is wrong with a limit of cost: trials without a price, or all of them free, would never reach it."""
     if spec.limits.cost is None:
         return None
     corners = list(space_of(spec.space).corners())
-    decisive = corners if "resources.gpus" in spec.space else corners[:1]
-    wanted = (trial_spec(spec, 0, params).resources for params in decisive)
-    found = next((each for each in wanted if amount(0.0, each, prices) is None), None)
-    if found is None:
-        return None
-    told = f"{spec.limits.cost:g} cannot be counted: GPUs have no price in the settings (seen: gpus={found.gpus:g})"
-    return FieldProblem("/limits/cost", f"{told}; set price_gpu_hour, or use time_s")
+    decisive = corners if any(path.startswith(_PRICED) for path in spec.space) else corners[:1]
+    wanted = [trial_spec(spec, 0, params).resources for params in decisive]
+    rates = [amount(HOUR_S, each, prices) for each in wanted]
+    if None in rates:
+        found = wanted[rates.index(None)]
+        told = f"cannot be counted: GPUs have no price in the settings (seen: gpus={found.gpus:g})"
+        return FieldProblem("/limits/cost", f"{spec.limits.cost:g} {told}; set price_gpu_hour, or use time_s")
+    return None if any(rates) else _free(spec.limits.cost, wanted[-1], prices)
+
+
+def _free(limit: float, asked: Resources, prices: Prices) -> FieldProblem:
+    set_ones = {"price_cpu_hour": prices.cpu_hour, "price_gpu_hour": prices.gpu_hour}
+    charged = ", ".join(f"{name}={price:g} {prices.currency}" for name, price in set_ones.items() if price is not None)
+    remedy = "price_gpu_hour" if asked.gpus else "price_cpu_hour"
+    told = (
+        f"{limit:g} can never be reached: the settings charge {charged}, and a worker of this job has "
+        f"cpus={asked.cpus:g}, gpus={asked.gpus:g}, which costs nothing; set {remedy} above 0, or use time_s"
+    )
+    return FieldProblem("/limits/cost", told)
 
 
 def cost_of(spec: SweepSpec, spent: Iterable[Spent], prices: Prices) -> float | None:

@@ -148,7 +148,7 @@ def faults(spec: DistributionSpec) -> list[tuple[str, str]]:
     """Key of the distribution (empty for all of it) and what is wrong with it, for each thing that is wrong."""
     kinds = [kind for kind in ("uniform", "log_uniform", "int", "choice") if getattr(spec, kind) is not None]
     if len(kinds) != 1:
-        seen = " and ".join(kinds) or "none of them"
+        seen = f"{' and '.join(kinds)}; keep one" if kinds else "none of them; write one, as in uniform: [0, 1]"
         return [("", f"exactly one of uniform, log_uniform, int and choice says what is searched; given: {seen}")]
     kind = kinds[0]
     if spec.choice is not None:
@@ -208,9 +208,6 @@ def _step_faults(spec: DistributionSpec, kind: str) -> list[tuple[str, str]]:
 
 def _choice_faults(options: list[Scalar]) -> list[tuple[str, str]]:
     for index, option in enumerate(options):
-        if isinstance(option, int) and abs(option) > MAX_SAMPLES:
-            told = f"a whole number of {option.bit_length()} bits is beyond what samplers tell apart (53)"
-            return [("choice", f"{told}; write it as a text")]
         earlier = next((one for one in options[:index] if one == option), _NOTHING)
         if earlier is _NOTHING:
             continue

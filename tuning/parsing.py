@@ -61,7 +61,7 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
     try:
         spec = SweepSpec.model_validate(filled)
     except ValidationError as error:
-        problems += problems_of(error, filled, SweepSpec, _TOLD, hidden="env")
+        problems += map(_concealed, problems_of(error, filled, SweepSpec, _TOLD, hidden="env"))
         raise SpecError([*problems, *_further_problems(filled, problems, known)]) from None
     problems += rule_problems(spec, known)
     missing: list[FieldProblem] = []
@@ -77,6 +77,14 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
     if missing:
         raise SpecError(missing, code="NOT_AVAILABLE")
     return spec.model_copy(update={"job": resolved_job(spec)})
+
+
+def _concealed(problem: FieldProblem) -> FieldProblem:
+    """Without the value seen where it may be a secret: that of a variable."""
+    if not problem.pointer.startswith("/space/env."):
+        return problem
+    told, seen, _ = problem.detail.partition(" (seen: ")
+    return FieldProblem(problem.pointer, told + " (seen: ...)" * bool(seen))
 
 
 def _touch_jobs(problems: Iterable[FieldProblem]) -> bool:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from tuning.values import Scalar
+from tuning.written_values import (
+    MAX_CHARACTERS,
+    MAX_CHOICES,
+    bound,
+    condition,
+    option,
+    options,
+    step,
+    two_bounds,
+    whole_bound,
+)
 from workers.spec_parts import MAX_SAMPLES, WHOLE, Positive, SpecPart
 
 MAX_TRIALS = 10_000
 MAX_PARALLEL = 1024
-MAX_CHOICES = 1_000
 MAX_WARM_STARTS = 20
 
-_Number: TypeAlias = Annotated[float, Field()]
-_Bounds: TypeAlias = Annotated[list[_Number], Field(min_length=2, max_length=2)]
-_Whole: TypeAlias = Annotated[int, Field(ge=-MAX_SAMPLES, le=MAX_SAMPLES), WHOLE]
-_WholeBounds: TypeAlias = Annotated[list[_Whole], Field(min_length=2, max_length=2)]
-_Text: TypeAlias = Annotated[str, Field(max_length=1_000)]
-_Option: TypeAlias = bool | int | float | _Text | None
-_Options: TypeAlias = Annotated[list[_Option], Field(min_length=1, max_length=MAX_CHOICES)]
+_Number: TypeAlias = Annotated[float, BeforeValidator(bound)]
+_Step: TypeAlias = Annotated[float, BeforeValidator(step)]
+_Bounds: TypeAlias = Annotated[list[_Number], Field(min_length=2, max_length=2), BeforeValidator(two_bounds)]
+_Whole: TypeAlias = Annotated[int, Field(ge=-MAX_SAMPLES, le=MAX_SAMPLES), BeforeValidator(whole_bound)]
+_WholeBounds: TypeAlias = Annotated[list[_Whole], Field(min_length=2, max_length=2), BeforeValidator(two_bounds)]
+_Text: TypeAlias = Annotated[str, Field(max_length=MAX_CHARACTERS)]
+_Option: TypeAlias = Annotated[bool | int | float | _Text | None, BeforeValidator(option)]
+_Options: TypeAlias = Annotated[list[_Option], Field(min_length=1, max_length=MAX_CHOICES), BeforeValidator(options)]
+_Condition: TypeAlias = Annotated[Scalar, BeforeValidator(condition)]
 
 
 class _Brief(SpecPart):
@@ -42,9 +54,9 @@ class DistributionSpec(_Brief):
     log_uniform: _Bounds | None = None
     int: _WholeBounds | None = None
     choice: _Options | None = None
-    step: _Number | None = None
+    step: _Step | None = None
     log: bool | None = None
-    when: Annotated[dict[str, Scalar], Field(default_factory=dict)]
+    when: Annotated[dict[str, _Condition], Field(default_factory=dict)]
 
 
 class AshaSpec(SpecPart):

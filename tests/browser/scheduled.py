@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from service.reconciler.firing import Schedules
 from service.schedule_records import ScheduleRow
 from service.schedule_spec import parse_schedule_spec
@@ -9,6 +11,11 @@ from tests.browser.sample import Sample
 
 SCHEDULED_S = 4 * 3600.0
 """So long ago it was made."""
+
+BEFORE_CHANGE_S = datetime(2026, 10, 3, 14, 10, tzinfo=UTC).timestamp()
+"""01:20 before the clocks of the schedule's zone go forward by half an hour: 00:40 there."""
+
+CHANGE = "On Sunday, 4 October 2026, clocks in Australia/Lord_Howe go forward from 02:00 to 02:30; 02:00 does not come."
 
 
 async def fill_schedule(sample: Sample) -> ScheduleRow:
@@ -28,6 +35,12 @@ async def fill_schedule(sample: Sample) -> ScheduleRow:
     found = await sample.store.schedules.schedule(schedule.id)
     assert found is not None
     return found
+
+
+async def fill_before_change(sample: Sample) -> ScheduleRow:
+    """The same, alone in a new installation."""
+    await sample.begin()
+    return await fill_schedule(sample)
 
 
 async def fire(sample: Sample) -> None:

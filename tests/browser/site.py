@@ -17,6 +17,7 @@ from service.app import create_app
 from service.auth import ensure_admin_token
 from service.folders import token_file
 from service.migrations.upgrade import upgrade
+from service.services import build_services
 from service.settings import Settings
 from service.store.opening import open_store
 from tests.browser.sample import Clock, Sample
@@ -29,13 +30,15 @@ STEP_S = 0.02
 class Site:
     """One installation in a folder; ``start`` and ``stop`` its API as often as wanted, on one port.
 
-    ``fence`` is the reconciler's number; a copy of a folder goes on with that of its origin.
+    ``fence`` is the reconciler's number; a copy of a folder goes on with that of its origin. ``clock`` gives the
+    service's Unix seconds.
     """
 
-    def __init__(self, home: Path, fence: int = 0) -> None:
+    def __init__(self, home: Path, fence: int = 0, clock: Callable[[], float] = time.time) -> None:
         self._settings = Settings(home=home, port=0, price_cpu_hour=0.04, poll_s=0.1)
         upgrade(self._settings.database_url)
         self.fence = fence
+        self._clock = clock
         self.port = 0
         self._place = socket.socket()
         self._server: uvicorn.Server | None = None
@@ -61,7 +64,10 @@ class Site:
             self._place.bind(("127.0.0.1", 0))
             self.port = self._place.getsockname()[1]
         config = uvicorn.Config(
-            create_app(self._settings), port=self.port, log_level="warning", timeout_graceful_shutdown=1
+            create_app(services=build_services(self._settings, self._clock)),
+            port=self.port,
+            log_level="warning",
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -80,10 +86,10 @@ class Site:
         assert not self._thread.is_alive(), f"the API did not end within {START_TIMEOUT_S:.0f} s"
 
     def write(self, change: Callable[[Sample], Awaitable[T]], began_s: float | None = None) -> T:
-        """Let the reconciler's hand write; its clock begins at ``began_s``, or now."""
+        """Let the reconciler's hand write; its clock begins at ``began_s``, or at the service's now."""
 
         async def run() -> T:
-            clock = Clock(time.time() if began_s is None else began_s)
+            clock = Clock(self._clock() if began_s is None else began_s)
             store = open_store(self._settings.database_url, clock, clock)
             sample = Sample(store, clock, self._settings.storage_url, self.fence)
             try:

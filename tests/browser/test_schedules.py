@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Route, expect
 
 from tests.browser.conftest import Filled, Open
 from tests.browser.sample import Sample
-from tests.browser.scheduled import fire
+from tests.browser.scheduled import BEFORE_CHANGE_S, CHANGE, SCHEDULED_S, fill_before_change, fire
 from tests.browser.site import Site
 
 pytestmark = pytest.mark.browser
 
 
-def test_a_schedule_tells_its_next_times_in_two_zones_its_past_and_the_change_of_clocks(
-    shared: Filled, view: Open
-) -> None:
+def test_a_schedule_tells_its_next_times_in_two_zones_and_its_past(shared: Filled, view: Open) -> None:
     page = view(shared.site, timezone_id="Asia/Kathmandu").go("/schedules")
     row = page.locator("tbody tr", has_text="nightly-digits")
     expect(row).to_contain_text("Active")
@@ -35,6 +35,32 @@ def test_a_schedule_tells_its_next_times_in_two_zones_its_past_and_the_change_of
     history.get_by_role("link", name="Queued").click()
     expect(page.locator("h1")).to_have_text("nightly-digits")
     expect(page).to_have_url(re.compile(r"/jobs/job_"))
+
+
+@pytest.fixture
+def before_change(tmp_path: Path) -> Iterator[Site]:
+    """An installation with the schedule alone, in which it is shortly before the clocks change."""
+    site = Site(tmp_path, clock=lambda: BEFORE_CHANGE_S)
+    site.write(fill_before_change, BEFORE_CHANGE_S - SCHEDULED_S)
+    site.start()
+    yield site
+    site.stop()
+
+
+def test_a_coming_change_of_clocks_is_told_with_its_effect_and_so_is_what_was_caught_up(
+    before_change: Site, view: Open
+) -> None:
+    page = view(before_change, width=390, timezone_id="Asia/Kathmandu").go("/schedules")
+    page.get_by_role("link", name="nightly-digits", exact=True).click()
+    expect(page.get_by_role("region", name="State").locator(".notice")).to_have_text(CHANGE)
+    times = page.get_by_role("region", name="Times to come").locator("tbody tr")
+    for row, there, here in ((1, "Sun 4 Oct 01:30 +1030", "20:45"), (2, "Sun 4 Oct 02:30 +11", "21:15")):
+        expect(times.nth(row).locator("td").first).to_have_text(there)
+        expect(times.nth(row).locator("time")).to_contain_text(here)
+    history = page.get_by_role("region", name="History")
+    caught_up = history.locator("tbody tr", has_text="Sat 3 Oct 22:00 +1030")
+    expect(caught_up).to_contain_text("Started")
+    expect(caught_up).to_contain_text("caught up 40 min late")
 
 
 HEADING_AFTER_NEWS = """() => new Promise((done) => {
