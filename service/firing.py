@@ -165,7 +165,8 @@ class _Choice:
                 return NewRun(nominal_at=nominal_s, outcome=Outcome.BUFFERED, reason="waits for the run before to end")
             case _ if self.is_busy:
                 waits = " and one waits already" if self.buffered_at is not None else ""
-                why = f"the run before has not ended{waits}; overlap is {self.overlap}"
+                before = "the run before, its promotion counted," if _promotes(self.due.schedule) else "the run before"
+                why = f"{before} has not ended{waits}; overlap is {self.overlap}"
                 return NewRun(nominal_at=nominal_s, outcome=Outcome.SKIPPED, reason=why)
         return self._start(nominal_s, told)
 
@@ -174,6 +175,12 @@ class _Choice:
             return NewRun(nominal_at=nominal_s, outcome=Outcome.FAILED, reason=self.due.fault)
         self.is_busy = True
         return NewRun(nominal_at=nominal_s, outcome=Outcome.STARTED, reason=told)
+
+
+def _promotes(row: ScheduleRow) -> bool:
+    """Whether its sweeps go on, when their trials have ended, with holding their winners against a configuration."""
+    sweep = row.spec.target.get("sweep")
+    return isinstance(sweep, dict) and sweep.get("promote") is not None
 
 
 def _counted(due: Due) -> ScheduleRow:

@@ -38,7 +38,8 @@ def follow_job(client: Client, job_id: str, form: Form, sleep: Callable[[float],
     try:
         _watch(view, display, sleep)
     except KeyboardInterrupt:
-        display.print(f"the job goes on; see it again with `concertina show {escape(view.name)}`")
+        # By its id: of a schedule's jobs all have one name, and the newest may be another by then.
+        display.print(f"the job goes on; follow it again with `concertina show {job_id} --follow`")
         return INTERRUPTED
     return _finish(client, view.job, form)
 
@@ -92,10 +93,6 @@ class JobView:
         self._rows: dict[int, dict[str, Any]] = {}
         self._untold: set[int] = set()
         self.job: dict[str, Any] = {}
-
-    @property
-    def name(self) -> str:
-        return str(self.job.get("name", self._job_id))
 
     @property
     def rows(self) -> list[dict[str, Any]]:

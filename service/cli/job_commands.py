@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Form, FormOption, HomeOption, JobArgument, UrlOption
+from service.cli.options import FollowOption, Form, FormOption, HomeOption, JobArgument, UrlOption
 
 PANEL = "Jobs"
 LOOK = "Looking at jobs"
@@ -43,9 +43,7 @@ def submit(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the spec: --set optimizer.lr=3e-4.")
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Stay until the job ends; Ctrl-C leaves it running.")
-    ] = False,
+    follow: FollowOption = False,
     output: FormOption = Form.TEXT,
     url: UrlOption = None,
     home: HomeOption = None,
@@ -74,12 +72,20 @@ def jobs(
         looking.list_jobs(client, state, label, limit, output)
 
 
-def show(job: JobArgument, output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:
+def show(
+    job: JobArgument,
+    follow: FollowOption = False,
+    output: FormOption = Form.TEXT,
+    url: UrlOption = None,
+    home: HomeOption = None,
+) -> None:
     """Show one job: state, progress, workers."""
     from service.cli import looking
     from service.cli.connection import connect
 
     with connect(url, home) as client:
+        if follow:
+            raise typer.Exit(looking.follow(client, job, output))
         looking.show_job(client, job, output)
 
 

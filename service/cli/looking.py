@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.markup import escape
 
 from service import timeline_words, words
+from service.cli.follow import follow_job
 from service.cli.options import Form
 from service.cli.output import complain, console, facts, print_json, show, table
 from service.client import Client
@@ -29,6 +30,11 @@ def list_jobs(client: Client, state: str | None, label: str | None, limit: int, 
         return
     columns = ("name", "state", "done", "workers", "throughput", "created", "id")
     show(form, {"jobs": jobs}, table(columns, (_job_row(job) for job in jobs)))
+
+
+def follow(client: Client, reference: str, form: Form) -> int:
+    """Show one job until it ends, whoever made it; gives the exit code."""
+    return follow_job(client, client.find_job(reference)["id"], form)
 
 
 def show_job(client: Client, reference: str, form: Form) -> None:

@@ -25,4 +25,5 @@ HomeOption = Annotated[
     Path | None, typer.Option("--home", help="Home directory of the service.", show_default="~/.concertina")
 ]
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id, beginning of an id, or name (the newest).")]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Show it until it ends; Ctrl-C leaves it running.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

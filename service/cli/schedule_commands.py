@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Form, FormOption, HomeOption, UrlOption, YesOption
+from service.cli.options import FollowOption, Form, FormOption, HomeOption, UrlOption, YesOption
 
 ScheduleArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name, id, or beginning of an id.")]
 FileArgument = Annotated[
@@ -139,14 +139,18 @@ def resume(
 
 @schedule.command("trigger")
 def trigger(
-    name: ScheduleArgument, output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None
+    name: ScheduleArgument,
+    follow: FollowOption = False,
+    output: FormOption = Form.TEXT,
+    url: UrlOption = None,
+    home: HomeOption = None,
 ) -> None:
-    """Run it now, by its own rule of overlap."""
+    """Run it now, by its own rule of overlap; with `--follow` show what that starts until it ends."""
     from service.cli import schedules
     from service.cli.connection import connect
 
     with connect(url, home) as client:
-        schedules.trigger(client, name, output)
+        raise typer.Exit(schedules.trigger(client, name, follow=follow, form=output))
 
 
 @schedule.command("delete")

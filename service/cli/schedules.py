@@ -17,6 +17,7 @@ from service.cli.documents import apply_settings
 from service.cli.failures import CommandError
 from service.cli.options import Form
 from service.cli.output import console, facts, show, table
+from service.cli.run_follow import follow_run
 from service.cli.submit import code_folder, read_spec_file, send_code
 from service.cli.sweeps import send_sweep_code
 from service.client import Client
@@ -97,17 +98,20 @@ def command(client: Client, reference: str, verb: str, form: Form) -> None:
     _tell(client.command_schedule(client.find_schedule(reference)["id"], verb), form)
 
 
-def trigger(client: Client, reference: str, form: Form) -> None:
-    """Run it now. Raises CommandError where that could not start anything."""
+def trigger(client: Client, reference: str, *, follow: bool, form: Form) -> int:
+    """Run it now; gives the exit code. Raises CommandError where that could not start anything."""
     found = client.find_schedule(reference)
     run = client.command_schedule(found["id"], "trigger")
     why = f": {escape(run['reason'])}" if run["reason"] else ""
     child = f" [dim]{run['child_id']}[/dim]" if run["child_id"] else ""
-    show(
-        form, run, f"[bold]{escape(found['name'])}[/bold] {schedule_words.outcome(run['outcome']).lower()}{child}{why}"
-    )
+    told = f"[bold]{escape(found['name'])}[/bold] {schedule_words.outcome(run['outcome']).lower()}{child}{why}"
+    if follow:
+        console(is_error=form is Form.JSON).print(told)
+    else:
+        show(form, run, told)
     if run["outcome"] == "FAILED":
         raise CommandError(f"nothing was started: {run['reason']}", exit_code=1)
+    return follow_run(client, found, run, form) if follow else 0
 
 
 def delete(client: Client, reference: str, *, is_sure: bool, form: Form) -> None:

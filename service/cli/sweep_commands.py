@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Form, FormOption, HomeOption, UrlOption
+from service.cli.options import FollowOption, Form, FormOption, HomeOption, UrlOption
 
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="Id, beginning of an id, or name (the newest).")]
 FileArgument = Annotated[
@@ -16,7 +16,6 @@ FileArgument = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Change the spec: --set trials=64.")
 ]
-FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Show it until it ends; Ctrl-C leaves it running.")]
 CountOption = Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")]
 StateOption = Annotated[str | None, typer.Option("--state", help="Only those in this state, such as FAILED.")]
 TrialsArgument = Annotated[int, typer.Argument(metavar="TRIALS", min=1, help="How many it may have in all.")]
@@ -92,12 +91,20 @@ def list_all(output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOp
 
 
 @sweep.command("get")
-def get(name: SweepArgument, output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:
+def get(
+    name: SweepArgument,
+    follow: FollowOption = False,
+    output: FormOption = Form.TEXT,
+    url: UrlOption = None,
+    home: HomeOption = None,
+) -> None:
     """Show one sweep: how far it is, what is best so far."""
     from service.cli import sweeps
     from service.cli.connection import connect
 
     with connect(url, home) as client:
+        if follow:
+            raise typer.Exit(sweeps.follow(client, name, output))
         sweeps.show_one(client, name, output)
 
 
@@ -150,12 +157,12 @@ def resume(name: SweepArgument, output: FormOption = Form.TEXT, url: UrlOption =
 
 @sweep.command("stop")
 def stop(name: SweepArgument, output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:
-    """End it with what it has found; `extend` lets it go on."""
+    """End it with what it has found; `extend` lets it go on. Of one that has ended, stop its promotion."""
     from service.cli import sweeps
     from service.cli.connection import connect
 
     with connect(url, home) as client:
-        sweeps.command(client, name, "stop", output)
+        sweeps.stop(client, name, output)
 
 
 @sweep.command("retry-failed")

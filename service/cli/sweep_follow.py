@@ -30,7 +30,8 @@ def follow_sweep(client: Client, sweep_id: str, form: Form, sleep: Callable[[flo
     try:
         _watch(view, display, sleep)
     except KeyboardInterrupt:
-        display.print(f"the sweep goes on; see it again with `concertina sweep get {escape(view.name)}`")
+        # By its id: of a schedule's sweeps all have one name, and the newest may be another by then.
+        display.print(f"the sweep goes on; follow it again with `concertina sweep get {sweep_id} --follow`")
         return INTERRUPTED
     if form is Form.JSON:
         print_json(view.sweep)
@@ -58,11 +59,19 @@ def _watch(view: SweepView, display: Console, sleep: Callable[[float], None]) ->
                 sleep(ASK_EVERY_S)
             view.ask()
             trials = view.sweep["trials"]
-            facts = f"{sweep_words.numbers(trials)}  best {sweep_words.best(view.sweep)}"
+            facts = f"{sweep_words.numbers(trials)}  best {sweep_words.best(view.sweep)}{_compared(view.sweep)}"
             share = sweep_words.done(trials) / (trials["total"] or 1)
             progress.update(bar, completed=share, facts=escape(facts), refresh=True)
             for line in view.news():
                 display.print(line)
+
+
+def _compared(sweep: dict[str, Any]) -> str:
+    """How far its promotion is, while it goes on."""
+    if not promotion_words.goes_on(sweep):
+        return ""
+    runs = sweep["promotion"]["runs"]
+    return f"  compared {runs['ended']}/{runs['started']}"
 
 
 class SweepView:
@@ -76,6 +85,7 @@ class SweepView:
         self._best: dict[str, Any] | None = None
         self._failed: dict[int, str] = {}
         self._untold: list[int] = []
+        self._is_compared = False
         self.sweep: dict[str, Any] = {}
 
     @property
@@ -117,4 +127,7 @@ class SweepView:
             if self._best is not None:
                 point = sweep_words.params(self._best["params"])
                 lines.append(escape(f"  best so far: {sweep_words.best(self.sweep)}, {point}"))
+        was_compared, self._is_compared = self._is_compared, promotion_words.goes_on(self.sweep)
+        if self._is_compared and not was_compared:
+            lines.append(escape(f"  {promotion_words.begun(self.sweep['promotion'])}"))
         return lines

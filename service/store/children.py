@@ -12,16 +12,18 @@ from sqlalchemy import ColumnElement, Connection, and_, case, literal, or_, sele
 
 from service.ids import IdSource
 from service.labels import SCHEDULE_LABEL
+from service.promotion_records import PromotionState
 from service.schedule_records import ScheduleRow
 from service.states import ENDED_STATES, Move, Verb, command
+from service.store.configuration_tables import promotions
 from service.store.database import Write
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.references import check_references
 from service.store.schema import jobs, schedule_runs, sweeps, trials
-from service.store.sweep_rows import fetch_sweep, moved, update_sweep
-from service.store.sweeps import check_sweep, insert_sweep
-from service.sweep_records import ENDED_SWEEPS, SweepState
+from service.store.sweep_rows import fetch_sweep
+from service.store.sweeps import check_sweep, insert_sweep, stop_promotion, stop_sweep
+from service.sweep_records import ENDED_SWEEPS
 from service.targets import Kind, Target
 from tuning.spec import SweepSpec
 from tuning.spec_parts import MAX_WARM_STARTS
@@ -37,9 +39,9 @@ class Children:
 
     ``check``: raises UnknownReferenceError, for a sweep also UnknownSweepError and OtherMetricError,
     where none could be started now. ``start``: makes one, with a label that names the schedule, and gives its id.
-    ``lives``: the condition on ``schedule_runs`` that the run's child is there and has not ended. ``cancel``: asks
-    one to end; nothing happens to one that is about to. ``states``: by id, of those that are there. ``failed``
-    judges the state of an ended one, None where it speaks neither for nor against the child.
+    ``lives``: the condition on ``schedule_runs`` that the run's child is there and has not ended, nor has its
+    promotion. ``cancel``: asks one to end; nothing happens to one that is about to. ``states``: by id, of those that
+    are there. ``failed`` judges the state of an ended one, None where it speaks neither for nor against the child.
     """
 
     check: Callable[[Connection, Target], None]
@@ -100,10 +102,24 @@ def _sweep_spec(target: Target) -> SweepSpec:
     return target.spec
 
 
+# Three conditions and not one with OR inside, for which PostgreSQL would read all sweeps.
+_LIVING_SWEEP = (
+    (sweeps.c.id == schedule_runs.c.child_id, sweeps.c.state.not_in(sorted(ENDED_SWEEPS))),
+    (sweeps.c.id == schedule_runs.c.child_id, sweeps.c.promote_to.is_not(None)),
+    (promotions.c.sweep_id == schedule_runs.c.child_id, promotions.c.state == PromotionState.RUNNING),
+)
+"""It searches; its winner is to be compared once it has ended; it is compared."""
+
+
 def _stop_sweep(write: Write, sweep_id: str) -> None:
+    """With its promotion: the next run would change the configuration under it, and both would be for nothing."""
     sweep = fetch_sweep(write.conn, sweep_id)
-    if sweep is not None and sweep.state not in ENDED_SWEEPS:
-        update_sweep(write, sweep, moved(sweep, SweepState.STOPPED, STOPPED, write.now_s))
+    if sweep is None:
+        return
+    if sweep.state in ENDED_SWEEPS:
+        stop_promotion(write, sweep, STOPPED)
+    else:
+        stop_sweep(write, sweep, STOPPED)
 
 
 def _sweep_states(conn: Connection, ids: list[str]) -> dict[str, str]:
@@ -130,9 +146,7 @@ CHILDREN: Mapping[Kind, Children] = {
     Kind.SWEEP: Children(
         check=_check_sweep,
         start=_start_sweep,
-        lives=select(literal(1))
-        .where(sweeps.c.id == schedule_runs.c.child_id, sweeps.c.state.not_in(sorted(ENDED_SWEEPS)))
-        .exists(),
+        lives=or_(*(select(literal(1)).where(*holds).exists() for holds in _LIVING_SWEEP)),
         cancel=_stop_sweep,
         states=_sweep_states,
         failed=_failed,

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from service.schedule_records import ScheduleRow
 from service.store.opening import Store
 from service.sweep_records import SweepState
 from service.targets import Kind
@@ -81,6 +82,56 @@ async def test_a_sweep_that_goes_on_is_skipped_over_or_stopped_for_the_next(firi
     first, second = [await firing.swept(child).row() for child in await firing.children(hasty)]
     assert (first.state, first.reason) == (SweepState.STOPPED, "its schedule stopped it for the next run")
     assert second.state is SweepState.RUNNING
+
+
+async def promoting(firing: Firing, overlap: str) -> tuple[ScheduleRow, Swept]:
+    """A schedule whose first sweep has ended, and is to be held against the configuration digits."""
+    await firing.store.configurations.create("digits", spec(steps=None, samples=3200))
+    schedule = await firing.create(target={"sweep": {**SWEEP, "promote": "digits"}}, overlap=overlap)
+    await firing.at(at(8))
+    (first,) = [firing.swept(child) for child in await firing.children(schedule)]
+    await first.play()
+    await first.finish()
+    return schedule, first
+
+
+@pytest.mark.parametrize("overlap", ["skip", "buffer_one"])
+async def test_a_sweep_goes_on_until_its_promotion_has_ended(firing: Firing, overlap: str) -> None:
+    schedule, first = await promoting(firing, overlap)
+    await firing.at(at(9))
+    await first.compare()
+    await firing.at(at(10))
+    waits = "BUFFERED" if overlap == "buffer_one" else "SKIPPED"
+    told = [("08:00", "STARTED"), ("09:00", waits), ("10:00", "SKIPPED")]
+    assert await firing.told(schedule) == told
+    (run, *_) = await firing.store.schedules.runs(schedule.id, 1)
+    assert str(run.reason).startswith("the run before, its promotion counted, has not ended")
+    await first.conclude(lambda _: 0.9)
+    await firing.at(at(10, 1))
+    await firing.at(at(11))
+    assert (await firing.told(schedule))[1:] == (
+        [("09:00", "STARTED"), ("10:00", "SKIPPED"), ("11:00", "BUFFERED")]
+        if overlap == "buffer_one"
+        else [("09:00", "SKIPPED"), ("10:00", "SKIPPED"), ("11:00", "STARTED")]
+    )
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_promotion_is_stopped_for_the_next_with_its_runs(firing: Firing, has_begun: bool) -> None:
+    schedule, first = await promoting(firing, "cancel_other")
+    if has_begun:
+        await first.compare()
+    await firing.at(at(9))
+    assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED")]
+    view = await firing.store.reconciler.promotion_view(first.id)
+    assert view is not None
+    assert view.promotion is not None
+    assert (view.promotion.state, view.promotion.reason) == ("STOPPED", "its schedule stopped it for the next run")
+    assert (view.sweep.state, view.sweep.promote_to) == (SweepState.SUCCEEDED, None)
+    await first.compare()
+    jobs = [await firing.store.jobs.job(run.job_id) for run in view.runs]
+    assert [job and job.state for job in jobs] == ["CANCELLED", "CANCELLED"] * has_begun
+    assert (await firing.swept((await firing.children(schedule))[1]).row()).state is SweepState.RUNNING
 
 
 async def test_sweeps_that_fail_in_a_row_pause_their_schedule(firing: Firing) -> None:

@@ -49,7 +49,7 @@ def test_a_sweep_is_made_looked_at_and_steered(call: Run, api: Api, tmp_path: Pa
     failed = call("sweep", "trials", "digits-lr", "--state", "FAILED").stdout
     assert "lr is too much" in failed
     report = call("sweep", "report", "digits-lr").stdout
-    for text in ("luckiest of 2 results", "95 %", "0.15", "of a worker", "reached"):
+    for text in ("luckiest of 3 trials", "95 %", "0.15", "of a worker", "reached"):
         assert text in report
     job = {"name": "digits", **sweep_document()["job"]}
     (tmp_path / "job.yaml").write_text(json.dumps(job))
@@ -100,6 +100,79 @@ def test_in_a_terminal_a_bar_counts_the_trials(api: Api) -> None:
     assert "  0 %  0 of 8 trials  best –" in taking.shown
     assert " 50 %  4 of 8 trials, 1 failed  best 95 % (trial 1)" in taking.shown
     assert " 80 %  4 of 5 trials, 1 failed  best 95 % (trial 1)" in taking.shown
+
+
+async def promote(swept: Swept) -> None:
+    await end(swept)
+    await swept.compare()
+
+
+async def conclude(swept: Swept) -> None:
+    await swept.conclude(lambda _: 0.9)
+
+
+def put_configuration(call: Run, folder: Path, name: str) -> None:
+    (folder / "job.yaml").write_text(json.dumps({"name": name, **sweep_document()["job"]}))
+    assert call("configuration", "put", str(folder / "job.yaml")).returncode == 0
+
+
+def test_a_promotion_is_followed_to_its_end(call: Run, api: Api, tmp_path: Path) -> None:
+    put_configuration(call, tmp_path, "in-use")
+    parts = iter((promote, conclude))
+    with api.client() as client, terminal() as taking:
+        sweep_id = client.submit_sweep(sweep_document(name="promoted", promote="in-use"))["id"]
+        assert follow_sweep(client, sweep_id, Form.TEXT, sleep=lambda _: play_sweep(api, sweep_id, next(parts))) == 0
+    for text in ("  its winner is held against version 1 of in-use", "compared 0/2", "in-use stays at version 1: not"):
+        assert text in taking.shown
+
+
+def test_stopping_tells_of_the_comparison_that_it_ends(call: Run, api: Api, tmp_path: Path) -> None:
+    put_configuration(call, tmp_path, "kept")
+    parts = {
+        "compared": (promote, "succeeded, 4 of 5 trials, 1 failed; its winner is held against kept no longer"),
+        "ended": (end, "succeeded, 4 of 5 trials, 1 failed; its winner will not be held against kept"),
+        "searched": (Swept.play, "stopped, 4 of 5 trials, 1 failed; its winner will not be held against kept"),
+    }
+    for name, (part, told) in parts.items():
+        with api.client() as client:
+            sweep_id = client.submit_sweep(sweep_document(name=name, promote="kept"))["id"]
+        play_sweep(api, sweep_id, part)
+        assert told in call("sweep", "stop", name).stdout
+    assert "nothing was promoted to kept: stopped by hand" in call("sweep", "stop", "compared").stdout
+    plain = call("sweep", "stop", "searched").stdout
+    assert "promoted" not in plain
+    assert "kept" not in plain
+
+
+def test_one_that_runs_already_is_followed_by_whoever_asks(call: Run, api: Api, tmp_path: Path) -> None:
+    call("sweep", "submit", sweep_file(tmp_path, name="later"))
+    with api.client() as client:
+        sweep_id = client.find_sweep("later")["id"]
+    play_sweep(api, sweep_id, end)
+    done = call("sweep", "get", "later", "--follow")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:2] == [
+        "Succeeded: the trials are complete",
+        "  trial 2 failed: lr is too much",
+    ]
+    assert json.loads(call("sweep", "get", "later", "-f", "-o", "json").stdout)["id"] == sweep_id
+
+
+def test_ctrl_c_leaves_it_running_and_tells_how_to_follow_it_again(
+    call: Run, api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    call("sweep", "submit", sweep_file(tmp_path, name="left"))
+    monkeypatch.setattr("service.cli.sweep_follow._watch", interrupted)
+    done = call("sweep", "get", "left", "--follow")
+    assert done.returncode == 130
+    with api.client() as client:
+        sweep = client.find_sweep("left")
+    assert f"the sweep goes on; follow it again with `concertina sweep get {sweep['id']} --follow`" in done.stdout
+    assert sweep["state"] == "RUNNING"
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_refused_sweep_tells_pointer_and_remedy(call: Run, tmp_path: Path) -> None:
