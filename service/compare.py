@@ -9,6 +9,9 @@ from service.documents import Document
 from service.records import JobRow
 
 MAX_COMPARED = 50
+MAX_SPEC_CHARS = 8 * 2**20
+"""Of all specs that are compared: each may be as large as the body of a request."""
+
 _ALWAYS_DIFFERENT = frozenset({"name"})
 
 

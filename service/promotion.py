@@ -29,6 +29,7 @@ from tuning.inheritance import point_of
 from tuning.limits import limit_reached
 from tuning.promote import Better, Comparison, LookAgain, NotDistinguishable, Runs, finalists, judge
 from tuning.promotion_plan import LOOKS
+from tuning.pruning import rungs_for
 from tuning.seeds import fresh_seeds, seed_of
 from tuning.space import space_of
 from tuning.spec import trial_spec
@@ -49,7 +50,7 @@ def contest_of(view: PromotionView) -> Contest:
     if point is not None and _as_trained(finalist(spec, 0, point, configuration)) != _as_trained(incumbent):
         point = None  # the same point of another job
     trials = [trial.for_search() for trial in view.trials]
-    chosen = finalists(trials, spec.mode, point)
+    chosen = finalists(trials, spec.mode, point, rungs_for(spec, view.samples_per_epoch))
     if not chosen:
         told = "no trial is complete that differs from the configuration, so there is nothing to compare"
         return Contest(refusal=f"{told}; extend the sweep, and promote again")
@@ -98,12 +99,8 @@ def _as_trained(contender: Contender) -> dict[str, Any]:
 def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, now_s: float) -> End | None:
     if view.sweep.state not in ENDED_SWEEPS:
         return End(state=PromotionState.STOPPED, reason="the sweep goes on")
-    name, configuration = promotion.configuration, view.configuration
-    if configuration is None:
-        told = f"configuration {name} was deleted meanwhile; put one, and promote again"
-        return End(state=PromotionState.FAILED, reason=told)
-    if configuration.version != promotion.base_version:
-        return End(state=PromotionState.FAILED, reason=promotion.overtaken(configuration.version))
+    if overtaken := promotion.overtaken(view.configuration):
+        return End(state=PromotionState.FAILED, reason=overtaken)
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
     time_s = view.sweep.time_s(now_s) + now_s - promotion.created_at
     cost = _cost(view.sweep, view.trials, promotion, view.runs, prices)

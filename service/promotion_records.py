@@ -64,12 +64,18 @@ class PromotionRow:
     created_at: float
     finished_at: float | None
 
-    def overtaken(self, version: int) -> str:
-        """Why nothing is replaced where the configuration is at another version by now."""
-        return (
-            f"configuration {self.configuration} was changed meanwhile and stays as it is: it is at version "
-            f"{version}, compared was version {self.base_version}; promote again"
-        )
+    def overtaken(self, configuration: ConfigurationRow | None) -> str | None:
+        """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""
+        name = self.configuration
+        if configuration is None:
+            return f"configuration {name} was deleted meanwhile; put one, and promote again"
+        if configuration.version != self.base_version:
+            versions = f"it is at version {configuration.version}, compared was version {self.base_version}"
+            return f"configuration {name} was changed meanwhile and stays as it is: {versions}; promote again"
+        compared = next(contender for contender in self.contenders if contender.number == INCUMBENT)
+        if configuration.document != compared.job:
+            return f"configuration {name} was deleted and put anew meanwhile, and stays as it is; promote again"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,8 @@ class PromotionView:
     """A sweep of which something may be promoted, as one transaction saw it.
 
     ``trials`` are there to begin one, and to count costs. ``promotion`` is the latest, with its ``runs``.
-    ``configuration`` is the one that is to be compared with, as it is now; ``seeds`` are those of earlier promotions.
+    ``configuration`` is the one that is to be compared with, as it is now; ``seeds`` are those of earlier promotions,
+    ``samples_per_epoch`` is None while nobody knows it.
     """
 
     sweep: SweepRow
@@ -110,6 +117,7 @@ class PromotionView:
     runs: tuple[PromotionRun, ...]
     configuration: ConfigurationRow | None
     seeds: tuple[int, ...]
+    samples_per_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,29 @@ def sentence(promotion: Mapping[str, Any]) -> str:
         case "WAITING":
             return f"its winner is held against {name} once the sweep has ended"
         case "RUNNING":
-            told = f"{runs['ended']} of {runs['started']} runs have ended so far"
-            return f"its winner is held against version {promotion['base_version']} of {name}: {told}"
+            return f"{begun(promotion)}: {runs['ended']} of {runs['started']} runs have ended so far"
         case "PROMOTED":
             return f"{name} is at version {promotion['version']} now: {configuration_words.evidence(promotion)}"
         case "KEPT":
             return f"{name} stays at version {promotion['base_version']}: {promotion['reason']}"
     return f"nothing was promoted to {name}: {promotion['reason']}"
+
+
+def begun(promotion: Mapping[str, Any]) -> str:
+    """Of one that goes on, without how far it is."""
+    return f"its winner is held against version {promotion['base_version']} of {promotion['configuration']}"
+
+
+def stopped(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What stopping a sweep did to its promotion; empty where there was none to stop."""
+    earlier, now = before["promotion"], after["promotion"]
+    if not is_over(before):
+        name = earlier["configuration"]
+        if goes_on(before):
+            return f"its winner is held against {name} no longer, and {name} stays at version {earlier['base_version']}"
+        return f"its winner will not be held against {name}"
+    is_stopped_again = after["state"] == before["state"] and now is not None and now["state"] == "STOPPED"
+    return sentence(now) if is_stopped_again else ""
 
 
 def who(contender: Mapping[str, Any]) -> str:
@@ -34,3 +50,8 @@ def who(contender: Mapping[str, Any]) -> str:
 def is_over(sweep: Mapping[str, Any]) -> bool:
     """Whether nothing of its promotion is still to come; also where there is none."""
     return sweep["promotion"] is None or sweep["promotion"]["state"] not in GOING_ON
+
+
+def goes_on(sweep: Mapping[str, Any]) -> bool:
+    """Whether its winner is being held against a configuration now."""
+    return sweep["promotion"] is not None and sweep["promotion"]["state"] == "RUNNING"

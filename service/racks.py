@@ -42,13 +42,17 @@ def racks_in_words(observed: Mapping[str, Any]) -> list[str]:
 
 
 def racks_of(observed: Mapping[str, Any]) -> tuple[int, ...]:
-    """The number of each worker's rack; empty where nobody looked."""
+    """The number of each worker's rack in the last group of several, which may have parted; empty: nobody looked."""
+    return tuple(observed.get("last_racks", ()))
+
+
+def _racks_now(observed: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple((observed.get("racks") or {}).get("racks", {}).values())
 
 
 def one_level(observed: Mapping[str, Any], exchange: str) -> str:
     """Why gradients travel otherwise than the name of their exchange says, in a sentence; empty where they do not."""
-    racks = racks_of(observed)
+    racks = _racks_now(observed) if observed.get("workers") else racks_of(observed)
     told = one_level_in_words(exchange, racks) if racks else ""
     return f"{told[0].upper()}{told[1:]}." if told else ""
 

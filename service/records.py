@@ -71,7 +71,7 @@ class JobRow:
     seconds used up to ``observed_at``. ``observed`` is a small JSON view of the attempt for pages:
     ``{"detail", "num_pending", "size_reason", "batch_reasons", "exchange_reason", "racks": {...} | None,
     "plan": {...} | None, "workers": [...], "exchange": {...}, "counted": share of the
-    samples drawn that count}``.
+    samples drawn that count, "last_racks": [...]}``, of which the last is kept from one attempt to the next.
     """
 
     id: str
@@ -133,6 +133,11 @@ class JobRow:
     @property
     def is_ended(self) -> bool:
         return self.state in ENDED_STATES
+
+    @property
+    def is_heard_of(self) -> bool:
+        """Whether a controller has told of this attempt; until then there may be nothing but the intent."""
+        return bool(self.observed.keys() - {"last_racks"})
 
     @property
     def etag(self) -> str:

@@ -11,6 +11,7 @@ from service.documents import Document
 from service.sweep_documents import best_document
 from service.sweep_records import SweepState, SweepView, TrialRow, Wish
 from service.unfinished_sweeps import best_of_unfinished
+from tuning.alike import alike
 from tuning.paths import applied
 from tuning.pruning import rungs_for
 from tuning.report import BestPoint, best_so_far, lr_batch_map, schedule_of
@@ -20,7 +21,7 @@ from tuning.verdicts import score
 from workers.spec_parts import Resources
 
 CAUTION = (
-    "The best value of a sweep flatters: it is the luckiest of {number} results, not what its settings reach on "
+    "The best value of a sweep flatters: it is the luckiest of {number} trials, not what its settings reach on "
     "average. Train them again with other seeds before you count on it."
 )
 
@@ -46,6 +47,7 @@ def report_document(view: SweepView, prices: Prices) -> Document:
         ],
         "improvements": _improvements(points, amounts),
         "importance": dict(sorted(sweep.importance.items(), key=lambda item: -item[1])),
+        "importance_at": _weighed_at(view, spec),
         "lr_batch": [
             {"trial": p.number, "lr": p.lr, "global_batch": p.global_batch, "value": p.value, "state": p.state}
             for p in lr_batch_map(spec, [trial.for_search() for trial in ended])
@@ -60,9 +62,24 @@ def report_document(view: SweepView, prices: Prices) -> Document:
 
 
 def caution(ended: Sequence[TrialRow]) -> str | None:
-    """Why the best value is not to be expected again; None while there is nothing to be chosen from."""
-    number = sum(trial.state is TrialState.COMPLETE for trial in ended)
-    return CAUTION.format(number=number) if number > 1 else None
+    """Why the best value is not to be expected again; None while there is nothing to be chosen from.
+
+    Those that were pruned on the way have lost to it as well.
+    """
+    number = sum(trial.state is TrialState.COMPLETE or _has_lost(trial) for trial in ended)
+    is_found = any(trial.state is TrialState.COMPLETE for trial in ended)
+    return CAUTION.format(number=number) if is_found and number > 1 else None
+
+
+def _has_lost(trial: TrialRow) -> bool:
+    return trial.state is TrialState.PRUNED and bool(trial.reports)
+
+
+def _weighed_at(view: SweepView, spec: SweepSpec) -> int | None:
+    """The samples after which trials were compared to find out what mattered; None for at their ends."""
+    if not view.sweep.importance:
+        return None
+    return alike([trial.for_search() for trial in view.trials], rungs_for(spec, view.samples_per_epoch)).samples
 
 
 def in_order_of_end(trials: Iterable[TrialRow]) -> list[TrialRow]:
@@ -72,8 +89,8 @@ def in_order_of_end(trials: Iterable[TrialRow]) -> list[TrialRow]:
 
 
 def _best(points: Sequence[BestPoint], view: SweepView) -> Document | None:
-    found_in = [point.number for point in points if point.is_improvement]
-    best = next((trial for trial in view.trials if found_in and trial.number == found_in[-1]), None)
+    found_in = points[-1].best_number if points else None
+    best = next((trial for trial in view.trials if trial.number == found_in), None)
     if best is None and view.sweep.state is SweepState.SUCCEEDED:
         best = best_of_unfinished(view.sweep.spec, view.trials, view.samples_per_epoch)
     return None if best is None else best_document(best)
@@ -81,8 +98,8 @@ def _best(points: Sequence[BestPoint], view: SweepView) -> Document | None:
 
 def _schedule(points: Sequence[BestPoint], trials: Sequence[TrialRow]) -> list[Document]:
     """What the best trial's state was trained with, sample by sample; empty where nothing was changed on the way."""
-    found_in = [point.number for point in points if point.is_improvement]
-    stages = schedule_of({trial.number: trial.for_search() for trial in trials}, found_in[-1]) if found_in else []
+    found_in = points[-1].best_number if points else None
+    stages = [] if found_in is None else schedule_of({trial.number: trial.for_search() for trial in trials}, found_in)
     told = [{"trial": s.number, "samples": s.samples, "params": dict(s.params)} for s in stages]
     return told if len(told) > 1 else []
 
@@ -101,7 +118,7 @@ def _sum(amounts: Sequence[float | None]) -> float | None:
 
 
 def _improvements(points: Sequence[BestPoint], amounts: Sequence[float | None]) -> list[Document]:
-    """Each better value with what was paid since the one before, for all trials that ended meanwhile."""
+    """Each with what was paid since the one before, for all trials that ended meanwhile; see ``BestPoint``."""
     found, paid_upto = [], 0
     for index, point in enumerate(points):
         if point.is_improvement:

@@ -20,6 +20,12 @@ def value(chosen: Any) -> str:
     return words.number(chosen) if isinstance(chosen, float) else str(chosen)
 
 
+def importance_of(report: Mapping[str, Any]) -> str:
+    """Of which trials it is told what mattered."""
+    at = report["importance_at"]
+    return "Of trials at their ends" if at is None else f"Of all trials as they stood after {words.count(at)} samples"
+
+
 def numbers(trials: Mapping[str, int]) -> str:
     """How far a sweep is: ``12 of 32 trials, 4 running, 1 failed``."""
     parts = [f"{done(trials):,} of {words.plural(trials['total'], 'trial')}"]
@@ -36,6 +42,13 @@ def best(sweep: Mapping[str, Any]) -> str:
     """Its best value so far with the trial that has it; ``–`` while there is none."""
     found = sweep["best"]
     return f"{words.metric_value(sweep['spec']['metric'], found['value'])} (trial {found['trial']})" if found else "–"
+
+
+def best_params(sweep: Mapping[str, Any]) -> str:
+    """The point of its best value; of a population the last of the values that its state was trained with."""
+    if sweep["best"] is None:
+        return ""
+    return params(sweep["best"]["params"]) + ("" if sweep["spec"]["population"] is None else " at last")
 
 
 def bounds(low_high: Mapping[str, float] | None, unit: str) -> str:

@@ -260,6 +260,9 @@ class Sweeps:
 
         async def decide(row: SweepRow) -> SweepRow:
             name = wanted_name(given, row)
+            if (population := row.spec.population) is not None:
+                why = f"{population} changes values on the way, so what it found is no point that could be promoted"
+                raise ConflictError(f"{why}; its report has the values behind its best state, and since when")
             configuration = check_configuration(name, await self._configurations.find(name))
             standing = (await self._store.standings([row]))[row.id]
             latest = None if standing.promotion is None else standing.promotion.promotion

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from service.batching import reasons
-from service.compare import MAX_COMPARED, compare
+from service.compare import MAX_COMPARED, MAX_SPEC_CHARS, compare
 from service.documents import Document, explanation_document, point_document, timeline_document
 from service.downsample import chosen_rounds, downsample
-from service.errors import BadRequestError
+from service.errors import BadRequestError, InvalidError
 from service.explain import Circumstances, explain
 from service.jobs import Jobs
 from service.logs import Kept, LogText, log_text, tail_text
@@ -24,6 +24,8 @@ from service.store.jobs import JobStore
 from service.store.telemetry import TelemetryStore
 from service.stretches import width_for
 from service.timeline_words import sentence
+from service.words import plural
+from workers.errors import FieldProblem
 
 DEFAULT_POINTS = 1000
 MAX_POINTS = 10_000
@@ -197,13 +199,28 @@ class Telemetry:
         return await self._store.rank_spans(job_id)
 
     async def compare(self, job_ids: Sequence[str], query: MetricsQuery) -> Document:
-        """``{keys, differences, series}``. Raises NotFoundError, BadRequestError."""
-        wanted = list(dict.fromkeys(job_ids))
-        if not 1 <= len(wanted) <= MAX_COMPARED:
-            raise BadRequestError(f"jobs names {len(wanted)} jobs; give 1 to {MAX_COMPARED} ids, such as jobs=ID,ID")
-        jobs = [await self._jobs.get(job_id) for job_id in wanted]
-        series = [await self.metrics(job.id, query) for job in jobs]
-        return compare(jobs, series)
+        """``{keys, differences, series}``, at most MAX_POINTS points in all. Raises NotFoundError, InvalidError."""
+        jobs = await self._compared(list(dict.fromkeys(job_ids)))
+        of_each = replace(query, max_points=min(query.max_points, MAX_POINTS // len(jobs)))
+        series = [await self.metrics(job.id, of_each) for job in jobs]
+        return await asyncio.to_thread(compare, jobs, series)
+
+    async def _compared(self, job_ids: Sequence[str]) -> list[JobRow]:
+        if not 1 <= len(job_ids) <= MAX_COMPARED:
+            raise _refused_jobs(f"{len(job_ids)} jobs are named; name 1 to {MAX_COMPARED}, such as jobs=ID,ID")
+        jobs: list[JobRow] = []
+        num_chars = 0
+        for job_id in job_ids:
+            jobs.append(await self._jobs.get(job_id))
+            num_chars += len(jobs[-1].spec_json)
+            if num_chars > MAX_SPEC_CHARS:
+                told = f"the specs of the first {plural(len(jobs), 'job')} have {num_chars:,} characters"
+                raise _refused_jobs(f"{told}; at most {MAX_SPEC_CHARS:,} are compared, so name fewer jobs")
+        return jobs
+
+
+def _refused_jobs(told: str) -> InvalidError:
+    return InvalidError("a parameter is refused", [FieldProblem("/query/jobs", told)])
 
 
 def _of_points(points: Sequence[Point], query: MetricsQuery) -> Document:

@@ -10,22 +10,22 @@ from contextlib import contextmanager
 
 import optuna
 
+from tuning.alike import LEAST_COMPARED
 from tuning.optuna_trials import optuna_trial, study_with
 from tuning.space import Space
 from tuning.spec_parts import Mode
 from tuning.trial import Trial, TrialState
 
-_LEAST_FOR_IMPORTANCE = 4
-
 
 def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, float]:
-    """Share of each parameter in what makes a trial one of the better ones; the shares sum to 1.
+    """Share of each parameter in what makes one of these trials one of the better; the shares sum to 1.
 
-    PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): some 60 ms for 100 trials. Empty where too few trials are
-    complete or all are alike; parameters with conditions are left out, as not every trial has them.
+    PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): some 60 ms for 100 trials. Give it those that are ``alike``.
+    Empty where they are too few or all are worth the same; parameters with conditions are left out, as not every trial
+    has them.
     """
     complete = [t for t in trials if t.state is TrialState.COMPLETE and math.isfinite(t.value or math.nan)]
-    if len(complete) < _LEAST_FOR_IMPORTANCE or len({t.value for t in complete}) == 1:
+    if len(complete) < LEAST_COMPARED or len({t.value for t in complete}) == 1:
         return {}
     shared = [p.path for p in space.parameters if not p.when and p.distribution.count() != 1]
     with _without_forests():

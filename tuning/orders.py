@@ -82,7 +82,8 @@ Order: TypeAlias = Start | Hold | Resume | Advance | Prune | Exploit | Finish
 class Places:
     """Which trials have a place on the cluster and train.
 
-    ``lacking`` are those that wait for one, first in line first, up to the first job of somebody else.
+    ``lacking`` are those that wait for one, first in line first, up to the first job of somebody else that could have
+    it: what would not fit into the empty cluster waits before nobody.
     """
 
     training: Set[int] = frozenset()

@@ -85,15 +85,35 @@ class NotDistinguishable:
 Verdict: TypeAlias = LookAgain | Better | NotDistinguishable
 
 
-def finalists(trials: Iterable[Trial], mode: Mode, incumbent: Params | None = None) -> tuple[Trial, ...]:
-    """The best complete trials, other than the incumbent itself; the earlier of equals goes first."""
+def finalists(
+    trials: Iterable[Trial], mode: Mode, incumbent: Params | None = None, rungs: Sequence[int] = ()
+) -> tuple[Trial, ...]:
+    """The best complete trials, other than the incumbent itself; the earlier of equals goes first.
+
+    Where they are too few, as of a sweep that prunes, those that came furthest follow, each by what it was worth at the
+    last of ``rungs`` that it reached. Nobody where none is complete: all others were found worse than the incumbent.
+    """
+    others = [trial for trial in trials if incumbent is None or key_of(trial.params) != key_of(incumbent)]
     finished = [
         trial
-        for trial in trials
+        for trial in others
         if trial.state is TrialState.COMPLETE and trial.value is not None and math.isfinite(trial.value)
-        if incumbent is None or key_of(trial.params) != key_of(incumbent)
     ]
-    return tuple(sorted(finished, key=lambda t: (-score(t.value or 0.0, mode), t.number))[:NUM_FINALISTS])
+    if not finished:
+        return ()
+    finished.sort(key=lambda t: (-score(t.value or 0.0, mode), t.number))
+    behind = [(*merit, trial) for trial in others if (merit := _merit(trial, mode, rungs)) is not None]
+    behind.sort(key=lambda each: (-each[0], -each[1], each[2].number))
+    return tuple([*finished, *(trial for _, _, trial in behind)][:NUM_FINALISTS])
+
+
+def _merit(trial: Trial, mode: Mode, rungs: Sequence[int]) -> tuple[int, float] | None:
+    """The last rung that a pruned trial reached, and its score there; None where that says nothing."""
+    line = max((rung for rung in rungs if rung <= trial.samples), default=None)
+    if line is None or trial.state is not TrialState.PRUNED or not math.isfinite(trial.reports[-1].value):
+        return None
+    value = next(report.value for report in trial.reports if report.samples >= line)
+    return (line, score(value, mode)) if math.isfinite(value) else None
 
 
 def judge(incumbent: Runs, finalists: Mapping[int, Runs], mode: Mode, min_effect: float = MIN_EFFECT) -> Verdict:

@@ -13,17 +13,23 @@ from tuning.trial import ENDED, Trial, TrialState, last_value
 from tuning.values import Params
 from tuning.verdicts import score
 
+ALIKE = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestPoint:
     """How things stood when a trial had ended. Samples and worker-seconds are those of all trials until then.
 
-    ``best`` is None until some trial is complete. For an improvement ``cost_s`` are the worker-seconds since
-    the one before, and ``gain`` is by how much it is better (None for the first).
+    ``best``, of trial ``best_number``, is None until some trial is complete. It is an improvement where it is better
+    than the one before by more than ``ALIKE`` of the larger of the two: less than that no run bears out, nor do the
+    digits that are shown. Smaller steps become the best, too, and are an improvement once they add up to one.
+    For an improvement ``cost_s`` are the worker-seconds since the one before, and ``gain`` is by how much it is better
+    (None for the first).
     """
 
     number: int
     best: float | None
+    best_number: int | None
     samples: int
     worker_s: float
     is_improvement: bool = False
@@ -34,27 +40,29 @@ class BestPoint:
 def best_so_far(ended: Iterable[Trial], mode: Mode) -> list[BestPoint]:
     """One point a trial, in the order in which they ended, which the caller knows."""
     points: list[BestPoint] = []
-    best: float | None = None
+    best, told, best_number = -math.inf, -math.inf, None
     samples, worker_s, paid_s = 0, 0.0, 0.0
     for trial in ended:
         samples, worker_s = samples + trial.samples, worker_s + trial.seconds
         value = trial.value if trial.state is TrialState.COMPLETE else None
-        if value is None or not math.isfinite(value) or (best is not None and score(value, mode) <= score(best, mode)):
-            points.append(BestPoint(number=trial.number, best=best, samples=samples, worker_s=worker_s))
-            continue
-        gain = None if best is None else score(value, mode) - score(best, mode)
+        reached = -math.inf if value is None else score(value, mode)
+        if reached > best:
+            best, best_number = reached, trial.number
+        is_improvement = best > told and not math.isclose(best, told, rel_tol=ALIKE)
         points.append(
             BestPoint(
                 number=trial.number,
-                best=value,
+                best=None if best_number is None else score(best, mode),
+                best_number=best_number,
                 samples=samples,
                 worker_s=worker_s,
-                is_improvement=True,
-                gain=gain,
-                cost_s=worker_s - paid_s,
+                is_improvement=is_improvement,
+                gain=best - told if is_improvement and math.isfinite(told) else None,
+                cost_s=worker_s - paid_s if is_improvement else None,
             )
         )
-        best, paid_s = value, worker_s
+        if is_improvement:
+            told, paid_s = best, worker_s
     return points
 
 

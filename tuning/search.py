@@ -12,8 +12,10 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tuning.alike import Alike, alike
 from tuning.importance import importance
 from tuning.inheritance import Inherited, inherited, point_of
+from tuning.intervals import FIRST_LINE, Intervals
 from tuning.limits import MAX_FAILURES, limit_reached
 from tuning.orders import Advance, Answer, Beginning, Finish, Hold, Order, Prune, Resume, Standing, Start
 from tuning.paths import applied, found
@@ -32,8 +34,8 @@ from workers.spec import parse_job_spec
 if TYPE_CHECKING:
     from tuning.flock import Flock
 
-NEWS_SHARE = 0.1
-"""Of the trials that are complete, before it is found out anew what mattered: that takes longer the more there are."""
+NEWS_SHARE = 0.25
+"""Of the trials that are compared, before it is found out anew what mattered: trials wait meanwhile."""
 
 
 def begun(beginning: Beginning) -> Search:
@@ -67,9 +69,10 @@ class Search:
         self._ended: dict[int, None] = {}
         self._pruner: Pruner | None = None
         self._flock: Flock | None = None
+        self._intervals: Intervals | None = None
         self._promised: Set[int] = frozenset()
         self._total_samples = math.inf
-        self._num_weighed = 0
+        self._weighed = Alike()
         self._weights: dict[str, float] = {}
 
     def answer(self, changed: Iterable[Trial], standing: Standing) -> Answer:
@@ -91,8 +94,8 @@ class Search:
         """Once it is known where trials are compared: stop there, for those that began before."""
         self._pruner = self._pruner_for(standing.samples_per_epoch)
         line = self._line_beyond(0)
-        begun = [trial.number for trial in self._running() if not trial.reports]
-        return [] if line is None else [Advance(number=number, until=line) for number in begun]
+        before = [trial.number for trial in self._running() if line is not None and trial.samples < line]
+        return [Advance(number=number, until=line) for number in before]
 
     def _line_beyond(self, samples: int) -> int | None:
         """The next rung after so many samples, where a trial is to wait for its verdict."""
@@ -100,12 +103,15 @@ class Search:
         return next((rung for rung in rungs if rung > samples), None)
 
     def _importance(self, *, is_over: bool) -> dict[str, float]:
-        """As of now where that is new by ``NEWS_SHARE``, or the last there is to say: trials wait meanwhile."""
-        complete = [trial for trial in self._trials.values() if trial.state is TrialState.COMPLETE]
-        num_new = len(complete) - self._num_weighed
-        if num_new and (is_over or num_new >= NEWS_SHARE * len(complete)):
-            self._num_weighed = len(complete)
-            self._weights = importance(complete, self._space, self._spec.mode)
+        """As of now where that is new by ``NEWS_SHARE``, or the last there is to say."""
+        if self._spec.population is not None:
+            return {}  # what its trials were trained with changed on the way
+        found = alike([*self._trials.values()], self._pruner.rungs if self._pruner else ())
+        num_new = abs(len(found.trials) - len(self._weighed.trials))
+        is_news = found.samples != self._weighed.samples or num_new >= NEWS_SHARE * len(found.trials)
+        if (num_new or is_news) and (is_over or is_news):
+            self._weighed = found
+            self._weights = importance(found.trials, self._space, self._spec.mode)
         return self._weights
 
     def _record(self, trial: Trial) -> None:
@@ -123,14 +129,16 @@ class Search:
         return [trial for trial in self._trials.values() if trial.state is TrialState.RUNNING]
 
     def _verdicts(self, standing: Standing) -> list[Order]:
-        if self._flock is None:
+        if self._flock is None or self._intervals is None:
             return [order for trial in self._running() if (order := self._judge(trial))]
         exploits = self._flock.judge(trial for trial in self._running() if trial.samples < self._total_samples)
         busy = {number for order in exploits for number in (order.number, order.donor)}
         self._promised &= set(standing.places.lacking)
         holds = self._turns(standing).yielded(busy=busy, promised=self._promised)
         self._promised |= holds.keys()
-        return [*exploits, *holds.values()]
+        held = {order.number for order in holds.values()}
+        lines = self._intervals.moved(trial for trial in self._running() if trial.number not in held)
+        return [*exploits, *holds.values(), *lines]
 
     def _turns(self, standing: Standing) -> Turns:
         trials = tuple(self._trials.values())
@@ -139,12 +147,13 @@ class Search:
     def _returned(self, standing: Standing) -> list[Order]:
         """Trials of a population whose turn it is again, as far as they do not hold each other up."""
         orders: list[Order] = []
-        if self._flock is None:
+        if self._intervals is None:
             return orders
         turns = self._turns(standing)
         while order := turns.returned():
-            turns = turns.with_lacking(self._trials[order.number])
-            orders.append(order)
+            trial = self._trials[order.number]
+            turns = turns.with_lacking(trial)
+            orders.append(replace(order, until=self._intervals.line_of(trial)))
             self._expect(order)
         return orders
 
@@ -206,7 +215,9 @@ class Search:
         if point is None:
             return self._promotion(can_start=False)
         first = self._line_beyond(0) or self._given_rung()
-        line = first if self._spec.population is None else None
+        line = first
+        if self._spec.population is not None:
+            line = FIRST_LINE if self._pruner is None else None
         return Start(number=self._study.number, params=point, first_rung=first, until=line)
 
     def _is_doubtful(self) -> bool:
@@ -286,6 +297,7 @@ class Search:
         setting = PopulationSetting(
             kind=kind, space=self._space, mode=self._spec.mode, seed=self._spec.seed, interval=self._interval
         )
+        self._intervals = Intervals(self._spec, list(self._trials.values()), self._interval, int(self._total_samples))
         return Flock(setting, self._trials.values())
 
     @property

@@ -144,6 +144,12 @@ def _population_problems(spec: SweepSpec, space: Space) -> Iterator[FieldProblem
     if spec.pruner != "none":
         told = f"{name} replaces bad trials itself; leave the pruner out, or write pruner: none"
         yield FieldProblem("/pruner", told)
+    if spec.promote is not None:
+        told = (
+            f"{name} changes values on the way, so what it finds is no point that a configuration could hold "
+            f"(seen: {spec.promote}); leave it out, or write population: null with a pruner"
+        )
+        yield FieldProblem("/promote", told)
     for p in space.parameters:
         if p.path not in _POPULATION_PATHS:
             told = (

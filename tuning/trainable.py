@@ -163,7 +163,9 @@ class ConcertinaTrainable(Trainable):
         deadline_s = time.monotonic() + self._setting.patience_s
         while not self._is_unwanted:
             job = self._client.job(progress.job_id, AWAY_S)
-            if result := self._news(progress, job):
+            if self._has_missed(progress, job):
+                self._progress = progress = self._begun_later(progress, job)
+            elif result := self._news(progress, job):
                 return result
             if time.monotonic() > deadline_s:
                 told = (
@@ -234,22 +236,36 @@ class ConcertinaTrainable(Trainable):
         else:
             found = self._submitted(self._spec)
         self._progress = found  # from here on there is something to cancel
-        self._revive(found.job_id)
-        return found
+        return self._revived(found)
 
     def _begun_from(self, origin: Progress) -> Progress:
         """As when a population's trial takes over another's state."""
+        wanted = origin.samples if origin.checkpoint is None else origin.samples_at(origin.checkpoint)
+        # Older ones go while the job trains on, and one may have come since.
+        step = min(self._usable_steps(origin), key=lambda step: abs(origin.samples_at(step) - wanted))
+        return self._begun_at(origin, step)
+
+    def _begun_later(self, progress: Progress, job: Json) -> Progress:
+        """Anew, as the checkpoint is gone that the job was to begin from: from the newest, which stays the longest."""
+        source = self._client.job(job["spec"]["init_from"]["job"], AWAY_S)
+        size = int(source["spec"]["batch"]["global_size"])
+        origin = replace(progress, job_id=str(source["id"]), global_size=size)
+        self._progress = begun = self._begun_at(origin, max(self._usable_steps(origin)))
+        return self._revived(begun)
+
+    def _usable_steps(self, origin: Progress) -> list[int]:
+        """Of the checkpoints that the origin's job has; at its end there is nothing left to train."""
         end = self._client.job(origin.job_id, AWAY_S)["progress"]["steps"]
         known = self._client.checkpoint_steps(origin.job_id, AWAY_S)
-        steps = [step for step in known if end is None or step < end]  # at its end there is nothing left to train
+        steps = [step for step in known if end is None or step < end]
         if not steps:
             raise ServiceError(
                 f"job {origin.job_id} has no checkpoint to go on from (it has: {known or 'none'}); give its spec a "
                 "checkpoint.every_steps below the interval at which Tune lets trials take over others' states"
             )
-        wanted = origin.samples if origin.checkpoint is None else origin.samples_at(origin.checkpoint)
-        # Older ones go while the job trains on, and one may have come since.
-        step = min(steps, key=lambda step: abs(origin.samples_at(step) - wanted))
+        return steps
+
+    def _begun_at(self, origin: Progress, step: int) -> Progress:
         begun = self._submitted(
             applied(self._spec, {"init_from": {"job": origin.job_id, "step": step, "state": "all"}})
         )
@@ -268,16 +284,30 @@ class ConcertinaTrainable(Trainable):
             trial_id=self.trial_id, digest=self._digest, job_id=str(job["id"]), global_size=self._global_size
         )
 
-    def _revive(self, job_id: str) -> None:
+    def _revived(self, progress: Progress) -> Progress:
         """A job that an earlier process of this trial let go, or that failed, goes on from its last checkpoint."""
-        deadline_s = time.monotonic() + REVIVE_S
-        while (state := self._client.job(job_id, AWAY_S)["state"]) in ("CANCELLING", "CANCELLED", "FAILED"):
+        job_id, deadline_s = progress.job_id, time.monotonic() + REVIVE_S
+        while (job := self._client.job(job_id, AWAY_S))["state"] in ("CANCELLING", "CANCELLED", "FAILED"):
             if time.monotonic() > deadline_s:
-                raise ServiceError(f"job {job_id} is still {state} after {REVIVE_S:.0f} s; see `concertina explain`")
-            if state == "CANCELLING":
+                told = f"still {job['state']} after {REVIVE_S:.0f} s"
+                raise ServiceError(f"job {job_id} is {told}; see `concertina explain`")
+            if job["state"] == "CANCELLING":
                 time.sleep(POLL_S)
+            elif self._is_bereft(progress, job):
+                return self._begun_later(progress, job)
             else:
                 self._client.command(job_id, "retry", AWAY_S)
+        return progress
+
+    def _has_missed(self, progress: Progress, job: Json) -> bool:
+        """Whether the job failed without a state: the other's checkpoint went before the job came to read it."""
+        return job["state"] == "FAILED" and job["progress"]["samples"] == 0 and self._is_bereft(progress, job)
+
+    def _is_bereft(self, progress: Progress, job: Json) -> bool:
+        """Whether the job has nothing to go on from any more, neither of its own nor where it began."""
+        if progress.base_step == 0 or self._client.checkpoint_steps(progress.job_id, AWAY_S):
+            return False
+        return progress.base_step not in self._client.checkpoint_steps(job["spec"]["init_from"]["job"], AWAY_S)
 
     def _news(self, progress: Progress, job: Json) -> dict[str, Any] | None:
         """A result, where the job has come to one. Raises ServiceError where it never will."""

@@ -200,7 +200,8 @@ class Stage(Shape):
 class SweepReport(Shape):
     """What a sweep found so far; ``caution`` says why its best value is not to be expected again.
 
-    ``schedule`` is empty unless a population changed the best trial while it ran.
+    ``schedule`` is empty unless a population changed the best trial while it ran. ``importance`` is that of trials as
+    they stood after ``importance_at`` samples, null for at their ends.
     """
 
     sweep_id: str
@@ -214,6 +215,7 @@ class SweepReport(Shape):
     best_so_far: list[BestSoFar]
     improvements: list[Improvement]
     importance: dict[str, float]
+    importance_at: int | None
     lr_batch: list[LrBatch]
     rungs: list[Rung]
     cost: CostShape

@@ -151,7 +151,10 @@ async def resume(sweep_id: str, use: Use, if_match: IfMatch = None) -> Answer:
 
 @router.post("/{sweep_id}/stop", operation_id="sweeps_stop", **_COMMAND)
 async def stop(sweep_id: str, use: Use, if_match: IfMatch = None) -> Answer:
-    """End it with what it has found; trials that have not ended are pruned."""
+    """End it with what it has found; trials that have not ended are pruned.
+
+    Of one that has ended the promotion is stopped that comes or goes on: ``promotion`` tells.
+    """
     return await _answer(use, await use.sweeps.command(sweep_id, "stop", if_match=if_match))
 
 

@@ -139,7 +139,7 @@ async def compare(
     keys: Keys = None,
     max_points: MaxPoints = DEFAULT_POINTS,
 ) -> Answer:
-    """Spec differences and overlaid metrics."""
+    """Spec differences and overlaid metrics: of up to 50 jobs, with at most 10,000 points of all of them together."""
     wanted = _split(jobs) or ()
     return Answer(await use.telemetry.compare(wanted, MetricsQuery(keys=_telemetry_keys(keys), max_points=max_points)))
 

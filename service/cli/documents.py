@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from service.strict_json import parse_json
+from service.strict_json import MAX_DIGITS, parse_json
 
 
 class DocumentError(Exception):
@@ -27,11 +27,15 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = key_node.value
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice; keep one of them", key_node.start_mark
-                )
+                raise _refused(f"the key {key!r} stands twice; keep one of them", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # as PyYAML takes `!!bool` and its like at their word
+            raise _refused(f"{node.value!r:.80} is no {node.tag.rpartition(':')[2]}", node) from None
 
 
 for _tag, _pattern, _first in (
@@ -45,7 +49,16 @@ for _tag, _pattern, _first in (
 
 
 def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
-    return int(loader.construct_scalar(node).replace("_", ""))  # 007 is seven, not octal
+    text = loader.construct_scalar(node).replace("_", "")
+    num_digits = len(text.lstrip("+-"))
+    if num_digits > MAX_DIGITS:
+        told = f"a whole number has {num_digits} digits; at most {MAX_DIGITS} are read"
+        raise _refused(f"{told}: write a shorter one, or quotes around a text", node)
+    return int(text)  # 007 is seven, not octal
+
+
+def _refused(told: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, told, node.start_mark)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
@@ -88,5 +101,5 @@ def apply_settings(document: Mapping[str, Any], settings: list[str]) -> dict[str
             place = place[key]
             if not isinstance(place, dict):
                 raise DocumentError(f"--set {setting}: {'.'.join(keys[:depth])} is {place!r}, which has no parts")
-        place[keys[-1]] = parse(text, f"--set {setting}")
+        place[keys[-1]] = parse(text, f"--set {setting:.80}")
     return dict(result)

@@ -82,7 +82,7 @@ def show_one(client: Client, reference: str, form: Form) -> None:
         (f"best {spec['metric']} ({spec['mode']})", sweep_words.best(found)),
     ]
     if best is not None:
-        rows += [("found at", sweep_words.params(best["params"])), ("its job", best["job_id"])]
+        rows += [("found at", sweep_words.best_params(found)), ("its job", best["job_id"])]
     if found["configuration"] is not None:
         origin = found["configuration"]
         rows.append(("began from", f"{origin['name']}, version {origin['version']}"))
@@ -90,6 +90,11 @@ def show_one(client: Client, reference: str, form: Form) -> None:
         rows.append(("promotion", promotion_words.sentence(found["promotion"])))
     rows += [("searched", ", ".join(spec["space"])), ("page", f"{client.url}/sweeps/{found['id']}")]
     show(form, found, facts(rows))
+
+
+def follow(client: Client, reference: str, form: Form) -> int:
+    """Show one until it ends, whoever made it; gives the exit code."""
+    return follow_sweep(client, client.find_sweep(reference)["id"], form)
 
 
 def show_trials(client: Client, reference: str, state: str | None, count: int, form: Form) -> None:
@@ -118,8 +123,22 @@ def show_report(client: Client, reference: str, form: Form) -> None:
     """What it found."""
     found = client.find_sweep(reference)
     report = client.get(f"/sweeps/{found['id']}/report")
+    parts: list[Any] = [f"[bold]best {escape(report['metric'])}[/bold] {escape(sweep_words.best(found))}"]
+    if report["best"] is not None:
+        parts.append(escape(sweep_words.best_params(found)))
+    if report["caution"]:
+        parts.append(f"[yellow]{escape(report['caution'])}[/yellow]")
+    for told in (_improvements(report), _importance(report), _schedule(report), _rungs(report)):
+        parts += ["", *told] if told else []
+    parts += ["", f"in all {escape(words.cost(report['cost']))}"]
+    if report["promotion"] is not None:
+        parts.append(f"promotion: {escape(promotion_words.sentence(report['promotion']))}")
+    show(form, report, Group(*parts))
+
+
+def _improvements(report: dict[str, Any]) -> list[Any]:
     metric = report["metric"]
-    better = (
+    rows = (
         (
             str(each["trial"]),
             words.metric_value(metric, each["value"]),
@@ -128,30 +147,43 @@ def show_report(client: Client, reference: str, form: Form) -> None:
         )
         for each in report["improvements"]
     )
-    rungs = (
-        (words.count(r["samples"]), *(str(r[key]) for key in ("reached", "waiting", "pruned")), _best_at(metric, r))
-        for r in report["rungs"]
-    )
-    parts: list[Any] = [f"[bold]best {escape(metric)}[/bold] {escape(sweep_words.best(found))}"]
-    if report["best"] is not None:
-        parts.append(escape(sweep_words.params(report["best"]["params"])))
-    if report["caution"]:
-        parts.append(f"[yellow]{escape(report['caution'])}[/yellow]")
-    parts += ["", table(("trial", metric, "better by", "cost since the one before"), better)]
-    if report["importance"]:
-        shares = ((path, words.percent(share)) for path, share in report["importance"].items())
-        parts += ["", table(("what mattered", "share"), shares)]
-    if report["rungs"]:
-        parts += ["", table(("rung", "reached", "waiting", "pruned", "best there"), rungs)]
-    parts += ["", f"in all {escape(words.cost(report['cost']))}"]
-    if report["promotion"] is not None:
-        parts.append(f"promotion: {escape(promotion_words.sentence(report['promotion']))}")
-    show(form, report, Group(*parts))
+    return [table(("trial", metric, "better by", "cost since the one before"), rows)]
+
+
+def _importance(report: dict[str, Any]) -> list[Any]:
+    rows = [(path, words.percent(share)) for path, share in report["importance"].items()]
+    return [table(("what mattered", "share"), rows), sweep_words.importance_of(report)] if rows else []
+
+
+def _schedule(report: dict[str, Any]) -> list[Any]:
+    rows = [
+        (words.count(each["samples"]), str(each["trial"]), sweep_words.params(each["params"]))
+        for each in report["schedule"]
+    ]
+    return [table(("from samples", "trial", "behind the best state"), rows)] if rows else []
+
+
+def _rungs(report: dict[str, Any]) -> list[Any]:
+    rows = [
+        (
+            words.count(rung["samples"]),
+            *(str(rung[key]) for key in ("reached", "waiting", "pruned")),
+            words.metric_value(report["metric"], rung["best"]),
+        )
+        for rung in report["rungs"]
+    ]
+    return [table(("rung", "reached", "waiting", "pruned", "best there"), rows)] if rows else []
 
 
 def command(client: Client, reference: str, verb: str, form: Form) -> None:
-    """Pause, resume, stop, or retry what failed."""
+    """Pause, resume, or retry what failed."""
     _tell(client.command_sweep(client.find_sweep(reference)["id"], verb), form)
+
+
+def stop(client: Client, reference: str, form: Form) -> None:
+    """End it, or of one that has ended its promotion."""
+    before = client.find_sweep(reference)
+    _tell(after := client.command_sweep(before["id"], "stop"), form, promotion_words.stopped(before, after))
 
 
 def extend(client: Client, reference: str, num_trials: int, form: Form) -> None:
@@ -180,10 +212,7 @@ def send_sweep_code(client: Client, spec: dict[str, Any], file: Path) -> None:
         send_code(client, job, folder, lambda: client.ask_sweep("validate", spec))
 
 
-def _best_at(metric: str, rung: dict[str, Any]) -> str:
-    return words.metric_value(metric, rung["best"])
-
-
-def _tell(sweep: dict[str, Any], form: Form) -> None:
+def _tell(sweep: dict[str, Any], form: Form, besides: str = "") -> None:
     state, trials = words.state(sweep["state"]).lower(), sweep_words.numbers(sweep["trials"])
-    show(form, sweep, f"[bold]{escape(sweep['name'])}[/bold] ({sweep['id']}): {state}, {escape(trials)}")
+    told = f"{trials}{f'; {besides}' if besides else ''}"
+    show(form, sweep, f"[bold]{escape(sweep['name'])}[/bold] ({sweep['id']}): {state}, {escape(told)}")

@@ -81,6 +81,8 @@ def sweep_view(
         "curve": curve_view(report),
         "parallel": parallel_view(spec, trials, level_of),
         "importance": [(path, share, words.percent(share)) for path, share in report["importance"].items()],
+        "importance_of": _importance_of(spec, report),
+        "schedule": [_stage(each) for each in report["schedule"]],
         "map": map_view(report, level_of),
         "improvements": [_improvement(each, report, trials) for each in reversed(report["improvements"])],
         "rungs": [_rung(each, spec["metric"]) for each in report["rungs"]],
@@ -115,7 +117,7 @@ def ending_view(sweep: Document, number: int) -> dict[str, str]:
 def _promoting(sweep: Document) -> list[dict[str, str]]:
     """Of a sweep that has ended: compare its winner, or stop that."""
     origin, promotion = sweep["configuration"], sweep["promotion"]
-    if sweep["state"] not in _ENDED:
+    if sweep["state"] not in _ENDED or sweep["spec"]["population"] is not None:
         return []
     if not promotion_words.is_over(sweep):
         return [_action("stop", "Stop comparing")]
@@ -165,9 +167,26 @@ def _head(sweep: Document) -> dict[str, Any]:
         "metric": spec["metric"],
         "best": words.metric_value(spec["metric"], best["value"]) if best else None,
         "best_trial": best,
-        "best_params": sweep_words.params(best["params"]) if best else "",
+        "best_params": sweep_words.best_params(sweep),
         "num_trials": spec["trials"],
     }
+
+
+def _importance_of(spec: Document, report: Document) -> str:
+    if spec["population"] is not None:
+        return "Not told of a population, as it changes values while trials train."
+    if not report["importance"]:
+        return "Told once four trials have come as far as half of all did, and differ."
+    told = sweep_words.importance_of(report)
+    return f"{told}; without what has conditions." if any(map(_has_condition, spec["space"].values())) else f"{told}."
+
+
+def _has_condition(distribution: Document) -> bool:
+    return bool(distribution.get("when"))
+
+
+def _stage(stage: Document) -> dict[str, Any]:
+    return {**stage, "samples": words.count(stage["samples"]), "params": sweep_words.params(stage["params"])}
 
 
 def _no_rungs(spec: Document) -> str:

@@ -47,7 +47,7 @@ class Promoting:
         if _is_due(view):
             contest = await asyncio.to_thread(contest_of, view)
             log.info("promotion begins", sweep=sweep_id, to=view.sweep.promote_to, refusal=contest.refusal)
-            await store.begin_promotion(view.sweep, contest, fence)
+            await store.begin_promotion(view, contest, fence)
             return
         if view.promotion is None:
             return

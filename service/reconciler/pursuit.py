@@ -272,7 +272,7 @@ class Pursuit:
         What was tried in vain is told. What was tried so for too long, or is not wanted any more, is ended.
         """
         now_s = self._office.monotonic_s()
-        was_heard_of = self.snapshot is not None or bool(job.observed)
+        was_heard_of = self.snapshot is not None or job.is_heard_of
         num_vain = self._starts.backoff.num_failed
         if job.goal is not RunGoal.RUN and not was_heard_of and num_vain + self._storage.num_failed > 0:
             # Nobody told of anything to save; workers of a controller that nobody heard may have saved all the same.

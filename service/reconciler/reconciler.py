@@ -69,6 +69,7 @@ class Reconciler:
         self._promoting = Promoting(office)
         self._watching = Watching(office)
         self._max_queued = LINE
+        self._stuck: frozenset[str] = frozenset()
         self.is_leaving = False
         self.is_brisk = False
 
@@ -87,7 +88,7 @@ class Reconciler:
             else:
                 pursuit.put_off()  # each waits by itself, as all that comes later would wait here
             # Of an attempt that nobody has heard of only the intent is there: it is carried out now.
-            is_intent = job.state is JobState.STARTING and not job.observed
+            is_intent = job.state is JobState.STARTING and not job.is_heard_of
             if (job.id, job.attempt) not in alive and not is_intent:
                 await self._guarded(job.id, pursuit.lose(job))
 
@@ -107,7 +108,7 @@ class Reconciler:
         self._forget_all_but(placed)
         await self._look(now_s, rows)
         if not self.is_leaving:
-            await self._searching.tick(survey.sweeps)
+            await self._searching.tick(survey.sweeps, self._stuck)
             await self._promoting.tick(survey.promoting)
             await self._place(queued, placed)
         self._await_room(placed, queued, now_s)
@@ -242,6 +243,7 @@ class Reconciler:
         await self._office.store.set_explanations(self._with_nodes_asked_for(told, outlook), self._office.fence)
         has_room = is_whole and len(stuck) == len(queued)
         self._max_queued = LINE + len(stuck)
+        self._stuck = stuck if nodes else frozenset()  # before the first node is there nobody is worse off than others
         resized = [*queue.adjust(running, nodes, may_grow=has_room), *queue.reclaim(still, running, nodes)]
         offered = self._offers(running, nodes, may_scale=not outlook.has_hope) if has_room else {}
         await self._resize(placed, {grant.job_id: grant for grant in resized}, offered, has_waiting=bool(still))

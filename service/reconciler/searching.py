@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import structlog
@@ -43,10 +43,11 @@ class Searching:
         self._steps: dict[str, asyncio.Task[None]] = {}
         self.is_brisk = False
 
-    async def tick(self, sweeps: Sequence[SweepRow]) -> None:
+    async def tick(self, sweeps: Sequence[SweepRow], stuck: Set[str]) -> None:
         """One look at each of these, which are all that live; those that still think about the last one are left alone.
 
-        Raises ClusterLostError, FencedOutError.
+        ``stuck`` are jobs that wait and would not fit into the empty cluster: they hold nobody up, nor do trials leave
+        their places to them. Raises ClusterLostError, FencedOutError.
         """
         self._reraise()
         self.is_brisk = bool(sweeps or self._follows)
@@ -56,7 +57,7 @@ class Searching:
         for sweep in sweeps:
             if sweep.id not in self._steps:
                 follow = self._follows.setdefault(sweep.id, _Follow(self._office, sweep.id))
-                self._steps[sweep.id] = asyncio.create_task(_guarded(follow))
+                self._steps[sweep.id] = asyncio.create_task(_guarded(follow, stuck))
 
     async def settle(self, timeout_s: float) -> None:
         """Wait for the steps that are under way."""
@@ -73,9 +74,9 @@ class Searching:
                 log.error("step failed", sweep=sweep_id, exc_info=error)
 
 
-async def _guarded(follow: _Follow) -> None:
+async def _guarded(follow: _Follow, stuck: Set[str]) -> None:
     try:
-        await follow.step()
+        await follow.step(stuck)
     except (StaleRowError, TransitionError) as error:
         follow.begin_anew()
         log.info("decided anew", sweep=follow.sweep_id, why=str(error))
@@ -109,8 +110,8 @@ class _Follow:
         """What the controller counted on did not come true: it gets all rows at the next step."""
         self._is_new, self._seen, self._reckoning = True, _Seen(), Reckoning()
 
-    async def step(self) -> None:
-        """Bring rows and jobs together, then ask, where there is news, and carry out the answer.
+    async def step(self, stuck: Set[str]) -> None:
+        """Bring rows and jobs together, then ask, where there is news, and carry out the answer; see ``Searching``.
 
         Raises StaleRowError, TransitionError, ClusterLostError, FencedOutError.
         """
@@ -127,7 +128,7 @@ class _Follow:
             return
         if sweep.term == 0:
             await store.new_sweep_term(sweep, self._office.fence)
-        view = await store.sweep_view(self.sweep_id, -1 if self._is_new else self._seen.asked)
+        view = await store.sweep_view(self.sweep_id, -1 if self._is_new else self._seen.asked, stuck)
         if view is None or view.sweep.state is not SweepState.RUNNING:
             return
         question, changed = await self._question(view), view.sweep.changed

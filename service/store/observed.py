@@ -78,7 +78,8 @@ class ObservedStore:
                 "term": 1,
                 "num_desired": num_desired,
                 "observed_at": write.now_s,
-                "observed": "{}",
+                # Until this attempt has a group, a report still tells of the steps of the one before.
+                "observed": dumps({"last_racks": job.observed.get("last_racks", ())}),
                 "explanation": None,
                 "failure": None,
             }

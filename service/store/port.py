@@ -248,10 +248,10 @@ class ReconcilerStore(Protocol):
         """
         ...
 
-    async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
+    async def sweep_view(self, sweep_id: str, after: int, passed_over: Collection[str] = ()) -> SweepView | None:
         """One sweep with those of its trials that were written after that change, and what all are as of now, or None.
 
-        See ``SweepView``.
+        See ``SweepView``. Jobs that wait and are ``passed_over``, by id, wait before no trial.
         """
         ...
 
@@ -275,10 +275,11 @@ class ReconcilerStore(Protocol):
         """One sweep with its latest promotion, the runs of it as their jobs show them now, or None."""
         ...
 
-    async def begin_promotion(self, sweep: SweepRow, contest: Contest, fence: int) -> None:
+    async def begin_promotion(self, view: PromotionView, contest: Contest, fence: int) -> None:
         """Write who is compared, or why nobody is. Raises StaleRowError, FencedOutError.
 
-        StaleRowError comes when anybody wrote the sweep since it was read, so that nothing begins twice.
+        StaleRowError comes when anybody wrote the sweep or the configuration since they were read: nothing begins
+        twice, and nothing is compared with what is not in use any more.
         """
         ...
 

@@ -17,6 +17,7 @@ from workers.status import JobSnapshot, RoundRecord, RunPhase
 
 EVAL_PREFIX = "eval."
 NUM_RECORDS_OF_SPEED = 20
+_LEAST_EXCHANGING = 2
 
 MOST_UNTOLD_S = 600.0
 """Beside what samples tell there are starts and evaluations; so long a micro-batch may last by default, too."""
@@ -34,7 +35,14 @@ def observed_columns(job: JobRow, snapshot: JobSnapshot, now_s: float, passed_s:
         # A last snapshot may come after the move that took the job off the cluster.
         "num_current": snapshot.num_current if job.state in PLACED_STATES else 0,
         "observed_at": now_s,
-        "observed": dumps(_view(snapshot) | {"exchange": _exchange(job, records), "counted": _counted(job, records)}),
+        "observed": dumps(
+            _view(snapshot)
+            | {
+                "exchange": _exchange(job, records),
+                "counted": _counted(job, records),
+                "last_racks": _last_racks(job, snapshot),
+            }
+        ),
         "worker_s": job.worker_s
         + _held_s(job, now_s, passed_s, _most_s(job, snapshot.cursor, records))
         + _begun_s(job, snapshot, now_s, records),
@@ -118,6 +126,15 @@ def _exchange(job: JobRow, records: Sequence[RoundRecord]) -> Mapping[str, float
     """What the newest steps that are known tell."""
     told: Mapping[str, float] = job.observed.get("exchange", {})
     return figures(record.values for record in records[-NUM_RECORDS_OF_SPEED:]) if records else told
+
+
+def _last_racks(job: JobRow, snapshot: JobSnapshot) -> Sequence[int]:
+    """Of the last group that had somebody to exchange with: one worker, or none, does not undo how steps travelled."""
+    topology = snapshot.topology
+    if topology is None or len(topology.racks) < _LEAST_EXCHANGING:
+        told: Sequence[int] = job.observed.get("last_racks", ())
+        return told
+    return topology.racks
 
 
 def _view(snapshot: JobSnapshot) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from service.store.promotion_rows import (
 from service.store.references import UnknownReferenceError, check_references
 from service.store.rows import dumps
 from service.store.schema import sweeps
-from service.store.sweep_rows import fetch_sweep, fetch_trials, update_sweep
+from service.store.sweep_rows import fetch_sweep, fetch_trials, samples_per_epoch, update_sweep
 from service.sweep_records import ENDED_SWEEPS, SweepRow
 from workers.errors import Reason
 from workers.spec import JobSpec
@@ -69,9 +69,9 @@ class PromotingStore:
         """All that a decision looks at, or None."""
         return await self._database.read(lambda conn: _view(conn, sweep_id))
 
-    async def begin_promotion(self, sweep: SweepRow, contest: Contest, fence: int) -> None:
+    async def begin_promotion(self, view: PromotionView, contest: Contest, fence: int) -> None:
         """Write who is compared, or why nobody is. Raises StaleRowError, FencedOutError."""
-        await self._database.write(lambda write: _begin(write, sweep, contest), fence)
+        await self._database.write(lambda write: _begin(write, view, contest), fence)
 
     async def carry_promotion(self, view: PromotionView, step: Step, fence: int) -> None:
         """Write what has ended and what was decided. Raises StaleRowError, TransitionError, FencedOutError."""
@@ -94,17 +94,17 @@ def _view(conn: Connection, sweep_id: str) -> PromotionView | None:
         runs=() if latest is None else fetch_runs(conn, latest, sweep.document["metric"]),
         configuration=None if name is None else fetch_configuration(conn, name),
         seeds=tuple(seed for each in known for seed in each.seeds),
+        samples_per_epoch=samples_per_epoch(conn, sweep_id),
     )
 
 
-def _begin(write: Write, sweep: SweepRow, contest: Contest) -> None:
+def _begin(write: Write, view: PromotionView, contest: Contest) -> None:
     """Nothing is begun twice: whoever began it before has written the sweep."""
-    name = sweep.promote_to
+    sweep, configuration, name = view.sweep, view.configuration, view.sweep.promote_to
     assert name is not None, sweep.id
     update_sweep(write, sweep, {"promote_to": None})
-    configuration = fetch_configuration(write.conn, name)
-    if configuration is None and contest.refusal is None:
-        raise StaleRowError(f"configuration {name} is gone; look again")
+    if fetch_configuration(write.conn, name) != configuration:
+        raise StaleRowError(f"configuration {name} is no longer the one that was looked at; look again")
     is_refused = contest.refusal is not None
     columns: dict[str, Any] = {
         "configuration": name,
@@ -156,9 +156,9 @@ def _ended(write: Write, promotion: PromotionRow, end: End) -> dict[str, Any]:
 def _replaced(write: Write, promotion: PromotionRow, end: End, winner: Contender) -> dict[str, Any]:
     """The winner is in use from now on, unless there is another configuration by now than was compared with."""
     configuration = fetch_configuration(write.conn, promotion.configuration)
-    if configuration is None or configuration.version != promotion.base_version:
-        told = promotion.overtaken(0 if configuration is None else configuration.version)
-        return {"state": PromotionState.FAILED, "reason": told}
+    overtaken = promotion.overtaken(configuration)
+    if configuration is None or overtaken is not None:
+        return {"state": PromotionState.FAILED, "reason": overtaken}
     job = named_job(winner.job, promotion.configuration)
     try:
         check_references(write.conn, job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,7 @@ from service.records import JobRow
 from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
 from service.store.database import Database, Write, last_change
-from service.store.exploiting import decided, offered, ordered_back, taken_over, without_undone
+from service.store.exploiting import decided, offered, ordered_back, taken_over, with_unreported, without_undone
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.rows import dumps
@@ -135,7 +135,7 @@ class SearchStore:
             self._looked[sweep_id] = _Looked(state=sweep.state, change=change)
         return None if sweep is None else SweepLook(sweep=sweep, has_told=False)
 
-    async def sweep_view(self, sweep_id: str, after: int) -> SweepView | None:
+    async def sweep_view(self, sweep_id: str, after: int, passed_over: Collection[str] = ()) -> SweepView | None:
         """See ``ReconcilerStore.sweep_view``."""
 
         def work(conn: Connection) -> SweepView | None:
@@ -149,7 +149,7 @@ class SearchStore:
                 trials=found,
                 samples_per_epoch=samples_per_epoch(conn, sweep_id),
                 spent=() if document["limits"]["cost"] is None else fetch_spent(conn, sweep_id),
-                places=NO_PLACES if document["population"] is None else fetch_places(conn, sweep_id),
+                places=NO_PLACES if document["population"] is None else fetch_places(conn, sweep_id, passed_over),
             )
 
         return await self._database.read(work)
@@ -239,6 +239,8 @@ def _finding(conn: Connection, sweep: SweepRow, trial: TrialRow, metric: str) ->
         news = replace(news, rungs=_rungs(sweep.spec_json, samples_per_epoch(conn, sweep.id)))
     elif job is not None and job.is_ended and not trial.reports:
         news = replace(news, others=last_keys(conn, job.id))
+    if job is not None and job.is_ended:
+        seen, news = with_unreported(conn, seen, news)
     after = without_undone(observed(seen, None if job is None else _trial_job(job), news))
     verb = None if job is None else verb_for(after, job.state, sweep.state)
     # Seconds alone are not worth a write: they come with the next report, and with the end.

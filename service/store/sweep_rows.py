@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import takewhile
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
@@ -23,6 +25,7 @@ from tuning.orders import Places
 from tuning.spec_parts import MAX_PARALLEL
 from tuning.trial import Change, Report, TrialState
 
+_BATCH_ROWS = 100
 _SWEEP = select(sweeps).where(sweeps.c.id == bindparam("of"))
 _TRIALS = (
     select(trials)
@@ -40,13 +43,13 @@ _TRAINING = (
     .where(trials.c.sweep_id == bindparam("of"), trials.c.is_open, jobs.c.state == JobState.RUNNING)
 )
 _LINE = (
-    select(trials.c.number)
+    select(jobs.c.id, trials.c.number)
     .select_from(jobs.outerjoin(trials, (trials.c.job_id == jobs.c.id) & (trials.c.sweep_id == bindparam("of"))))
     .where(jobs.c.state == JobState.QUEUED)
     .order_by(jobs.c.queued_at, jobs.c.id)
-    .limit(MAX_PARALLEL)
+    .limit(bindparam("at_most"))
 )
-"""None for each job of somebody else."""
+"""The number is None for each job of somebody else."""
 _UPDATE_SWEEP = update(sweeps).where(*having(sweeps, "id", "changed")).returning(sweeps)
 _LENGTHS = (
     select(jobs.c.spec, jobs.c.total_samples)
@@ -55,6 +58,9 @@ _LENGTHS = (
     .order_by(trials.c.number)
     .limit(1)
 )
+
+_Told: TypeAlias = tuple[int, float | None]
+"""Samples and the value there, None for no number."""
 
 
 def sweep_of(row: Row[Any]) -> SweepRow:
@@ -83,8 +89,9 @@ NO_COURSE = "{}"
 """In the column of a trial that no population has changed."""
 
 
-def trial_of(row: Row[Any]) -> TrialRow:
-    """A row of ``trials``."""
+def trial_of(row: Row[Any], rungs: Sequence[int] | None = None) -> TrialRow:
+    """A row of ``trials``; where ``rungs`` are given, of its reports the first at each of them, and the last."""
+    told = json.loads(row.reports)
     return TrialRow(
         number=row.number,
         params=json.loads(row.params),
@@ -93,7 +100,7 @@ def trial_of(row: Row[Any]) -> TrialRow:
         is_held=row.is_held,
         must_retry=row.must_retry,
         value=row.value,
-        reports=tuple(_report_of(*told) for told in json.loads(row.reports)),
+        reports=tuple(_report_of(*each) for each in (told if rungs is None else _compared(told, rungs))),
         job_id=row.job_id,
         reason=row.reason,
         seconds=row.seconds,
@@ -103,6 +110,12 @@ def trial_of(row: Row[Any]) -> TrialRow:
         seen=row.seen,
         course=_course_of(json.loads(row.course)),
     )
+
+
+def _compared(told: Sequence[_Told], rungs: Sequence[int]) -> list[_Told]:
+    """Those by which trials are held against each other, of reports by growing samples."""
+    firsts = {bisect_left(told, rung, key=itemgetter(0)) for rung in rungs}
+    return [told[at] for at in sorted({*firsts, len(told) - 1}) if 0 <= at < len(told)]
 
 
 def _report_of(samples: int, value: float | None) -> Report:
@@ -153,18 +166,28 @@ def fetch_trials(conn: Connection, sweep_id: str, after: int = -1) -> list[Trial
     return [trial_of(row) for row in conn.execute(_TRIALS, {"of": sweep_id, "after": after})]
 
 
+def fetch_compared(conn: Connection, sweep_id: str, rungs: Sequence[int]) -> list[TrialRow]:
+    """All trials of a sweep, by number, each with the reports that ``trial_of`` keeps: a sweep may have millions."""
+    rows = conn.execute(_TRIALS, {"of": sweep_id, "after": -1}, execution_options={"yield_per": _BATCH_ROWS})
+    return [trial_of(row, rungs) for row in rows]
+
+
 def fetch_spent(conn: Connection, sweep_id: str) -> tuple[Spent, ...]:
     """What each trial has used by now, as its job tells it: rows of trials learn it with their next report."""
     rows = conn.execute(_SPENT, {"of": sweep_id})
     return tuple(Spent(params=json.loads(row.params), seconds=row.seconds) for row in rows)
 
 
-def fetch_places(conn: Connection, sweep_id: str) -> Places:
-    """Which trials train, and which wait at the head of the line; see ``Places``."""
-    line = conn.execute(_LINE, {"of": sweep_id}).scalars()
+def fetch_places(conn: Connection, sweep_id: str, passed_over: Collection[str]) -> Places:
+    """Which trials train, and which wait at the head of the line; see ``Places``.
+
+    Jobs of somebody else that are ``passed_over``, by id, have no place in the line: none that comes free is for them.
+    """
+    line = conn.execute(_LINE, {"of": sweep_id, "at_most": MAX_PARALLEL + len(passed_over)})
+    counted = (row.number for row in line if row.number is not None or row.id not in passed_over)
     return Places(
         training=frozenset(conn.execute(_TRAINING, {"of": sweep_id}).scalars()),
-        lacking=tuple(takewhile(lambda number: number is not None, line)),
+        lacking=tuple(takewhile(lambda number: number is not None, counted)),
     )
 
 

@@ -26,6 +26,7 @@ from service.store.schema import schedule_runs, sweeps, trials
 from service.store.statements import text_bytes
 from service.store.sweep_rows import (
     counts_of,
+    fetch_compared,
     fetch_sweep,
     fetch_trials,
     moved,
@@ -36,6 +37,7 @@ from service.store.sweep_rows import (
 )
 from service.sweep_records import Experience, SweepRow, SweepState, SweepView, TrialCounts, TrialRow, Wish
 from service.unfinished_sweeps import best_of_unfinished
+from tuning.pruning import rungs_for
 from tuning.spec import SweepSpec
 from tuning.trial import TrialState
 from workers.spec import JobSpec
@@ -120,14 +122,18 @@ class SweepStore:
         return await self._database.read(lambda conn: fetch_sweep(conn, sweep_id))
 
     async def view(self, sweep_id: str) -> SweepView | None:
-        """One sweep with all its trials, or None."""
+        """One sweep with all its trials, each with the reports by which they are compared, or None.
+
+        Those are the first at each rung, and the last.
+        """
 
         def work(conn: Connection) -> SweepView | None:
             sweep = fetch_sweep(conn, sweep_id)
             if sweep is None:
                 return None
-            found = tuple(fetch_trials(conn, sweep_id))
-            return SweepView(sweep=sweep, trials=found, samples_per_epoch=samples_per_epoch(conn, sweep_id))
+            length = samples_per_epoch(conn, sweep_id)
+            found = tuple(fetch_compared(conn, sweep_id, rungs_for(sweep.spec, length)))
+            return SweepView(sweep=sweep, trials=found, samples_per_epoch=length)
 
         return await self._database.read(work)
 
@@ -193,7 +199,7 @@ class SweepStore:
 
         def work(write: Write) -> SweepRow:
             if to is SweepState.STOPPED:
-                stop_promotions(write, sweep.id, reason)
+                return stop_sweep(write, sweep, reason)
             return update_sweep(write, sweep, moved(sweep, to, reason, write.now_s))
 
         return await self._database.write(work)
@@ -236,15 +242,22 @@ class SweepStore:
 
         One that was to begin is stopped as one that had: who asks again is told that it is.
         """
+        return await self._database.write(lambda write: stop_promotion(write, sweep, reason))
 
-        def work(write: Write) -> SweepRow:
-            stop_promotions(write, sweep.id, reason)
-            if sweep.promote_to is not None:
-                stopped = {"configuration": sweep.promote_to, "state": PromotionState.STOPPED, "reason": reason}
-                insert_promotion(write, sweep.id, stopped)
-            return update_sweep(write, sweep, {"promote_to": None, "version": sweep.version + 1})
 
-        return await self._database.write(work)
+def stop_sweep(write: Write, sweep: SweepRow, reason: str | None) -> SweepRow:
+    """End one that has not, with what an earlier promotion of it compares. Raises StaleRowError."""
+    stop_promotions(write, sweep.id, reason)
+    return update_sweep(write, sweep, moved(sweep, SweepState.STOPPED, reason, write.now_s))
+
+
+def stop_promotion(write: Write, sweep: SweepRow, reason: str) -> SweepRow:
+    """See ``SweepStore.stop_promotion``. Raises StaleRowError."""
+    stop_promotions(write, sweep.id, reason)
+    if sweep.promote_to is not None:
+        stopped = {"configuration": sweep.promote_to, "state": PromotionState.STOPPED, "reason": reason}
+        insert_promotion(write, sweep.id, stopped)
+    return update_sweep(write, sweep, {"promote_to": None, "version": sweep.version + 1})
 
 
 @cache
@@ -324,4 +337,5 @@ def _best(conn: Connection, sweep: SweepRow) -> TrialRow | None:
         return trial_of(row)
     if sweep.state is not SweepState.SUCCEEDED:
         return None
-    return best_of_unfinished(sweep.spec, fetch_trials(conn, sweep.id), samples_per_epoch(conn, sweep.id))
+    spec, length = sweep.spec, samples_per_epoch(conn, sweep.id)
+    return best_of_unfinished(spec, fetch_compared(conn, sweep.id, rungs_for(spec, length)), length)

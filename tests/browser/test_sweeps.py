@@ -22,7 +22,7 @@ def test_a_sweep_tells_what_is_best_and_brushing_narrows_its_trials(shared: Fill
     row.get_by_role("link", name="digits-lr", exact=True).click()
     summary = page.get_by_label("State and progress")
     expect(summary).to_contain_text(re.compile(r"9\d(\.\d)? % best eval.accuracy so far"))
-    expect(summary).to_contain_text("luckiest of 9 results")
+    expect(summary).to_contain_text("luckiest of 10 trials")
     expect(page.get_by_role("img", name="Best eval.accuracy")).to_be_visible()
     expect(page.get_by_role("region", name="Trials at each rung").locator("tbody tr")).to_have_count(3)
     shares = page.get_by_role("region", name="What mattered").locator("progress")

@@ -78,7 +78,7 @@ class Swept:
         return cls(store, clock, fence, (await store.sweeps.create(spec, sample_job(spec))).sweep.id)
 
     async def view(self) -> SweepView:
-        found = await self.store.sweeps.view(self.id)
+        found = await self.store.reconciler.sweep_view(self.id, -1)
         assert found is not None
         return found
 
@@ -159,7 +159,7 @@ class Swept:
             view = await store.promotion_view(self.id)
             assert view is not None
             if view.sweep.promote_to is not None:
-                await store.begin_promotion(view.sweep, contest_of(view), self.fence)
+                await store.begin_promotion(view, contest_of(view), self.fence)
             else:
                 step = step_of(view, Prices(None, None, "EUR"), self.clock.now_s)
                 await store.carry_promotion(view, step, self.fence)

@@ -10,7 +10,9 @@ import httpx2
 import pytest
 
 from service.api.sweep_shapes import SweepEstimate, SweepReport
+from service.cost import Prices
 from service.settings import Settings
+from service.sweep_report import report_document
 from tests.service.given import record, snapshot
 from tests.service.swept import JOB, SWEEPS, Swept, point, sweep_document
 
@@ -29,8 +31,9 @@ async def test_the_report_tells_what_was_found_what_it_cost_and_that_it_flatters
     assert [(i["trial"], i["gain"] and round(i["gain"], 3)) for i in better] == [(0, None), (1, 0.15)]
     assert sum(i["worker_s"] for i in better) == report["best_so_far"][1]["worker_s"] > 0
     assert (report["best"]["trial"], report["best"]["value"]) == (1, 0.95)
-    assert "luckiest of 2 results" in report["caution"]
+    assert "luckiest of 3 trials" in report["caution"]
     assert report["importance"] == {"optimizer.lr": 0.7, "batch.global_size": 0.3}
+    assert report["importance_at"] == 320  # all four that say something came there, and but two further
     assert [(p["lr"], p["global_batch"], p["value"]) for p in report["lr_batch"]] == [
         (0.001, 32, 0.8),
         (0.01, 64, 0.95),
@@ -42,6 +45,33 @@ async def test_the_report_tells_what_was_found_what_it_cost_and_that_it_flatters
         {"samples": 960, "reached": 2, "waiting": 0, "pruned": 0, "best": 0.95},
         {"samples": 2880, "reached": 2, "waiting": 0, "pruned": 0, "best": 0.95},
     ]
+
+
+async def test_of_all_reports_a_report_reads_those_by_which_trials_are_compared(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    await swept.begin(point(0.001), point(0.01), point(0.1))
+    await swept.report(0, **{f"r{n}": n / 100 for n in range(4, 101, 4)})
+    await swept.end(0)
+    await swept.report(1, r4=0.3)
+    view, whole = await swept.store.sweeps.view(swept.id), await swept.view()
+    assert view is not None
+    assert [len(trial.reports) for trial in whole.trials] == [25, 1, 0]
+    assert [[r.samples for r in trial.reports] for trial in view.trials] == [[384, 1024, 2944, 3200], [128], []]
+    prices = Prices(None, None, "EUR")
+    assert report_document(view, prices) == report_document(whole, prices)
+
+
+async def test_what_is_better_by_a_few_billionths_is_the_best_and_no_row_of_improvements(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    await swept.begin(point(0.001), point(0.01))
+    await swept.complete(0, 0.8)
+    await swept.complete(1, 0.8 + 3e-9)
+    report = (await client.get(f"{SWEEPS}/{swept.id}/report")).json()
+    assert (report["best"]["trial"], report["best_so_far"][-1]["best"]) == (1, 0.8 + 3e-9)
+    assert [each["trial"] for each in report["improvements"]] == [0]
+    assert "better by" not in (await client.get(f"/sweeps/{swept.id}")).text
 
 
 async def test_reports_that_are_no_numbers_are_told_as_no_values(client: httpx2.AsyncClient, swept: Swept) -> None:

@@ -208,7 +208,7 @@ async def test_a_promotion_that_goes_on_is_told_and_stopped_without_its_sweep(
     promotion = Sweep.model_validate(told).promotion
     assert promotion is not None
     assert (promotion.state, promotion.base_version, promotion.runs.started) == ("RUNNING", 1, 2)
-    assert [finalist.trial for finalist in promotion.finalists] == [1, 0]
+    assert [finalist.trial for finalist in promotion.finalists] == [1, 0, 3]
     assert (await client.post(f"{place}/promote", json=wanted)).json() == told
     other = await client.post(f"{place}/promote", json={"configuration": "other"})
     assert "being held against 'digits'; stop that first" in assert_problem(other, 409, "CONFLICT")["detail"]

@@ -12,7 +12,6 @@ import safetensors.numpy
 from service.api.cluster_shapes import Cluster
 from service.api.shapes import (
     Checkpoints,
-    Comparison,
     ExplanationShape,
     Metrics,
     OutputFiles,
@@ -228,36 +227,6 @@ async def test_a_job_that_wants_more_than_it_has_says_so(
     await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(roomy,)), fence)
     found = (await client.get(path_of(job, "explain"))).json()
     assert "no room" not in " ".join(found["details"])
-
-
-async def test_jobs_are_compared_by_what_differs(client: httpx2.AsyncClient, services: Services, fence: int) -> None:
-    one = await placed(services.store, fence, name="one", config={"hidden": 8, "deep": True})
-    two = await placed(services.store, fence, name="two", config={"hidden": 16}, optimizer={"lr": 0.1})
-    await services.store.reconciler.fold(snapshot(one, [record(1)]), fence)
-    await services.store.reconciler.fold(snapshot(two, [record(1, lr=0.1)]), fence)
-    found = (await client.get(f"{API}/compare", params={"jobs": f"{one.id},{two.id}", "keys": "loss"})).json()
-    Comparison.model_validate(found)
-    assert found["differences"] == [
-        {"path": "config.deep", "values": {one.id: True}},
-        {"path": "config.hidden", "values": {one.id: 8, two.id: 16}},
-        {"path": "optimizer.lr", "values": {one.id: 0.001, two.id: 0.1}},
-    ]
-    assert found["keys"] == ["loss"]
-    assert [(s["job_id"], s["name"], len(s["points"])) for s in found["series"]] == [
-        (one.id, "one", 1),
-        (two.id, "two", 1),
-    ]
-    assert_problem(await client.get(f"{API}/compare"), 422, "INVALID")
-    assert_problem(await client.get(f"{API}/compare", params={"jobs": ","}), 400, "BAD_REQUEST")
-    assert_problem(await client.get(f"{API}/compare", params={"jobs": "job_x"}), 404, "NOT_FOUND")
-
-
-async def test_the_compare_page_says_which_jobs_it_leaves_out(client: httpx2.AsyncClient, services: Services) -> None:
-    ids = [(await services.store.jobs.submit(spec(name=f"one-{n}"))).job.id for n in range(8)]
-    assert "are selected" not in (await client.get("/compare", params={"jobs": ",".join(ids[:6])})).text
-    page = (await client.get("/compare", params={"jobs": ",".join([*ids, ids[0]])})).text
-    assert "8 jobs are selected; the page compares the first 6 and leaves out the others." in page
-    assert [f'<a href="/jobs/{job_id}">' in page for job_id in ids] == [True] * 6 + [False] * 2
 
 
 async def test_the_cluster_is_shown_with_what_runs_and_what_is_wanted(

@@ -56,6 +56,10 @@ def test_json_is_yaml(value: Any) -> None:
         ("a: .nan", None),
         ("&a [*a]", "cannot be sent as JSON"),
         ('{"a": 1, "a": 2}', "the key 'a' stands twice"),
+        ("a: 1\nb: !!int abc", "^job.yaml, line 2: 'abc' is no int$"),
+        ("b: !!float abc", "^job.yaml, line 1: 'abc' is no float$"),
+        ("b: !!bool abc", "^job.yaml, line 1: 'abc' is no bool$"),
+        ("b: !!timestamp abc", "^job.yaml, line 1: 'abc' is no timestamp$"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_place(text: str, complaint: str | None) -> None:
@@ -64,6 +68,24 @@ def test_what_cannot_be_meant_is_refused_with_its_place(text: str, complaint: st
         return
     with pytest.raises(DocumentError, match=complaint):
         parse(text, "job.yaml")
+
+
+@pytest.mark.parametrize("number", ["9" * 4301, "-" + "9" * 5000, "1_" * 5000 + "1", "0" * 5000])
+def test_a_whole_number_that_is_too_long_to_read_is_refused_with_its_place_and_what_to_do(number: str) -> None:
+    num_digits = len(number.replace("_", "").lstrip("-"))
+    told = (
+        f"a whole number has {num_digits} digits; at most 4300 are read: write a shorter one, or quotes around a text"
+    )
+    with pytest.raises(DocumentError) as refused:
+        parse(f"name: a\nsteps: {number}\n", "job.yaml")
+    assert str(refused.value) == f"job.yaml, line 2: {told}"
+    with pytest.raises(DocumentError) as refused:
+        apply_settings({}, [f"steps={number}"])
+    assert str(refused.value).startswith("--set steps=")
+    assert str(refused.value).endswith(f", line 1: {told}")
+    assert len(str(refused.value)) < 300
+    assert parse(f"a: '{number}'", "job.yaml") == {"a": number}
+    assert parse(f"a: -{'9' * 4300}", "job.yaml") == {"a": -int("9" * 4300)}
 
 
 def test_settings_reach_into_the_document_and_leave_the_original_alone() -> None:

@@ -164,7 +164,7 @@ async def placeless(scene: Scene) -> JobRow:
     job = await scene.submit()
     await scene.store.reconciler.admit(job, 4, scene.fence)
     scene.cluster.machines = ()
-    await scene.until(job, lambda row: bool(row.observed))
+    await scene.until(job, lambda row: row.is_heard_of)
     return job
 
 

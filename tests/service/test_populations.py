@@ -18,10 +18,11 @@ from tests.service.test_searching import has_ended, submit, until
 from tests.stored_checkpoint import store_checkpoint
 from tuning.orders import Places
 from tuning.trial import TrialState
+from tuning.turns import NUM_PARTS
 from workers.assignment import JobKey
 from workers.checkpoints import checkpoint_name
 from workers.local_storage import LocalStorage
-from workers.plan import Plan
+from workers.plan import Plan, TimelineKind
 from workers.status import Acknowledged, CheckpointInfo, Direction, JobSnapshot, Outcome
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +114,33 @@ async def test_bad_trials_go_on_from_good_ones_without_a_restart(scene: Scene, k
         assert trial.reports == tuple(sorted(trial.reports, key=lambda report: report.samples))
         if job.settings is not None:
             assert job.settings.lr == trial.params["optimizer.lr"] == trial.course.changes[-1].params["optimizer.lr"]
+    assert_books_are_clean(scene, database_url)
+
+
+async def test_where_epochs_say_how_far_trials_train_the_first_stands_for_a_moment_at_each_interval(
+    scene: Scene, database_url: str
+) -> None:
+    def at_lines(plan: Plan, round: int) -> dict[str, float]:
+        """As a job evaluates whose own interval is longer than its training."""
+        is_line = plan.until is not None and (round - 1) * BATCH < plan.until <= round * BATCH
+        return {"loss": 1.0 / round, **({"eval.error": 1.0 / round} if is_line or round == NUM_ROUNDS else {})}
+
+    scene.cluster.total, scene.cluster.measured = NUM_ROUNDS, at_lines
+    job = {"entrypoint": "workers.recipes.digits:build", "epochs": 8, "batch": {"global_size": BATCH}}
+    sweep = await submit(scene, job=job, metric="eval.error", population="pbt", trials=2, parallel=2)
+    await until(scene, sweep, has_ended)
+    view = await scene.store.reconciler.sweep_view(sweep.id, -1)
+    assert view is not None
+    assert {trial.state for trial in view.trials} == {TrialState.COMPLETE}
+    specs = [await scene.store.reconciler.job(trial.job_id) for trial in view.trials]
+    assert [job and job.spec.eval_every_steps for job in specs] == [100, NUM_ROUNDS // NUM_PARTS]
+    rows = await scene.store.telemetry.timeline(view.trials[0].job_id, 0, 1000)
+    limits = [(row.actor, row.reason) for row in rows if row.kind == TimelineKind.LIMIT]
+    moved = [reason for actor, reason in limits if actor == "sweep"]
+    assert len(moved) >= NUM_PARTS
+    assert moved[-1] == "its sweep lets it train to its end"
+    assert len(view.trials[0].reports) > NUM_PARTS
+    assert len(moved) == len(limits)
     assert_books_are_clean(scene, database_url)
 
 

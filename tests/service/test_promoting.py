@@ -13,14 +13,17 @@ import pytest
 
 from service.configuration_records import ConfigurationRow, Origin
 from service.cost import Prices
-from service.promotion import step_of
+from service.promotion import contest_of, step_of
 from service.promotion_records import INCUMBENT, PromotionState, PromotionView
 from service.records import JobRow
 from service.states import JobState
+from service.store.opening import Store
+from service.store.port import StaleRowError
 from service.sweep_records import SweepRow, SweepState
 from service.sweep_specs import read_sweep_spec, sample_job
-from tests.service.given import Clock, spec
+from tests.service.given import Clock, leader, spec
 from tests.service.scene import Scene
+from tests.service.swept import Swept
 from tuning.promotion_plan import LOOKS
 from workers.errors import Reason
 from workers.spec import JobSpec
@@ -147,18 +150,22 @@ async def test_luck_replaces_nothing(scene: Scene) -> None:
 
 
 @on_sqlite
-async def test_what_was_changed_by_hand_meanwhile_is_not_overwritten(scene: Scene) -> None:
-    sweep = await swept(scene, gain=0.02)
+@pytest.mark.parametrize("is_anew", [False, True])
+async def test_what_was_changed_by_hand_meanwhile_is_not_overwritten(scene: Scene, is_anew: bool) -> None:
+    sweep, rows = await swept(scene, gain=0.02), scene.store.configurations
     await until(scene, sweep, has_begun)
-    row = await scene.store.configurations.configuration("digits")
-    assert row is not None
-    await scene.store.configurations.replace(row, spec(**JOB, seed=3))
+    if is_anew:
+        await rows.delete(await configuration(scene))
+        await rows.create("digits", spec(**JOB, seed=3))
+    else:
+        await rows.replace(await configuration(scene), spec(**JOB, seed=3))
     view = await until(scene, sweep, has_ended)
     assert view.promotion is not None
     assert view.promotion.state is PromotionState.FAILED
-    assert "it is at version 2, compared was version 1" in str(view.promotion.reason)
+    told = "was deleted and put anew meanwhile" if is_anew else "it is at version 2, compared was version 1"
+    assert told in str(view.promotion.reason)
     found = await configuration(scene)
-    assert (found.version, found.document["seed"]) == (2, 3)
+    assert (found.version, found.document["seed"]) == (1 if is_anew else 2, 3)
 
 
 @on_sqlite
@@ -176,6 +183,38 @@ async def test_what_was_changed_by_hand_before_it_began_is_not_overwritten_eithe
     told = "was deleted and put anew" if is_anew else "is at version 2, the sweep began from version 1"
     assert told in str(view.promotion.reason)
     assert (await configuration(scene)).document["env"] == {"FIX": "1"}
+
+
+@pytest.mark.parametrize("how", ["changed", "anew", "created"])
+async def test_what_was_changed_by_hand_while_it_was_decided_who_is_compared_is_looked_at_again(
+    store: Store, clock: Clock, how: str
+) -> None:
+    sweep, rows = await Swept.created(store, clock, await leader(store)), store.configurations
+    await sweep.play()
+    await sweep.finish()
+    before = await rows.create("digits", spec(**JOB))
+    await store.sweeps.ask_promotion(await sweep.row(), "digits")
+    if how == "created":
+        await rows.delete(before)
+    view = await store.reconciler.promotion_view(sweep.id)
+    assert view is not None
+    contest, by_hand = contest_of(view), spec(**JOB, env={"FIX": "1"})
+    assert (contest.refusal is None) == (how != "created")
+    if how == "changed":
+        await rows.replace(before, by_hand)
+    else:
+        if how == "anew":
+            await rows.delete(before)
+        await rows.create("digits", by_hand)
+    with pytest.raises(StaleRowError, match="configuration digits"):
+        await store.reconciler.begin_promotion(view, contest, sweep.fence)
+    assert (await sweep.row()).promote_to == "digits"
+    await sweep.compare()
+    view = await store.reconciler.promotion_view(sweep.id)
+    assert view is not None
+    assert view.promotion is not None
+    assert view.promotion.contenders[0].job["env"] == {"FIX": "1"}
+    assert view.promotion.base_version == (2 if how == "changed" else 1)
 
 
 @on_sqlite

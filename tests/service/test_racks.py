@@ -15,6 +15,7 @@ from service.services import Services
 from service.states import JobState
 from service.timeline_words import sentence
 from tests.service.given import leader, placed, plan, record, snapshot, view
+from workers.errors import Reason
 from workers.plan import Exchange, Member
 from workers.racks import Topology, topology_of, unmeasured
 
@@ -107,6 +108,39 @@ async def test_what_is_exchanged_instead_where_racks_are_one_level_is_told_every
     assert section["name"] == f"Gradients {used}, where topk across int4 is asked for"
     assert sentence[1:] in section["evidence"]
     assert loss in section["evidence"]
+
+
+async def test_of_an_ended_job_its_report_and_page_tell_what_its_last_exchange_was(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    found = await placed(services.store, fence, communication={"scheme": "none", "across": "int4"})
+    found = await services.store.reconciler.transition(found, JobState.RUNNING, Transition(), fence)
+    of_step = {"step_s": 0.5, "exchange_s": 0.2, "exposed_s": 0.1, "wire_bytes": 1e6, "samples_per_s": 100.0}
+    records = tuple(record(n, **of_step) for n in range(1, 21))
+    name = Exchange.named("none across int4", "asked for in the spec")
+    of_three = replace(plan(32), exchange=name)
+    for_the_rest = replace(of_three, generation=2, members=of_three.members[:1])
+    one_rack, alone = topology_of([[FAST] * 3] * 3), Topology(racks=(0,))
+    await told(services, found, one_rack, "none across int4", records)
+    for last, topology in ((of_three, None), (for_the_rest, alone), (for_the_rest, None)):
+        seen = snapshot(found, (), workers=(), plan=last, num_current=0, topology=topology)
+        await services.store.reconciler.fold(seen, 1)
+    await services.store.reconciler.transition(found, JobState.FAILED, Transition(reason=Reason.DIVERGED), fence)
+    instead = "no link is between racks: gradients travel as none instead of none across int4"
+
+    async def assert_told() -> None:
+        [section] = (await client.get(f"{API}/jobs/{found.id}/report")).json()["sections"]
+        assert section["name"] == "Gradients none, where none across int4 is asked for"
+        assert instead in section["evidence"]
+
+    await assert_told()
+    assert instead in (await client.get(f"/jobs/{found.id}?tab=system")).text
+    assert (await client.post(f"{API}/jobs/{found.id}/retry")).status_code == 200
+    queued = await services.store.reconciler.job(found.id)
+    assert queued is not None
+    assert not (await services.store.reconciler.admit(queued, 1, fence)).is_heard_of
+    await assert_told()
 
 
 async def test_the_cluster_shows_labels_and_what_links_say_against_them(

@@ -26,7 +26,7 @@ async def starting(scene: Scene) -> JobRow:
     job = await scene.submit(workers=1)
     await scene.store.reconciler.admit(job, 1, scene.fence)
     scene.cluster.machines = ()
-    return await scene.until(job, lambda row: bool(row.observed))
+    return await scene.until(job, lambda row: row.is_heard_of)
 
 
 async def ends(scene: Scene, job: JobRow) -> list[tuple[int, str]]:

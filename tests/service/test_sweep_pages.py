@@ -6,7 +6,9 @@ import httpx2
 import pytest
 
 from service.api.sweep_shapes import SweepReport
+from service.pages.render import part
 from service.pages.sweep_charts import curve_view, levels, parallel_view
+from service.pages.sweeps import Shown, sweep_view
 from service.services import Services
 from service.states import JobState
 from tests.service.given import Clock, leader
@@ -38,7 +40,7 @@ async def test_a_page_is_whole_before_the_first_trial_and_after_the_last(
         assert answer.status_code == 200
         for text in (
             "<b>95 %</b>",
-            "luckiest of 2 results",
+            "luckiest of 4 trials",
             "lr is too much",
             "state PRUNED",
             'data-trial="3"',
@@ -65,7 +67,7 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
     going_on = (await client.get(place)).text
     assert "its winner is held against version 1 of digits: 0 of 2 runs have ended so far" in going_on
     assert "Stop comparing" in going_on
-    await swept.conclude({-1: 0.9, 0: 0.85, 1: 0.92}.__getitem__)
+    await swept.conclude({-1: 0.9, 0: 0.85, 1: 0.92, 3: 0.8}.__getitem__)
     ended = (await client.get(place)).text
     for text in (
         "digits is at version 2 now: trial 1",
@@ -141,6 +143,39 @@ async def test_the_page_tells_why_there_are_no_rungs(
     made = await client.post("/api/v1/sweeps", json=sweep_document(**changes))
     assert made.status_code == 201, made.text
     assert told in (await client.get(f"/sweeps/{made.json()['id']}")).text
+
+
+async def test_a_population_has_no_point_that_could_be_promoted(
+    client: httpx2.AsyncClient, services: Services, clock: Clock
+) -> None:
+    given = {"population": "pbt", "pruner": "none", "trials": 2, "parallel": 2}
+    swept = await Swept.created(services.store, clock, await leader(services.store), **given)
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await swept.begin(point(0.001), point(0.01))
+    await swept.complete(0, 0.9)
+    await swept.complete(1, 0.97)
+    await swept.finish()
+    told = (await client.get(f"/sweeps/{swept.id}")).text
+    for text in ("optimizer.lr 0.01, batch.global_size 32 at last", "Not told of a population"):
+        assert text in told, text
+    assert "Promote to" not in told
+    refused = await client.post(f"/api/v1/sweeps/{swept.id}/promote", json={"configuration": "digits"})
+    assert (refused.status_code, refused.json()["detail"][:23]) == (409, "pbt changes values on t")
+    asked = {**sweep_document(**given), "promote": "digits"}
+    assert [e["pointer"] for e in (await client.post("/api/v1/sweeps", json=asked)).json()["errors"]] == ["/promote"]
+
+
+async def test_what_a_population_changed_on_the_way_stands_beside_the_best(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    await swept.play()
+    sweep = (await client.get(f"/api/v1/sweeps/{swept.id}")).json()
+    report = (await client.get(f"/api/v1/sweeps/{swept.id}/report")).json()
+    stages = [{"trial": 0, "samples": 0, "params": point(0.5)}, {"trial": 1, "samples": 4200, "params": point(0.25)}]
+    view = sweep_view(sweep, {**report, "schedule": stages}, [], Shown(is_by_value=False, first=0), 1.0)
+    told = bytes(part("sweep/aside.html", view).body).decode()
+    for text in ("Behind the best state", '<td class="num">4,200</td><td>1</td><td>optimizer.lr 0.25, batch'):
+        assert text in told, told
 
 
 async def test_the_page_of_a_schedule_leads_to_the_sweeps_that_it_started(client: httpx2.AsyncClient) -> None:

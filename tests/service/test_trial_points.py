@@ -18,6 +18,7 @@ from tuning.promote import finalists
 from tuning.search import Search
 from tuning.space import space_of
 from tuning.trial import TrialState
+from tuning.values import Scalar
 from workers.errors import Reason
 
 pytestmark = pytest.mark.anyio
@@ -25,13 +26,13 @@ pytestmark = pytest.mark.anyio
 NEW = point(0.02, 64)
 
 
-async def ordered(store: Store, clock: Clock) -> Swept:
-    """Trial 0 is at 640 samples, and its job was ordered to go on from what trial 1 saved at 320."""
+async def ordered(store: Store, clock: Clock, params: dict[str, Scalar] = NEW) -> Swept:
+    """Trial 0 is at 640 samples, and its job was ordered to go on from what trial 1 saved at 320, with ``params``."""
     swept = await Swept.created(store, clock, await leader(store), pruner="none")
     await swept.begin(point(0.001), point(0.01))
     await swept.report(0, r10=0.1, r20=0.2)
     await swept.report(1, r10=0.9)
-    await swept.order(Exploit(number=0, donor=1, params=NEW, reason="among the worst"))
+    await swept.order(Exploit(number=0, donor=1, params=params, reason="among the worst"))
     giver = await swept.job(1)
     assert ((await swept.trial(0)).course.taking, giver.saves) != (None, 0)
     saved = replace(checkpoint(10), saves=giver.saves)
@@ -40,8 +41,9 @@ async def ordered(store: Store, clock: Clock) -> Swept:
     job = await swept.job(0)
     assert job.settings is not None
     assert job.settings.donor is not None
-    assert (job.settings.lr, job.settings.global_batch, job.settings.donor.path) == (0.02, 64, saved.path)
-    assert ((await swept.trial(0)).params, (await swept.trial(0)).samples) == (NEW, 640)
+    lr, batch = params["optimizer.lr"], params["batch.global_size"]
+    assert (job.settings.lr, job.settings.global_batch, job.settings.donor.path) == (lr, batch, saved.path)
+    assert ((await swept.trial(0)).params, (await swept.trial(0)).samples) == (params, 640)
     return swept
 
 
@@ -78,15 +80,49 @@ async def retried(swept: Swept) -> JobRow:
     return job
 
 
+@pytest.mark.parametrize("params", [NEW, point(0.001)])
 async def test_a_trial_that_failed_before_it_took_over_a_state_is_tried_again_with_its_own(
-    store: Store, clock: Clock
+    store: Store, clock: Clock, params: dict[str, Scalar]
 ) -> None:
-    swept = await ordered(store, clock)
+    swept = await ordered(store, clock, params)
     settings = (await retried(swept)).settings
     trial = await swept.trial(0)
     assert (trial.params, trial.course.changes) == (point(0.001), ())
     assert settings is not None
     assert (settings.n, settings.lr, settings.global_batch, settings.donor) == (2, 0.001, 32, None)
+
+
+async def test_a_trial_that_failed_after_it_went_on_with_its_own_state_is_tried_again_with_that(
+    store: Store, clock: Clock
+) -> None:
+    swept = await ordered(store, clock)
+    await swept.report(0, **{f"r{n}": 0.3 for n in range(21, 26)})
+    settings = (await retried(swept)).settings
+    assert [change.donor for change in (await swept.trial(0)).course.changes] == [None]
+    assert settings is not None
+    assert (settings.lr, settings.global_batch, settings.donor) == (0.02, 64, None)
+
+
+@pytest.mark.parametrize("has_committed", [True, False])
+@pytest.mark.parametrize("reason", [Reason.USER_ERROR, Reason.DIVERGED])
+async def test_a_trial_that_took_over_a_state_and_ended_before_it_reported_did_so_with_what_it_took(
+    store: Store, clock: Clock, has_committed: bool, reason: Reason
+) -> None:
+    swept = await ordered(store, clock)
+    await swept.report(0, r21=0.2)  # it comes late
+    before = await swept.job(0)
+    saved = snapshot(before, checkpoints=(checkpoint(10, lineage=2),), lineage=2, cursor=320)
+    trained = snapshot(before, [record(11, lineage=2)])
+    await store.reconciler.fold(trained if has_committed else saved, swept.fence)
+    await swept.end(0, JobState.FAILED, reason)
+    trial = await swept.trial(0)
+    assert (trial.params, [change.donor for change in trial.course.changes]) == (NEW, [1])
+    diverged = [] if reason is Reason.USER_ERROR else [11 * 32 if has_committed else 321]
+    assert [report.samples for report in trial.reports] == [320, *diverged]
+    if reason is Reason.USER_ERROR:
+        await store.sweeps.retry_failed(await swept.row())
+        await swept.look()
+        assert (await swept.job(0)).settings == before.settings
 
 
 async def test_a_trial_that_failed_after_it_took_over_a_state_is_tried_again_with_that(

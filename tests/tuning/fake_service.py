@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +18,10 @@ from workers.spec import parse_job_spec
 
 @dataclass
 class FakeJob:
-    """``reports`` are values of its metric by step, ``checkpoints`` steps; it ends at look number ``ends_at``."""
+    """``reports`` are values of its metric by step, ``checkpoints`` steps; it ends at look number ``ends_at``.
+
+    ``has_state``: it has read what it was to begin from.
+    """
 
     id: str
     spec: Json
@@ -29,6 +32,7 @@ class FakeJob:
     commands: list[str] = field(default_factory=list)
     ends_at: int | None = None
     num_looks: int = 0
+    has_state: bool = False
 
     def document(self) -> Json:
         self.num_looks += 1
@@ -36,14 +40,16 @@ class FakeJob:
             self.state = "SUCCEEDED"
         size = self.spec["batch"]["global_size"]
         done = self.steps if self.state == "SUCCEEDED" else max(self.reports, default=0)
-        return {"id": self.id, "state": self.state, "progress": {"steps": self.steps, "samples": done * size}}
+        progress = {"steps": self.steps, "samples": done * size}
+        return {"id": self.id, "state": self.state, "spec": self.spec, "progress": progress}
 
 
 @dataclass
 class FakeService:
     """Keeps jobs by their order; forgets keys at once, as the real one does after a day.
 
-    ``reports`` and ``checkpoints`` are those that each new job has from the start.
+    ``reports`` and ``checkpoints`` are those that each new job has from the start. ``meanwhile`` is what happens
+    between the submission of a job and its start, when it reads the state of another: at look ``starts_at``.
     """
 
     address: ServiceAddress
@@ -51,6 +57,8 @@ class FakeService:
     jobs: list[FakeJob] = field(default_factory=list)
     reports: dict[int, float] = field(default_factory=dict)
     checkpoints: list[int] = field(default_factory=list)
+    meanwhile: Callable[[FakeJob], None] = lambda _: None
+    starts_at: int = 1
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: Any) -> tuple[int, Json]:
         """Status and document of a call."""
@@ -63,7 +71,7 @@ class FakeService:
                 found = [job for job in reversed(self.jobs) if job.spec["labels"].get(key) == value]
                 return 200, {"jobs": [job.document() for job in found[:1]]}
             case "GET", [job_id]:
-                return 200, self._job(job_id).document()
+                return 200, self._begun(self._job(job_id)).document()
             case "POST", [job_id, verb]:
                 return self._told(self._job(job_id), verb)
             case "GET", [job_id, "metrics"]:
@@ -87,13 +95,24 @@ class FakeService:
             return 200, spec
         known = FakeJob(id=f"job_{len(self.jobs)}", spec=spec, reports=self.reports, checkpoints=self.checkpoints)
         self.jobs.append(known)
-        return 201, self.jobs[-1].document()
+        self.meanwhile(known)
+        return 201, known.document()
+
+    def _begun(self, job: FakeJob) -> FakeJob:
+        """One that runs with a state, or has failed for want of it."""
+        wish = job.spec["init_from"]
+        is_there = not wish or job.checkpoints or wish["step"] in self._job(wish["job"]).checkpoints
+        if job.state == "RUNNING" and not job.has_state and job.num_looks >= self.starts_at - 1:
+            job.has_state = bool(is_there)
+            if not is_there:
+                job.state, job.reports = "FAILED", {}
+        return job
 
     def _told(self, job: FakeJob, verb: str) -> tuple[int, Json]:
         if verb == "cancel" and job.state == "SUCCEEDED":
             return 409, {"detail": "a job that is SUCCEEDED cannot cancel"}
         job.commands.append(verb)
-        job.state = {"cancel": "CANCELLED", "retry": "RUNNING"}[verb]
+        job.state, job.has_state = {"cancel": "CANCELLED", "retry": "RUNNING"}[verb], False
         return 200, job.document()
 
     def _job(self, job_id: str) -> FakeJob:

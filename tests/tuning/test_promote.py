@@ -22,7 +22,7 @@ from tuning.promote import (
 from tuning.promotion_plan import LOOKS
 from tuning.seeds import fresh_seeds
 from tuning.spec_parts import Mode
-from tuning.trial import Trial, TrialState
+from tuning.trial import Report, Trial, TrialState
 
 Noise = Callable[[np.random.Generator], float]
 
@@ -128,6 +128,23 @@ def test_finalists_are_the_best_that_are_complete_without_the_incumbent() -> Non
     assert [t.number for t in finalists(trials, "max")] == [6, 1, 3]
     assert [t.number for t in finalists(trials, "max", incumbent={"config.x": 6})] == [1, 3, 5]
     assert [t.number for t in finalists(trials, "min")] == [0, 5, 1]
+
+
+def test_those_that_came_furthest_fill_up_the_finalists_of_a_sweep_that_prunes() -> None:
+    def trial(number: int, *values: float, state: TrialState = TrialState.PRUNED) -> Trial:
+        told = tuple(Report(samples=samples, value=value) for samples, value in zip((10, 30, 90), values, strict=False))
+        value = values[-1] if state is TrialState.COMPLETE else None
+        return Trial(number=number, params={"config.x": number}, state=state, value=value, reports=told)
+
+    best = trial(0, 0.5, 0.8, 0.9, state=TrialState.COMPLETE)
+    behind = [trial(1, 0.7), trial(2, 0.4, 0.6), trial(3, 0.5, 0.7), trial(4, 0.9, math.nan), trial(5, 0.9)]
+    failed = trial(6, 0.9, 0.9, state=TrialState.FAILED)
+    trials = [*behind, failed, best]
+    assert [t.number for t in finalists(trials, "max", rungs=(10, 30))] == [0, 3, 2]
+    assert [t.number for t in finalists([*behind[:1], behind[4], best], "max", rungs=(10, 30))] == [0, 5, 1]
+    assert [t.number for t in finalists(trials, "min", rungs=(10, 30))] == [0, 2, 3]
+    assert [t.number for t in finalists(trials, "max")] == [0]
+    assert finalists(trials, "max", incumbent={"config.x": 0}, rungs=(10, 30)) == ()
 
 
 def test_seeds_to_confirm_with_are_fresh_and_the_same_after_a_restart() -> None:

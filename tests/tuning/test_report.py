@@ -6,16 +6,19 @@ import math
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.tuning.given import JOB, accepted
+from tuning.alike import alike
 from tuning.estimate import estimate
 from tuning.importance import importance
 from tuning.lengths import drawn_range, total_range
 from tuning.report import best_so_far, lr_batch_map
 from tuning.space import space_of
+from tuning.spec_parts import Mode
 from tuning.trial import Report, Trial, TrialState
 from tuning.values import Params
 
@@ -36,6 +39,25 @@ def test_the_best_so_far_tells_what_each_improvement_cost() -> None:
     assert [p.best for p in best_so_far(ended, "min")] == [None, 0.5, 0.4, 0.4, 0.4]
 
 
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("size", [1e-12, 0.92, 4e7])
+def test_what_is_better_by_less_than_a_millionth_becomes_the_best_and_is_no_improvement(
+    mode: Mode, size: float
+) -> None:
+    better = 1.0 if mode == "max" else -1.0
+    values = [size * (1.0 + better * step) for step in (0.0, 3e-9, 7e-7, 1.4e-6, 1.5e-6)]
+    points = best_so_far([trial(n, value) for n, value in enumerate(values)], mode)
+    assert [(p.best, p.best_number) for p in points] == [(value, n) for n, value in enumerate(values)]
+    assert [p.number for p in points if p.is_improvement] == [0, 3]
+    assert points[3].gain == pytest.approx(1.4e-6 * size)  # of all since the row before, as is what was paid
+    assert points[3].cost_s == 6.0
+
+
+def test_a_loss_that_falls_towards_zero_improves_by_what_it_falls() -> None:
+    points = best_so_far([trial(n, value) for n, value in enumerate((1e-9, 5e-10, 0.0, -0.0))], "min")
+    assert [p.number for p in points if p.is_improvement] == [0, 1, 2]
+
+
 def test_what_matters_is_told_from_what_does_not() -> None:
     chance = random.Random(0)
     spec = accepted(space={"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}, "config.noise": {"uniform": [0, 1]}})
@@ -44,6 +66,30 @@ def test_what_matters_is_told_from_what_does_not() -> None:
     shares = importance(trials, space_of(spec.space), "max")
     assert shares["optimizer.lr"] > 0.8
     assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_what_matters_is_told_of_a_sweep_that_prunes_from_where_half_of_its_trials_came() -> None:
+    chance = random.Random(0)
+    space = space_of(accepted(space={"optimizer.lr": {"log_uniform": [1e-4, 1e-1]}}).space)
+    points = [{"optimizer.lr": 10 ** chance.uniform(-4, -1)} for _ in range(30)]
+    worth = [-abs(math.log10(p["optimizer.lr"]) + 2) for p in points]
+    order = sorted(range(30), key=lambda n: -worth[n])
+    trials = []
+    for n, (point, value) in enumerate(zip(points, worth, strict=True)):
+        last = next(samples for samples, most in ((900, 2), (300, 8), (100, 30)) if order.index(n) < most)
+        reports = tuple(Report(samples=s, value=value - 1 / s) for s in (100, 300, 900) if s <= last)
+        state = TrialState.COMPLETE if last == 900 else TrialState.PRUNED
+        ended = trial(n, reports[-1].value if last == 900 else None, state, params=point)
+        trials.append(replace(ended, reports=reports))
+    failed = trial(30, None, TrialState.FAILED, params=points[0])
+    nan = replace(trials[0], number=31, reports=(Report(samples=100, value=math.nan),))
+    found = alike([*trials, failed, nan], (100, 300))
+    assert (found.samples, len(found.trials)) == (100, 30)
+    assert [t.value for t in found.trials] == [value - 0.01 for value in worth]
+    assert importance(found.trials, space, "max")
+    assert alike(trials[:8], (300,)) == alike([], (100,))
+    whole = [replace(t, state=TrialState.COMPLETE, value=0.1 * t.number) for t in trials[:16]]
+    assert alike([*whole, *trials[16:]], (100, 300)).samples is None
 
 
 def test_parameters_with_conditions_do_not_spoil_the_importance_of_the_others() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuning.fake_service import FakeService, fake_service
+from tests.tuning.fake_service import FakeJob, FakeService, fake_service
 from tuning.remote_jobs import RemoteJobs, ServiceAddress, ServiceAwayError, ServiceError, service_address
 from tuning.trainable import ConcertinaTrainable, TrialSetting, concertina_trainable
 from tuning.tune_jobs import trial_job
@@ -105,6 +105,76 @@ def test_a_donor_whose_first_checkpoint_was_on_its_way_is_gone_on_from_but_not_a
     late.load_checkpoint(kept)
     with pytest.raises(ServiceError, match="no checkpoint to go on from"):
         late.step()
+
+
+def taken_over(service: FakeService) -> tuple[FakeJob, Any]:
+    """A job at step 6 with the checkpoints 2 and 5, and another trial, of twice its batch, that is to begin from it."""
+    service.reports, service.checkpoints = {3: 0.1, 6: 0.2}, [2, 5]
+    donor = trial(service, {"optimizer.lr": 0.5})
+    assert [donor.step()["samples"], donor.step()["samples"]] == [24, 48]
+    taker = trial(service, {"optimizer.lr": 0.1, "batch.global_size": 16}, "a1_00001")
+    taker.load_checkpoint(donor.save_checkpoint(""))
+    service.reports, service.checkpoints = {}, []
+    return service.jobs[0], taker
+
+
+def begun_at(job: FakeJob) -> int:
+    return int(job.spec["init_from"]["step"])
+
+
+@pytest.mark.parametrize("starts_at", [1, 3])
+def test_where_the_checkpoint_goes_before_the_job_has_read_it_the_trial_begins_from_a_later_one(
+    service: FakeService, starts_at: int
+) -> None:
+    donor, taker = taken_over(service)
+    service.starts_at = starts_at
+
+    def train_on(job: FakeJob) -> None:
+        if begun_at(job) == 5:
+            donor.checkpoints = [7, 8]
+            service.reports = {9: 0.3}
+
+    service.meanwhile = train_on
+    assert taker.step()["samples"] == 8 * 8 + 16
+    assert [(job.state, begun_at(job)) for job in service.jobs[1:]] == [("FAILED", 5), ("RUNNING", 8)]
+    assert [job.commands for job in service.jobs] == [[], [], []]
+    taker.cleanup()
+    assert service.jobs[2].state == "CANCELLED"
+
+
+def test_a_trial_that_was_let_go_before_it_saved_begins_from_a_later_one_where_its_own_beginning_is_gone(
+    service: FakeService,
+) -> None:
+    donor, taker = taken_over(service)
+    service.reports = {6: 0.3}
+    assert taker.step()["samples"] == 5 * 8 + 16
+    kept = taker.save_checkpoint("")
+    taker.cleanup()
+    for _ in range(2):  # the second time it is the same job again, which is tried again
+        donor.checkpoints, service.reports = [8, 9], {10: 0.4}
+        again = trial(service, {"optimizer.lr": 0.1, "batch.global_size": 16}, "a1_00001")
+        again.load_checkpoint(kept)
+        assert again.step()["samples"] == 9 * 8 + 16
+        again.cleanup()
+    assert [begun_at(job) for job in service.jobs[1:]] == [5, 9]
+    assert [job.commands for job in service.jobs[1:]] == [["cancel"], ["cancel", "retry", "cancel"]]
+
+
+def test_a_job_that_fails_for_another_reason_fails_its_trial(service: FakeService) -> None:
+    donor, taker = taken_over(service)
+    service.reports = {6: 0.3}
+    taker.step()
+    donor.checkpoints, service.jobs[1].state = [7, 8], "FAILED"  # it had read its state, and trained
+    with pytest.raises(ServiceError, match="is FAILED"):
+        taker.step()
+    assert len(service.jobs) == 2
+
+
+def test_where_no_later_checkpoint_leaves_anything_to_train_that_is_told(service: FakeService) -> None:
+    donor, taker = taken_over(service)
+    service.meanwhile = lambda _: donor.checkpoints.__setitem__(slice(None), [donor.steps])
+    with pytest.raises(ServiceError, match=r"job_0 has no checkpoint to go on from \(it has: \[10\]\)"):
+        taker.step()
 
 
 def test_an_actor_that_serves_the_next_trial_cancels_the_job_of_the_last(service: FakeService) -> None:
