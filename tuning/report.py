@@ -20,11 +20,11 @@ ALIKE = 1e-6
 class BestPoint:
     """How things stood when a trial had ended. Samples and worker-seconds are those of all trials until then.
 
-    ``best``, of trial ``best_number``, is None until some trial is complete. It is an improvement where it is better
-    than the one before by more than ``ALIKE`` of the larger of the two: less than that no run bears out, nor do the
-    digits that are shown. Smaller steps become the best, too, and are an improvement once they add up to one.
-    For an improvement ``cost_s`` are the worker-seconds since the one before, and ``gain`` is by how much it is better
-    (None for the first).
+    ``best``, of trial ``best_number`` (of equals the first that was started), is None until some trial is complete. It
+    is an improvement where it is better than the one before by more than ``ALIKE`` of the larger of the two: less than
+    that no run bears out, nor do the digits that are shown. Smaller steps become the best, too, and are an improvement
+    once they add up to one. For an improvement ``cost_s`` are the worker-seconds since the one before, and ``gain`` is
+    by how much it is better (None for the first).
     """
 
     number: int
@@ -46,7 +46,8 @@ def best_so_far(ended: Iterable[Trial], mode: Mode) -> list[BestPoint]:
         samples, worker_s = samples + trial.samples, worker_s + trial.seconds
         value = trial.value if trial.state is TrialState.COMPLETE else None
         reached = -math.inf if value is None else score(value, mode)
-        if reached > best:
+        is_equal = best_number is not None and reached == best
+        if reached > best or (is_equal and trial.number < (best_number or 0)):
             best, best_number = reached, trial.number
         is_improvement = best > told and not math.isclose(best, told, rel_tol=ALIKE)
         points.append(

@@ -1,7 +1,8 @@
 """What fewer bytes cost in loss: every scheme against dense gradients, paired by seed, and one that must do worse.
 
 Ranks, two unless said otherwise, train a recipe from the same weights on the same samples. A difference is that of the
-evaluation loss at the end; its interval is Student's, of 95 %, over the seeds. Loads of the machine change nothing.
+evaluation loss at the end; its interval is Student's, of 95 %, over the seeds. A seed that diverges is counted, and in
+none of these figures. Loads of the machine change nothing.
 
     python -m tests.benchmarks.compression_loss [digits|chargpt ...] [--seeds N] [--steps N] [--ranks N]
         [--schemes NAME ...] [--optimizers NAME ...]
@@ -9,6 +10,7 @@ evaluation loss at the end; its interval is Student's, of 95 %, over the seeds. 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,15 +39,23 @@ def measure(like: Setting, seeds: int, names: Sequence[str]) -> dict[str, list[f
     for name in ("none", *names):
         settings = [replace(like, seed=seed) for seed in range(seeds)]
         found[name] = [train(setting, name) for setting in settings]
-        differences = [loss - dense for loss, dense in zip(found[name], found["none"], strict=True)]
-        print(
-            f"{like.recipe} {like.optimizer} {like.steps} steps, {like.num_ranks} ranks, {name:10} "
-            f"loss {statistics.mean(found[name]):.4f}, "
-            f"{statistics.mean(differences):+.4f} ± {interval(differences):.4f} "
-            f"(seeds differ by {statistics.stdev(found[name]):.4f}, n={seeds})",
-            flush=True,
-        )
+        where = f"{like.recipe} {like.optimizer} {like.steps} steps, {like.num_ranks} ranks"
+        print(f"{where}, {name:10} {in_figures(found[name], found['none'])}", flush=True)
     return found
+
+
+def in_figures(losses: Sequence[float], dense: Sequence[float]) -> str:
+    """Losses by a scheme, and what they are above dense ones of the same seeds."""
+    ended = [(loss, paired) for loss, paired in zip(losses, dense, strict=True) if math.isfinite(loss)]
+    diverged = f", {len(losses) - len(ended)} diverged" if len(ended) < len(losses) else ""
+    if len(ended) < 2:
+        return f"n={len(ended)}{diverged}"
+    differences = [loss - paired for loss, paired in ended]
+    return (
+        f"loss {statistics.mean(loss for loss, _ in ended):.4f}, "
+        f"{statistics.mean(differences):+.4f} ± {interval(differences):.4f} "
+        f"(seeds differ by {statistics.stdev(loss for loss, _ in ended):.4f}, n={len(ended)}{diverged})"
+    )
 
 
 def main() -> None:

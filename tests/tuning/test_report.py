@@ -53,6 +53,12 @@ def test_what_is_better_by_less_than_a_millionth_becomes_the_best_and_is_no_impr
     assert points[3].cost_s == 6.0
 
 
+def test_of_equal_trials_the_first_that_was_started_is_the_best_whichever_ended_first() -> None:
+    points = best_so_far([trial(1, None, TrialState.PRUNED), trial(3, 0.5), trial(0, 0.5), trial(4, 0.5)], "max")
+    assert [p.best_number for p in points] == [None, 3, 0, 0]
+    assert [p.number for p in points if p.is_improvement] == [3]
+
+
 def test_a_loss_that_falls_towards_zero_improves_by_what_it_falls() -> None:
     points = best_so_far([trial(n, value) for n, value in enumerate((1e-9, 5e-10, 0.0, -0.0))], "min")
     assert [p.number for p in points if p.is_improvement] == [0, 1, 2]
