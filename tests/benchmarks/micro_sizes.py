@@ -257,11 +257,7 @@ def _tell(
         f"(blocks {ratios[0]:.3f} to {ratios[-1]:.3f}, n={len(ratios)}); first {NUM_SETTLING} rounds {settling_s:.2f} "
         f"for {fastest_s:.2f} s at the best size"
     )
-    drawn, whole_rounds = about["num_samples"], about["rounds"] * CASES[name].global_batch
-    print(
-        f"  of {about['rounds']} rounds {about['num_skipped']} were passed over, {about['num_begun_again']} begun "
-        f"again; {drawn} samples drawn of {whole_rounds}"
-    )
+    print(_lost_in_words(about, CASES[name].global_batch))
     figures = {
         "case": name,
         "limit": label,
@@ -275,6 +271,13 @@ def _tell(
         **about,
     }
     tell_result(output, "micro_sizes", ("torch",), figures)
+
+
+def _lost_in_words(about: Mapping[str, Any], global_batch: int) -> str:
+    return (
+        f"  of {about['rounds']} rounds {about['num_skipped']} were passed over, {about['num_begun_again']} begun "
+        f"again; {about['num_samples']} samples drawn of {about['rounds'] * global_batch}"
+    )
 
 
 def main() -> None:
