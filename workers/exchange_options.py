@@ -26,10 +26,21 @@ BLURRING = LOSSY | {"int4"}
 
 
 SMALL_GRADIENT = 2**18
-"""Gradients of fewer values travel as they are where nobody asked for more: what that takes is no matter of bytes."""
+"""Links are not measured for gradients of fewer values where nobody asked for racks: it takes longer than it spares."""
 
-LEVELS = ("none across none", "bf16 across bf16", "bf16 across int8", "bf16 across int4")
-"""What gradients may travel as over racks where nobody asked for more, that which loses least first."""
+LEVELS = (
+    "none across none",
+    "bf16 across bf16",
+    "bf16 across int8",
+    "int8 across int8",
+    "bf16 across int4",
+    "int8 across int4",
+    "int4 across int4",
+)
+"""What gradients may travel as over racks where nobody asked for more, that which loses least first.
+
+Inside no format is shorter than across: where links are slower there, ranks sit in no racks.
+"""
 
 BUCKET_MIB = 25
 """Gradients leave for other ranks when so many mebibytes of them are ready, where nobody asks for another size."""

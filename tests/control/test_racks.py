@@ -149,3 +149,18 @@ def test_a_snapshot_has_what_the_group_in_force_told_and_each_workers_label() ->
     assert found.topology == topology
     assert found.topology.disputes[0] == Dispute(ranks=(0, 1), is_one_label=False, bytes_per_s=FAST)
     assert [view.rack_label for view in found.workers] == list(LABELS)
+
+
+def test_the_snapshot_of_a_job_whose_workers_have_left_still_tells_of_its_last_groups_racks() -> None:
+    desk, ids = labelled()
+    surveyed(desk, ids, topology_of(LINKS, labels=LABELS))
+    for i in ids:
+        desk.say(i, Phase.DONE, generation=None)
+    desk.turn()
+    assert fold(desk.state, desk.direction, Pending(), Progress(), None).topology == topology_of(LINKS, labels=LABELS)
+    desk.state = replace(desk.state, plan=replace(desk.plan, generation=desk.plan.generation + 1))
+    assert fold(desk.state, desk.direction, Pending(), Progress(), None).topology == topology_of(LINKS, labels=LABELS)
+    for i in ids:
+        desk.say(i, Phase.RENDEZVOUS, plan=desk.plan, generation=desk.plan.generation, topology=None)
+    desk.turn()
+    assert fold(desk.state, desk.direction, Pending(), Progress(), None).topology is None

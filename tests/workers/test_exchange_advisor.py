@@ -55,12 +55,15 @@ def test_few_bytes_that_take_their_time_all_the_same_are_left_alone() -> None:
     assert isinstance(exchange.advise(situation(exchange_s=0.02, step_s=0.03)), Keep)
 
 
-def test_small_models_are_left_alone_whatever_their_exchange_takes() -> None:
-    small = replace(situation(exchange_s=0.1, step_s=0.2), num_values=200_000)
+@pytest.mark.parametrize("num_values", [200_000, 300_000])
+def test_of_small_models_it_is_the_time_lost_that_counts(num_values: int) -> None:
+    small = replace(situation(exchange_s=0.216, step_s=0.223), num_values=num_values)
     advice = exchange.advise(small)
-    assert isinstance(advice, Keep)
-    assert advice.reason.endswith("and so few bytes are not worth another scheme.")
-    assert isinstance(exchange.advise(replace(small, num_values=300_000)), Change)
+    assert isinstance(advice, Change)
+    assert advice.scheme == "int4"
+    near = exchange.advise(replace(situation(exchange_s=0.02, step_s=0.03), num_values=num_values))
+    assert isinstance(near, Keep)
+    assert near.reason.endswith("and the link takes that whatever their bytes are.")
 
 
 def test_a_link_that_is_faster_than_codecs_is_left_alone() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from workers.advisors import buckets
-from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, bucketed, formats_of, in_buckets
+from workers.exchange_options import BUCKET_MIB, bucketed, formats_of, in_buckets
 from workers.measures import SchemeCost
 
 LEAST_GAIN = 1.05
@@ -29,6 +29,9 @@ GENTLER_KEPT = 0.97
 
 ALIKE = 1.03
 """Of schemes whose steps are within this factor of the fastest's the one that loses least is taken."""
+
+ALIKE_OVER_RACKS = 1.045
+"""Likewise where the fastest goes over racks: of cores that ranks share codecs take more than was measured alone."""
 
 SLOWER = 1.5
 """A scheme that did not pay is tried again where the link has become this many times as slow, or as fast."""
@@ -144,6 +147,19 @@ def pace_s(situation: Situation) -> float:
     return _own_s(situation) / _share(situation, situation.scheme)
 
 
+def seen_latency_s(situation: Situation, before: str, pace_s: float) -> float:
+    """What the link takes whatever is sent, as the present exchange tells, and ``before``, of such a ``pace_s``.
+
+    A line through two points, of bytes and seconds. 0 where the present one does not send less, and where nobody sees
+    the link's own time: what encoding takes more than was measured is not to be held against a link.
+    """
+    then, now = _share(situation, before), _share(situation, situation.scheme)
+    if situation.link.wire_s is None or then <= now:
+        return 0.0
+    dense_s = max(0.0, (pace_s * then - situation.link.wire_s) / (then - now))
+    return max(0.0, (pace_s - dense_s) * then)
+
+
 def predict(situation: Situation, scheme: str) -> float:
     """Seconds of a step with another scheme; with the one in force those that were measured."""
     if scheme == situation.scheme:
@@ -217,7 +233,9 @@ def _knows_buckets(situation: Situation) -> bool:
 def advise(situation: Situation) -> Advice:
     """Another scheme, where it is likely to pay."""
     took_s = {scheme: predict(situation, scheme) for scheme in candidates(situation)}
-    best = next(scheme for scheme in took_s if took_s[scheme] <= ALIKE * min(took_s.values()))
+    fastest = min(took_s, key=lambda scheme: took_s[scheme])
+    alike = ALIKE_OVER_RACKS if _is_over_racks(situation, bucketed(fastest)[0]) else ALIKE
+    best = next(scheme for scheme in took_s if took_s[scheme] <= alike * took_s[fastest])
     gain = situation.step_s / took_s[best]
     exposed = f"a step of {_told(situation.step_s)} waits {_told(situation.link.exposed_s)} for gradients"
     is_gentler = _loss(situation, best, took_s) < _loss(situation, situation.scheme, took_s)
@@ -252,13 +270,9 @@ def _lack(situation: Situation) -> str:
     """Why there is no other scheme to be tried."""
     if set(situation.allowed) <= {situation.formats} and not situation.refused:
         return "the job allows no other scheme"
-    if situation.formats == DENSE and _is_small(situation):
-        return "so few bytes are not worth another scheme"
+    if situation.formats == DENSE and _carried_s(situation) <= 0.0:
+        return "the link takes that whatever their bytes are"
     return "no other scheme is left that may pay"
-
-
-def _is_small(situation: Situation) -> bool:
-    return situation.num_values < SMALL_GRADIENT
 
 
 def _may_pay(situation: Situation, scheme: str) -> bool:
@@ -269,8 +283,7 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
         return False
     num_bytes = _share(situation, situation.scheme) * situation.costs[DENSE].bytes_a_value * situation.num_values
     is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
-    is_needed = formats == DENSE or not (is_fast or _is_small(situation))
-    return is_needed and (refused_s is None or _is_another_link(situation, scheme, refused_s))
+    return (formats == DENSE or not is_fast) and (refused_s is None or _is_another_link(situation, scheme, refused_s))
 
 
 def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> bool:

@@ -6,19 +6,23 @@ import math
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.advisors import exchange, judging, levels, scaling
+from workers.advisors import exchange, judging, levels, scaling, turning
 from workers.advisors.exchange import DENSE, Change, Link, Situation
-from workers.advisors.judging import Judged
+from workers.advisors.judging import Judged, Rate, Verdict
 from workers.control import adapting, balance, compressing, membership, planning, racks, sharing, trials
-from workers.control.compressing import ACTOR, Trial
+from workers.control.compressing import ACTOR, Seen, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
 from workers.exchange_options import BLURRING, LEVELS, bucketed, formats_of
 from workers.measures import SchemeCost
 from workers.plan import Cause, Exchange, Goal, Plan, TimelineKind
 from workers.racks import Topology
+from workers.status import TimelineRow
 
-SCHEMES: tuple[str, ...] = (DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3], "int8", LEVELS[3], "int4")
+SCHEMES: tuple[str, ...] = (
+    *(DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3]),
+    *("int8", *LEVELS[3:6], "int4", LEVELS[6]),
+)
 """What may be chosen, the one that loses least first; of those over racks where ranks sit in racks."""
 
 AT_A_LOSS: tuple[str, ...] = ("two_four", "powersgd", "topk")
@@ -102,7 +106,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         return None
     known = compressing.reviewed(known, plan, link, now_s)
     if plan.generation != state.compressing.reviewed_at[0]:
-        known = replace(known, refused={}, spent=1.0)  # what did not pay among others may among these
+        known = replace(known, refused={}, spent=1.0, latency_s=0.0)  # what did not pay among others may among these
     topology, step_s = racks.known(state, plan) or levels.ONE_RACK, plan.global_batch / rate.samples_per_s
     situation = _situation(replace(state, compressing=known), plan, topology, link, step_s)
     if situation is None:
@@ -175,57 +179,103 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         refused=state.compressing.refused,
         barred=state.compressing.barred,
         spent=state.compressing.spent,
-        latency_s=max(exchange.LATENCY_S, topology.ring_latency_s),
+        latency_s=max(exchange.LATENCY_S, topology.ring_latency_s, state.compressing.latency_s),
     )
 
 
 def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now_s: float) -> Turned | None:
-    """What a scheme on trial came to."""
+    """What a scheme on trial came to; where that may be the link's doing the one before is measured once more."""
     known = state.compressing
     now, link = sharing.rate(state.sharing, plan.id), compressing.link(known, plan)
+    if now is None or link is None or now.num_steps < judging.JUDGE_STEPS:
+        return None
+    if trial.seen is not None:
+        return _between(state, inputs, plan, trial, trial.seen, now, now_s)
     verdict = judging.judge(trial.rate, now, least_gain=trial.least_kept)
-    if verdict is None or now is None or link is None:
+    if verdict is None:
         return None
     if sharing.standing(state.sharing, plan) is None and now.num_steps < judging.MAX_JUDGE_STEPS:
         return None  # somebody's own speed may be changing
     if compressing.is_spoilt(trial, plan, now, verdict, sharing.own_s(state.sharing, plan)):
         return replace(state, compressing=compressing.spoilt(known)), ()
-    if verdict.is_kept and _is_of_the_link(state, plan, link, trial, verdict.gain):
-        return replace(state, compressing=compressing.spoilt(known)), ()
-    known = compressing.reviewed(replace(known, trial=None, num_judged=known.num_judged + 1), plan, link, now_s)
-    gain = judging.in_words(verdict, f"with {trial.before}", trial.expected_gain, "taken back")
+    seen = _seen(state, plan, now, link, trial)
+    if turning.is_sure(verdict, trial.expected_gain, is_link_faster=seen.is_link_faster):
+        return _judged(state, inputs, plan, trial, seen, verdict, now_s)
+    told = f"{verdict.gain:.2f} times as fast as with {trial.before} (expected: {trial.expected_gain:.2f})"
+    reason = f"with {trial.after} steps are {told}; {trial.before} again for some, to tell that from a changed link"
+    state, note = trials.issue(
+        state, inputs, _draft(state, plan, trial.before, reason), _told(plan), {"scheme": trial.before}
+    )
+    assert state.plan is not None
+    trial = replace(trial, plan_id=state.plan.id, seen=seen)
+    return replace(state, compressing=replace(state.compressing, trial=trial)), (note,)
+
+
+def _between(
+    state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, seen: Seen, again: Rate, now_s: float
+) -> Turned:
+    """The verdict by steps with the scheme before, from before the trial and from after it (``again``)."""
+    verdict = turning.judge_between(trial.rate, seen.rate, again, trial.least_kept)
+    if verdict is not None:
+        return _judged(state, inputs, plan, trial, seen, verdict, now_s)
+    drift = turning.drift_in_words(trial.rate, again)
+    told = f"{trial.after} was not judged: meanwhile steps with {trial.before} became {drift}"
+    known = replace(compressing.spoilt(state.compressing), reviewed_s=now_s, why=_sentence(told))
+    gain = seen.rate.samples_per_s / again.samples_per_s
+    row = _row(state, inputs, trial, seen, Verdict(gain=gain, is_kept=False), told)
+    known = replace(known, num_judged=known.num_judged + 1)
+    return replace(state, compressing=known), (Note(row),)
+
+
+def _judged(
+    state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, seen: Seen, verdict: Verdict, now_s: float
+) -> Turned:
+    """Keep the scheme on trial, or the one before: whichever it is, it is in force from now on."""
+    is_back = trial.seen is not None
+    of = f"with {trial.before}{' before and after' if is_back else ''}"
+    told = f"with {trial.after} steps are {judging.in_words(verdict, of, trial.expected_gain, 'taken back')}"
+    row = _row(state, inputs, trial, seen, verdict, told)
+    known = state.compressing
+    known = compressing.reviewed(replace(known, num_judged=known.num_judged + 1), plan, seen.link, now_s)
+    known = replace(known, why=_sentence(row.reason))
+    if not verdict.is_kept:
+        return replace(state, compressing=compressing.refuse(known, trial, seen)), (Note(row),)
+    known = compressing.kept(known, verdict.gain)
+    # How fast other sizes and batches were with the scheme before tells nothing of them now.
+    sizing = replace(state.sizing, memory={n: m for n, m in state.sizing.memory.items() if n == plan.num_members})
+    state = replace(state, compressing=known, sizing=sizing, adapting=adapting.forgotten(state.adapting))
+    if not is_back:
+        return state, (Note(row),)
+    draft = _draft(state, plan, trial.after, f"{trial.after} again: {row.reason}")
+    state, note = trials.issue(state, inputs, draft, _told(plan), {"scheme": trial.after})
+    return state, (Note(row), note)
+
+
+def _row(state: ControllerState, inputs: Inputs, trial: Trial, seen: Seen, verdict: Verdict, told: str) -> TimelineRow:
     judged = Judged(
         actor=ACTOR,
         before={"scheme": trial.before},
         after={"scheme": trial.after},
         rate=trial.rate,
-        now=now,
+        now=seen.rate,
         expected_gain=trial.expected_gain,
         verdict=verdict,
-        told=f"with {trial.after} steps are {gain}",
+        told=told,
     )
-    row = trials.row_of(state, inputs, judged, known.num_judged)
-    if verdict.is_kept:
-        known = replace(compressing.kept(known, verdict.gain), why=_sentence(row.reason))
-        # How fast other sizes and batches were with the scheme before tells nothing of them now.
-        sizing = replace(state.sizing, memory={n: m for n, m in state.sizing.memory.items() if n == plan.num_members})
-        batches = adapting.forgotten(state.adapting)
-        return replace(state, compressing=known, sizing=sizing, adapting=batches), (Note(row),)
-    state = replace(state, compressing=replace(compressing.refuse(known, trial), why=_sentence(row.reason)))
-    draft = _draft(state, plan, trial.before, row.reason)
-    state, note = trials.issue(state, inputs, draft, _told(plan), {"scheme": trial.before})
-    return state, (Note(row), note)
+    return trials.row_of(state, inputs, judged, state.compressing.num_judged + 1)
 
 
-def _is_of_the_link(state: ControllerState, plan: Plan, link: Link, trial: Trial, gain: float) -> bool:
-    """Whether a gain beyond what was foreseen may be the link's, which became so much faster meanwhile."""
-    if trial.is_gentler or gain <= exchange.SLOWER * trial.expected_gain:
-        return False
-    step_s = plan.global_batch / trial.rate.samples_per_s / gain
+def _seen(state: ControllerState, plan: Plan, rate: Rate, link: Link, trial: Trial) -> Seen:
+    """What the trial tells of steps, and of the link: it counts as faster where nobody can tell."""
     # Where the wire's own time is not known, what codecs are said to take is not to make the link look faster.
     most = link if link.wire_s is not None else replace(link, wire_s=link.exchange_s)
-    situation = _situation(state, plan, racks.known(state, plan) or levels.ONE_RACK, most, step_s)
-    return situation is not None and exchange.SLOWER * exchange.pace_s(situation) < trial.pace_s
+    found = _situation(state, plan, racks.known(state, plan) or levels.ONE_RACK, most, step_s=1.0)
+    seen = Seen(rate=rate, link=link, is_link_faster=True, latency_s=state.compressing.latency_s)
+    if found is None or bucketed(trial.before)[0] not in found.costs:
+        return seen
+    latency_s = exchange.seen_latency_s(found, trial.before, trial.pace_s) if link.wire_s is not None else 0.0
+    is_faster = exchange.SLOWER * exchange.pace_s(found) < trial.pace_s
+    return replace(seen, is_link_faster=is_faster, latency_s=latency_s or seen.latency_s)
 
 
 def _draft(state: ControllerState, plan: Plan, scheme: str, reason: str) -> Draft:

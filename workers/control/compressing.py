@@ -10,6 +10,7 @@ from workers.advisors.exchange import LEAST_KEPT, Link
 from workers.advisors.judging import Rate, Verdict
 from workers.exchange_options import bucketed
 from workers.plan import Exchange, Plan, PlanId, TimelineKind
+from workers.racks import Topology
 from workers.status import WorkerStatus
 
 ACTOR = "communication"
@@ -45,12 +46,26 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What steps were like with a scheme on trial.
+
+    ``is_link_faster``: for as many bytes than before it; ``latency_s`` is what links are now known to take whatever is
+    sent.
+    """
+
+    rate: Rate
+    link: Link
+    is_link_faster: bool
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A scheme that is being measured under the plan ``plan_id``; ``rate`` is the speed of steps by the one before.
 
     ``link`` is what an exchange took by that, ``pace_s`` how slow the link was (``exchange.pace_s``). It is of a
     group's ``place``, its generation and its batch. ``own_s`` is what a step took the slowest member by itself, and
-    ``added_s`` what the scheme may add to that.
+    ``added_s`` what the scheme may add to that. Once ``seen`` is there it is the scheme before that is measured again.
     """
 
     plan_id: PlanId
@@ -64,6 +79,12 @@ class Trial:
     least_kept: float
     link: Link
     pace_s: float
+    seen: Seen | None = None
+
+    @property
+    def in_force(self) -> str:
+        """The exchange that steps are measured by now."""
+        return self.after if self.seen is None else self.before
 
     @property
     def is_gentler(self) -> bool:
@@ -85,7 +106,8 @@ class Compressing:
     ``refused`` maps schemes that did not pay to how slow the link was then; ``suspected`` are those with which a group
     broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
     to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
-    racks were looked at last. ``spent`` is how fast steps still are where what loses less was kept.
+    racks were looked at last, which are as ``topology`` tells. ``spent`` is how fast steps still are where what loses
+    less was kept. ``latency_s`` is what links took whatever was sent, as a trial showed that did not pay.
     """
 
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -101,7 +123,9 @@ class Compressing:
     unjudged: str | None = None
     why: str = ""
     told_racks: int = 0
+    topology: Topology | None = None
     spent: float = 1.0
+    latency_s: float = 0.0
 
 
 def observe(known: Compressing, statuses: Iterable[WorkerStatus], worker_ids: Iterable[str]) -> Compressing:
@@ -166,10 +190,11 @@ def followed(known: Compressing, plan: Plan) -> Compressing:
     trial = known.trial
     if trial is None or plan.id == trial.plan_id:
         return known
-    if (place_of(plan), plan.exchange.name) == (trial.place, trial.after):
+    if (place_of(plan), plan.exchange.name) == (trial.place, trial.in_force):
         return replace(known, trial=replace(trial, plan_id=plan.id))
     known = unjudged(known)
-    if plan.generation == trial.place[0] or plan.cause.kind in PEACEFUL or trial.is_gentler or trial.is_back:
+    is_peaceful = plan.generation == trial.place[0] or plan.cause.kind in PEACEFUL
+    if is_peaceful or trial.seen is not None or trial.is_gentler or trial.is_back:
         return known
     if trial.after in known.suspected:
         return replace(known, barred=known.barred | {trial.after})
@@ -221,10 +246,16 @@ def kept(known: Compressing, gain: float) -> Compressing:
     return replace(known, trial=None, num_failed=0, spent=min(1.0, known.spent * gain))
 
 
-def refuse(known: Compressing, trial: Trial) -> Compressing:
+def refuse(known: Compressing, trial: Trial, seen: Seen) -> Compressing:
     """The scheme on trial did not pay on such a link; what is seen next is that by the scheme before."""
-    refused = {**known.refused, trial.after: trial.pace_s}
-    return replace(known, refused=refused, num_failed=known.num_failed + 1, reviewed_link=trial.link)
+    return replace(
+        known,
+        trial=None,
+        refused={**known.refused, trial.after: trial.pace_s},
+        num_failed=known.num_failed + 1,
+        reviewed_link=trial.link,
+        latency_s=seen.latency_s,
+    )
 
 
 def is_spoilt(trial: Trial, plan: Plan, now: Rate, verdict: Verdict, own_s: float) -> bool:

@@ -18,10 +18,11 @@ MAX_ID_CHARS = 8
 
 
 def known(state: ControllerState, plan: Plan) -> Topology | None:
-    """What the group of ``plan`` told of its links, None while that is nothing."""
+    """What the group of ``plan`` told of its links, also once it has parted; None while that is nothing."""
     seen = membership.usable(state)
     told = [seen[i].topology for i in plan.worker_ids if i in seen and seen[i].generation == plan.generation]
-    return next((one for one in told if one is not None and len(one.racks) == plan.num_members), None)
+    remembered = state.compressing.topology if state.compressing.told_racks == plan.generation else None
+    return next((one for one in told if one is not None and len(one.racks) == plan.num_members), remembered)
 
 
 def observe(state: ControllerState, inputs: Inputs) -> Turned:
@@ -32,7 +33,7 @@ def observe(state: ControllerState, inputs: Inputs) -> Turned:
     topology = known(state, plan)
     if topology is None:
         return state, ()
-    told = replace(state, compressing=replace(state.compressing, told_racks=plan.generation))
+    told = replace(state, compressing=replace(state.compressing, told_racks=plan.generation, topology=topology))
     reason = _reason(state, plan, topology)
     # What a group told before it was adopted, the controller before has noted.
     return told, () if state.is_adopting or not reason else (Note(_row(state, inputs, plan, topology, reason)),)
