@@ -30,7 +30,13 @@ class Prices:
 
 
 def amount(worker_s: float, resources: Resources, prices: Prices) -> float | None:
-    """What ``worker_s`` seconds of workers with these resources cost.
+    """What ``worker_s`` seconds of workers with these resources cost; None as ``hourly_rate``."""
+    rate = hourly_rate(resources, prices)
+    return None if rate is None else round(worker_s / HOUR_S * rate, 6)
+
+
+def hourly_rate(resources: Resources, prices: Prices) -> float | None:
+    """What a worker with these resources costs in an hour.
 
     None without prices, and for a job with GPUs without a price for them; CPUs without a price are
     free, since machines with GPUs are often priced by those alone.
@@ -39,5 +45,4 @@ def amount(worker_s: float, resources: Resources, prices: Prices) -> float | Non
         return None
     if resources.gpus and prices.gpu_hour is None:
         return None
-    rate = resources.cpus * (prices.cpu_hour or 0.0) + resources.gpus * (prices.gpu_hour or 0.0)
-    return round(worker_s / HOUR_S * rate, 6)
+    return resources.cpus * (prices.cpu_hour or 0.0) + resources.gpus * (prices.gpu_hour or 0.0)

@@ -39,6 +39,8 @@ from workers.spec_parts import Resources
 def contest_of(view: PromotionView) -> Contest:
     """The incumbent against the best trials that differ from it, on seeds that nobody has trained with."""
     spec, name = view.sweep.spec, view.sweep.promote_to
+    if spec.population is not None:
+        return Contest(refusal=f"{spec.population} changes values on the way, so what it found is no point")
     configuration = view.configuration
     if configuration is None:
         told = f"there is no configuration {name!r} any more; put one, and promote again"

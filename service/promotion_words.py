@@ -33,13 +33,17 @@ def begun(promotion: Mapping[str, Any]) -> str:
 def stopped(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What stopping a sweep did to its promotion; empty where there was none to stop."""
     earlier, now = before["promotion"], after["promotion"]
-    if not is_over(before):
-        name = earlier["configuration"]
-        if goes_on(before):
-            return f"its winner is held against {name} no longer, and {name} stays at version {earlier['base_version']}"
+    is_stopped = now is not None and now["state"] == "STOPPED"
+    has_ended_by_it = after["state"] == "STOPPED" != before["state"]
+    if is_over(before):
+        return sentence(now) if is_stopped and after["state"] == before["state"] else ""
+    name = earlier["configuration"]
+    if is_stopped and goes_on(before):
+        return f"its winner is held against {name} no longer, and {name} stays at version {earlier['base_version']}"
+    if not goes_on(before) and (is_stopped or has_ended_by_it):
         return f"its winner will not be held against {name}"
-    is_stopped_again = after["state"] == before["state"] and now is not None and now["state"] == "STOPPED"
-    return sentence(now) if is_stopped_again else ""
+    # It ended after the look at it and before the stop.
+    return "" if now is None else sentence(now)
 
 
 def who(contender: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from service.cost import HOUR_S, Prices, amount
+from service.cost import Prices, amount, hourly_rate
 from service.sweep_records import Spent, SweepView
 from service.sweep_report import in_order_of_end
 from tuning.limits import limit_reached
@@ -34,7 +34,7 @@ def cost_problem(spec: SweepSpec, prices: Prices) -> FieldProblem | None:
     corners = list(space_of(spec.space).corners())
     decisive = corners if any(path.startswith(_PRICED) for path in spec.space) else corners[:1]
     wanted = [trial_spec(spec, 0, params).resources for params in decisive]
-    rates = [amount(HOUR_S, each, prices) for each in wanted]
+    rates = [hourly_rate(each, prices) for each in wanted]
     if None in rates:
         found = wanted[rates.index(None)]
         told = f"cannot be counted: GPUs have no price in the settings (seen: gpus={found.gpus:g})"

@@ -32,6 +32,7 @@ def report_document(view: SweepView, prices: Prices) -> Document:
     ended = in_order_of_end(view.trials)
     points = best_so_far([trial.for_search() for trial in ended], spec.mode)
     amounts = _amounts(spec, ended, prices)
+    importance = {} if spec.population is not None else sweep.importance
     open_amounts = _amounts(spec, [trial for trial in view.trials if not trial.is_ended], prices)
     return {
         "sweep_id": sweep.id,
@@ -46,7 +47,7 @@ def report_document(view: SweepView, prices: Prices) -> Document:
             {"trial": p.number, "best": p.best, "samples": p.samples, "worker_s": round(p.worker_s, 3)} for p in points
         ],
         "improvements": _improvements(points, amounts),
-        "importance": dict(sorted(sweep.importance.items(), key=lambda item: -item[1])),
+        "importance": dict(sorted(importance.items(), key=lambda item: -item[1])),
         "importance_at": _weighed_at(view, spec),
         "lr_batch": [
             {"trial": p.number, "lr": p.lr, "global_batch": p.global_batch, "value": p.value, "state": p.state}

@@ -23,7 +23,7 @@ def value(chosen: Any) -> str:
 def importance_of(report: Mapping[str, Any]) -> str:
     """Of which trials it is told what mattered."""
     at = report["importance_at"]
-    return "Of trials at their ends" if at is None else f"Of all trials as they stood after {words.count(at)} samples"
+    return "Of trials at their ends" if at is None else f"Of trials as they stood after {words.count(at)} samples"
 
 
 def numbers(trials: Mapping[str, int]) -> str:

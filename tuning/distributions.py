@@ -144,15 +144,19 @@ def distribution_of(spec: DistributionSpec) -> Distribution:
     return Uniform(low=spec.uniform[0], high=spec.uniform[1], step=spec.step)
 
 
-def faults(spec: DistributionSpec) -> list[tuple[str, str]]:
-    """Key of the distribution (empty for all of it) and what is wrong with it, for each thing that is wrong."""
+def faults(spec: DistributionSpec, is_secret: bool = False) -> list[tuple[str, str]]:
+    """Key of the distribution (empty for all of it) and what is wrong with it, for each thing that is wrong.
+
+    Of one that ``is_secret`` no choice is named.
+    """
     kinds = [kind for kind in ("uniform", "log_uniform", "int", "choice") if getattr(spec, kind) is not None]
     if len(kinds) != 1:
         seen = f"{' and '.join(kinds)}; keep one" if kinds else "none of them; write one, as in uniform: [0, 1]"
         return [("", f"exactly one of uniform, log_uniform, int and choice says what is searched; given: {seen}")]
     kind = kinds[0]
     if spec.choice is not None:
-        return _choice_faults(spec.choice) + _misplaced(spec, kind)
+        told = _choice_fault(spec.choice, is_secret)
+        return [*([("choice", told)] if told else []), *_misplaced(spec, kind)]
     low, high = getattr(spec, kind)
     if low > high:
         return [(kind, f"low={low} is above high={high}; swap them")]
@@ -206,15 +210,17 @@ def _step_faults(spec: DistributionSpec, kind: str) -> list[tuple[str, str]]:
     return [("step", f"steps of {step:g} from {low:g} do not meet high={high:g}; {reach}")]
 
 
-def _choice_faults(options: list[Scalar]) -> list[tuple[str, str]]:
+def _choice_fault(options: list[Scalar], is_secret: bool) -> str:
     for index, option in enumerate(options):
         earlier = next((one for one in options[:index] if one == option), _NOTHING)
         if earlier is _NOTHING:
             continue
+        if is_secret:
+            return "one of the values is listed twice; keep one"
         if type(earlier) is type(option):
-            return [("choice", f"{option!r:.80} is listed twice; keep one")]
-        return [("choice", f"{earlier!r} and {option!r} are equal to a sampler; keep one")]
-    return []
+            return f"{option!r:.80} is listed twice; keep one"
+        return f"{earlier!r} and {option!r} are equal to a sampler; keep one"
+    return ""
 
 
 _NOTHING = object()

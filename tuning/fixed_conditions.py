@@ -10,7 +10,7 @@ from tuning.paths import applied, found, is_free, path_fault
 from tuning.space_problems import place
 from tuning.spec import SweepSpec
 from tuning.spec_parts import DistributionSpec
-from tuning.values import Scalar, same
+from tuning.values import Scalar, is_variable, same
 from workers.errors import FieldProblem, SpecError
 from workers.spec import parse_job_spec
 
@@ -51,8 +51,7 @@ def fixed_condition_problems(spec: SweepSpec) -> list[FieldProblem]:
         return problems
     path, above, value = next(_unmet(spec))
     there = f"{_value_of(spec.job, above)!r:.80} in the job, never {value!r:.80}"
-    if above.startswith("env."):
-        # Values of variables are shown nowhere.
+    if is_variable(above):
         there = "another in the job"
     told = f"nothing is searched: {above} is {there}; set it there, search it too, or take the condition out"
     return [FieldProblem(place(path, "when", above), told)]

@@ -20,9 +20,9 @@ from tuning.trial import Trial, TrialState
 def importance(trials: Sequence[Trial], space: Space, mode: Mode) -> dict[str, float]:
     """Share of each parameter in what makes one of these trials one of the better; the shares sum to 1.
 
-    PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): some 60 ms for 100 trials. Give it those that are ``alike``.
-    Empty where they are too few or all are worth the same; parameters with conditions are left out, as not every trial
-    has them.
+    PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255): some 10 ms for 100 trials. They are to have ended alike (see
+    ``tuning.alike``). Empty where they are too few or all are worth the same; parameters with conditions are left out,
+    as not every trial has them.
     """
     complete = [t for t in trials if t.state is TrialState.COMPLETE and math.isfinite(t.value or math.nan)]
     if len(complete) < LEAST_COMPARED or len({t.value for t in complete}) == 1:

@@ -16,7 +16,12 @@ def not_evaluated(metric: str, told: Collection[str]) -> str:
 
 
 def never_reported(metric: str, told: Collection[str]) -> str:
-    """``told`` are keys under which a job reported that has come to its end."""
+    """``told`` are keys under which a job reported that has come to its end.
+
+    The metric is among them where all that it told of it was void, as the trial took another's state over.
+    """
+    if metric in told:
+        return f"its job reported {metric} of the state that it gave up only"
     return f"its job never reported {metric}{_instead(metric, told, 'it told')}"
 
 

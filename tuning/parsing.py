@@ -6,6 +6,7 @@ corner of the space, so that no trial is refused later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ _TOLD: dict[Place, str] = {
     ): "must be a mapping of paths in the job spec to distributions, as in optimizer.lr: {log_uniform: [1e-4, 1e-1]}",
     ("space", "*"): "must be a distribution: {uniform: [low, high]}, {log_uniform: ...}, {int: ...} or {choice: [...]}",
 }
+
+_OF_VARIABLES = re.compile(r"/space/([^/]*/when/)?env([./]|$)")
 
 _STAND_INS = {"name": "x", "job": {}, "space": {}, "metric": "loss"}
 _JUDGE_NOTHING = frozenset({"name", "metric", "mode", "seed", "promote"})
@@ -81,7 +84,7 @@ def parse_sweep_spec(document: object, known: Known | None = None) -> SweepSpec:
 
 def _concealed(problem: FieldProblem) -> FieldProblem:
     """Without the value seen where it may be a secret: that of a variable."""
-    if not problem.pointer.startswith("/space/env."):
+    if not _OF_VARIABLES.match(problem.pointer):
         return problem
     told, seen, _ = problem.detail.partition(" (seen: ")
     return FieldProblem(problem.pointer, told + " (seen: ...)" * bool(seen))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tuning.alike import Alike, alike
+from tuning.alike import Alike, alike, stood
 from tuning.importance import importance
 from tuning.inheritance import Inherited, inherited, point_of
 from tuning.intervals import FIRST_LINE, Intervals
@@ -106,12 +106,13 @@ class Search:
         """As of now where that is new by ``NEWS_SHARE``, or the last there is to say."""
         if self._spec.population is not None:
             return {}  # what its trials were trained with changed on the way
-        found = alike([*self._trials.values()], self._pruner.rungs if self._pruner else ())
-        num_new = abs(len(found.trials) - len(self._weighed.trials))
-        is_news = found.samples != self._weighed.samples or num_new >= NEWS_SHARE * len(found.trials)
-        if (num_new or is_news) and (is_over or is_news):
+        found = alike(self._trials.values(), self._pruner.rungs if self._pruner else ())
+        num_new = abs(found.number - self._weighed.number)
+        is_news = found.samples != self._weighed.samples or num_new >= max(1, NEWS_SHARE * found.number)
+        if is_news or (is_over and num_new):
             self._weighed = found
-            self._weights = importance(found.trials, self._space, self._spec.mode)
+            compared = [*stood(self._trials.values(), found.samples)] if found.number else []
+            self._weights = importance(compared, self._space, self._spec.mode)
         return self._weights
 
     def _record(self, trial: Trial) -> None:

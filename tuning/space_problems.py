@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from tuning.distributions import Uniform, distribution_of, faults
 from tuning.paths import path_fault
 from tuning.spec_parts import DistributionSpec
-from tuning.values import Scalar, same
+from tuning.values import Scalar, is_variable, same
 from workers.errors import FieldProblem
 
 MAX_PARAMETERS = 64
@@ -27,7 +27,7 @@ def space_problems(specs: Specs) -> list[FieldProblem]:
     for path, spec in specs.items():
         if fault := path_fault(path) or _overlap(path, specs):
             problems.append(FieldProblem(place(path), fault))
-        problems += [FieldProblem(place(path, key), detail) for key, detail in faults(spec)]
+        problems += [FieldProblem(place(path, key), detail) for key, detail in faults(spec, is_variable(path))]
     sound = {path: spec for path, spec in specs.items() if not faults(spec)}
     return problems + _condition_problems(specs, sound)
 
@@ -64,7 +64,10 @@ def _condition_fault(above: str, value: Scalar, sound: Specs) -> str:
         return ""
     distribution = distribution_of(sound[above])
     if isinstance(distribution, Uniform) and distribution.count() == 0:
-        return f"{above} is continuous and as good as never {value}; give it a step, or make it a choice"
+        never = "this" if is_variable(above) else value
+        return f"{above} is continuous and as good as never {never}; give it a step, or make it a choice"
+    if not distribution.contains(value) and is_variable(above):
+        return f"{above} cannot be what is written here; give one of its values"
     if not distribution.contains(value):
         return f"{above} cannot be {value!r:.80}; give one of its values, such as {distribution.at(0)!r:.80}"
     return ""
@@ -78,8 +81,9 @@ def _impossible(order: list[str], specs: Specs) -> list[FieldProblem]:
         for above, value in specs[path].when.items():
             for name, wanted in {**needed.get(above, {}), above: value}.items():
                 if name in own and not same(own[name], wanted):
-                    told = f"never met: {name} would be both {own[name]!r:.80} and {wanted!r:.80}; change one of them"
-                    return [FieldProblem(place(path, "when"), told)]
+                    both = f"both {own[name]!r:.80} and {wanted!r:.80}"
+                    told = f"never met: {name} would be {'of two values' if is_variable(name) else both}"
+                    return [FieldProblem(place(path, "when"), f"{told}; change one of them")]
                 own[name] = wanted
         needed[path] = own
     return []

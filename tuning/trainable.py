@@ -21,6 +21,7 @@ from ray.tune import PlacementGroupFactory, Trainable, with_parameters
 from tuning.paths import Document, applied
 from tuning.remote_jobs import (
     ConflictError,
+    GoneError,
     Json,
     RemoteJobs,
     ReportedPoint,
@@ -304,10 +305,13 @@ class ConcertinaTrainable(Trainable):
         return job["state"] == "FAILED" and job["progress"]["samples"] == 0 and self._is_bereft(progress, job)
 
     def _is_bereft(self, progress: Progress, job: Json) -> bool:
-        """Whether the job has nothing to go on from any more, neither of its own nor where it began."""
+        """Whether the job has nothing to go on from any more, neither of its own nor of its source, which is there."""
         if progress.base_step == 0 or self._client.checkpoint_steps(progress.job_id, AWAY_S):
             return False
-        return progress.base_step not in self._client.checkpoint_steps(job["spec"]["init_from"]["job"], AWAY_S)
+        try:
+            return progress.base_step not in self._client.checkpoint_steps(job["spec"]["init_from"]["job"], AWAY_S)
+        except GoneError:
+            return False  # nor is there a later one; why the job failed tells more
 
     def _news(self, progress: Progress, job: Json) -> dict[str, Any] | None:
         """A result, where the job has come to one. Raises ServiceError where it never will."""

@@ -34,6 +34,10 @@ def told(params: Params) -> str:
     return ", ".join(f"{path}={_shown(path, value)}" for path, value in params.items())
 
 
+def is_variable(path: str) -> bool:
+    """Whether values there are shown nowhere: somebody may have written a secret as that of a variable."""
+    return path.split(".")[0] == "env"
+
+
 def _shown(path: str, value: Scalar) -> str:
-    """Values of variables are shown nowhere: somebody may have written a secret there."""
-    return "..." if path.startswith("env.") else f"{value:.80}" if isinstance(value, str) else str(value)
+    return "..." if is_variable(path) else f"{value:.80}" if isinstance(value, str) else str(value)

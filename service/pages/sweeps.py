@@ -117,10 +117,12 @@ def ending_view(sweep: Document, number: int) -> dict[str, str]:
 def _promoting(sweep: Document) -> list[dict[str, str]]:
     """Of a sweep that has ended: compare its winner, or stop that."""
     origin, promotion = sweep["configuration"], sweep["promotion"]
-    if sweep["state"] not in _ENDED or sweep["spec"]["population"] is not None:
+    if sweep["state"] not in _ENDED:
         return []
     if not promotion_words.is_over(sweep):
         return [_action("stop", "Stop comparing")]
+    if sweep["spec"]["population"] is not None:
+        return []
     name = sweep["spec"]["promote"] or (promotion or {}).get("configuration") or (origin or {}).get("name")
     has_decided = promotion is not None and promotion["state"] in ("PROMOTED", "KEPT")
     has_winner = sweep["trials"]["complete"] > 0

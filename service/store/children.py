@@ -39,8 +39,8 @@ class Children:
 
     ``check``: raises UnknownReferenceError, for a sweep also UnknownSweepError and OtherMetricError,
     where none could be started now. ``start``: makes one, with a label that names the schedule, and gives its id.
-    ``lives``: the condition on ``schedule_runs`` that the run's child is there and has not ended, nor has its
-    promotion. ``cancel``: asks one to end; nothing happens to one that is about to. ``states``: by id, of those that
+    ``lives``: the condition on ``schedule_runs`` that the run's child is there and has not ended, nor what follows it
+    by itself. ``cancel``: asks one to end; nothing happens to one that is about to. ``states``: by id, of those that
     are there. ``failed`` judges the state of an ended one, None where it speaks neither for nor against the child.
     """
 
@@ -84,12 +84,13 @@ def _start_sweep(write: Write, ids: IdSource, target: Target, schedule: Schedule
 
 
 def _last_sweeps(conn: Connection, schedule_id: str, metric: str) -> Sequence[str]:
-    """The latest with a trial that is complete, else the latest: a night without results must not end the chain."""
-    is_complete = (trials.c.sweep_id == sweeps.c.id, trials.c.state == TrialState.COMPLETE)
-    found_any = select(literal(1)).where(*is_complete).exists()
+    """The latest with a trial that is complete, else that tried anything: a night without must not end the chain."""
+    of_sweep = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id)
+    found_any = of_sweep.where(trials.c.state == TrialState.COMPLETE).exists()
+    tried_any = of_sweep.where(or_(trials.c.state != TrialState.PRUNED, trials.c.reports != "[]")).exists()
     of_it = (schedule_runs.c.schedule_id == schedule_id, schedule_runs.c.kind == Kind.SWEEP, sweeps.c.metric == metric)
     last = select(sweeps.c.id).join(schedule_runs, schedule_runs.c.child_id == sweeps.c.id).where(*of_it)
-    ordered = last.order_by(case((found_any, 0), else_=1), schedule_runs.c.nominal_at.desc())
+    ordered = last.order_by(case((found_any, 0), (tried_any, 1), else_=2), schedule_runs.c.nominal_at.desc())
     return conn.execute(ordered.limit(1)).scalars().all()
 
 
@@ -103,10 +104,15 @@ def _sweep_spec(target: Target) -> SweepSpec:
 
 
 # Three conditions and not one with OR inside, for which PostgreSQL would read all sweeps.
+# A run is closed once it lives no more: a promotion that is asked for later is whoever's who asked.
 _LIVING_SWEEP = (
     (sweeps.c.id == schedule_runs.c.child_id, sweeps.c.state.not_in(sorted(ENDED_SWEEPS))),
-    (sweeps.c.id == schedule_runs.c.child_id, sweeps.c.promote_to.is_not(None)),
-    (promotions.c.sweep_id == schedule_runs.c.child_id, promotions.c.state == PromotionState.RUNNING),
+    (schedule_runs.c.is_open, sweeps.c.id == schedule_runs.c.child_id, sweeps.c.promote_to.is_not(None)),
+    (
+        schedule_runs.c.is_open,
+        promotions.c.sweep_id == schedule_runs.c.child_id,
+        promotions.c.state == PromotionState.RUNNING,
+    ),
 )
 """It searches; its winner is to be compared once it has ended; it is compared."""
 

@@ -235,12 +235,12 @@ def _given_up(trial: TrialRow) -> _Finding:
 def _finding(conn: Connection, sweep: SweepRow, trial: TrialRow, metric: str) -> _Finding:
     job = fetch_job(conn, trial.job_id)
     seen, news = new_reports(conn, trial, metric)
-    if news.reports:
-        news = replace(news, rungs=_rungs(sweep.spec_json, samples_per_epoch(conn, sweep.id)))
-    elif job is not None and job.is_ended and not trial.reports:
-        news = replace(news, others=last_keys(conn, job.id))
     if job is not None and job.is_ended:
         seen, news = with_unreported(conn, seen, news)
+        if not (seen.reports or news.reports):
+            news = replace(news, others=last_keys(conn, job.id))
+    if news.reports:
+        news = replace(news, rungs=_rungs(sweep.spec_json, samples_per_epoch(conn, sweep.id)))
     after = without_undone(observed(seen, None if job is None else _trial_job(job), news))
     verb = None if job is None else verb_for(after, job.state, sweep.state)
     # Seconds alone are not worth a write: they come with the next report, and with the end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy import Connection, bindparam, select
@@ -59,9 +60,10 @@ def last_keys(conn: Connection, job_id: str) -> frozenset[str]:
 def _gone_on(
     trial: TrialRow, reports: list[Report], place: tuple[int, int], cursor: int
 ) -> tuple[TrialRow, list[Report]]:
-    """With a report at ``cursor`` of a state that was taken over, what the one given up reported from there on is void.
+    """With the first report of a state that was taken over, at ``cursor``, what the one given up told past it is void.
 
-    Reports of that one may come late, and come on where the other could not be had.
+    Reports of that one may come late, and come on where the other could not be had. What comes of a further place is
+    of a job that was restored, and tells all from there on anew.
     """
     course = trial.course
     if place <= course.place:
@@ -69,6 +71,11 @@ def _gone_on(
             own = replace(course.changes[-1], donor=None, samples=course.changes[-1].given_up)
             course = replace(course, changes=(*course.changes[:-1], own))
         return replace(trial, course=replace(course, num_awaited=max(0, course.num_awaited - 1))), reports
-    kept = tuple(report for report in trial.reports if report.samples < cursor)
-    trial = replace(trial, reports=kept, course=replace(course, place=place, num_awaited=0))
-    return trial, [report for report in reports if report.samples < cursor]
+    line = cursor - 1 if course.num_awaited == 0 else min(cursor - 1, course.changes[-1].samples)
+    trial = replace(trial, reports=upto(line, trial.reports), course=replace(course, place=place, num_awaited=0))
+    return trial, list(upto(line, reports))
+
+
+def upto(samples: int, reports: Sequence[Report]) -> tuple[Report, ...]:
+    """Those that remain where the state of ``samples`` gives way to another's: up to there it was the trial's."""
+    return tuple(report for report in reports if report.samples <= samples)

@@ -23,7 +23,7 @@ from service.sweep_records import SweepRow, SweepState
 from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, leader, spec
 from tests.service.scene import Scene
-from tests.service.swept import Swept
+from tests.service.swept import Swept, point
 from tuning.promotion_plan import LOOKS
 from workers.errors import Reason
 from workers.spec import JobSpec
@@ -183,6 +183,23 @@ async def test_what_was_changed_by_hand_before_it_began_is_not_overwritten_eithe
     told = "was deleted and put anew" if is_anew else "is at version 2, the sweep began from version 1"
     assert told in str(view.promotion.reason)
     assert (await configuration(scene)).document["env"] == {"FIX": "1"}
+
+
+async def test_no_population_is_promoted_that_was_to_be_before_it_was_refused(store: Store, clock: Clock) -> None:
+    given = {"population": "pbt", "pruner": "none", "trials": 2, "parallel": 2}
+    sweep = await Swept.created(store, clock, await leader(store), **given)
+    await store.configurations.create("digits", spec(**JOB))
+    await sweep.begin(point(0.001), point(0.01))
+    await sweep.complete(0, 0.9)
+    await sweep.complete(1, 0.97)
+    await sweep.finish()
+    await store.sweeps.ask_promotion(await sweep.row(), "digits")
+    await sweep.compare()
+    view = await store.reconciler.promotion_view(sweep.id)
+    assert view is not None
+    assert view.promotion is not None
+    assert (view.promotion.state, view.runs) == (PromotionState.FAILED, ())
+    assert "changes values on the way" in str(view.promotion.reason)
 
 
 @pytest.mark.parametrize("how", ["changed", "anew", "created"])

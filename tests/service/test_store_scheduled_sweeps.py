@@ -134,6 +134,45 @@ async def test_a_promotion_is_stopped_for_the_next_with_its_runs(firing: Firing,
     assert (await firing.swept((await firing.children(schedule))[1]).row()).state is SweepState.RUNNING
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize("overlap", ["skip", "cancel_other"])
+async def test_a_promotion_asked_for_by_hand_is_none_of_its_schedules(
+    firing: Firing, overlap: str, has_begun: bool
+) -> None:
+    schedule, first = await promoting(firing, overlap)
+    await first.conclude(lambda _: 0.9)
+    await firing.at(at(8, 30))
+    await firing.store.configurations.create("other", spec(steps=None, samples=3200, seed=1))
+    await firing.store.sweeps.ask_promotion(await first.row(), "other")
+    if has_begun:
+        await first.compare()
+    await firing.at(at(9))
+    assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED")]
+    view = await firing.store.reconciler.promotion_view(first.id)
+    assert view is not None
+    assert view.promotion is not None
+    assert view.promotion.state == ("RUNNING" if has_begun else "KEPT")
+    assert (view.sweep.promote_to is None) == has_begun
+
+
+async def test_the_next_night_begins_from_the_last_that_tried_something_where_none_found_anything(
+    firing: Firing,
+) -> None:
+    schedule = await firing.create(target={"sweep": SWEEP}, overlap="allow")
+    await firing.at(at(8))
+    (first,) = [firing.swept(child) for child in await firing.children(schedule)]
+    await first.begin(point(0.01))
+    await first.report(0, r10=0.1)
+    await first.prune(0)
+    await firing.at(at(9))
+    second = firing.swept((await firing.children(schedule))[-1])
+    await second.begin(point(0.02))
+    await second.prune(0)
+    await firing.at(at(10))
+    third = firing.swept((await firing.children(schedule))[-1])
+    assert (await third.row()).spec.warm_start == [first.id]
+
+
 async def test_sweeps_that_fail_in_a_row_pause_their_schedule(firing: Firing) -> None:
     schedule = await firing.create(target={"sweep": SWEEP}, pause_after_failures=2)
     for hour in (8, 9):

@@ -59,6 +59,7 @@ def test_a_limit_of_money_that_nothing_would_reach_is_refused(
     ("prices", "changes"),
     [
         ((1.0, None), {}),
+        ((4e-7, None), {}),
         ((None, 2.5), with_resources(gpus=1)),
         ((0.5, 0.0), with_resources(gpus=1)),
         ((None, 2.5), {"space": {"resources.gpus": {"choice": [0, 1]}}}),

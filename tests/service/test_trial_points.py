@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -26,11 +27,16 @@ pytestmark = pytest.mark.anyio
 NEW = point(0.02, 64)
 
 
-async def ordered(store: Store, clock: Clock, params: dict[str, Scalar] = NEW) -> Swept:
+REPORTED = {"r10": 0.1, "r20": 0.2}
+
+
+async def ordered(
+    store: Store, clock: Clock, params: dict[str, Scalar] = NEW, reported: Mapping[str, float] = REPORTED
+) -> Swept:
     """Trial 0 is at 640 samples, and its job was ordered to go on from what trial 1 saved at 320, with ``params``."""
     swept = await Swept.created(store, clock, await leader(store), pruner="none")
     await swept.begin(point(0.001), point(0.01))
-    await swept.report(0, r10=0.1, r20=0.2)
+    await swept.report(0, **reported)
     await swept.report(1, r10=0.9)
     await swept.order(Exploit(number=0, donor=1, params=params, reason="among the worst"))
     giver = await swept.job(1)
@@ -57,6 +63,41 @@ async def test_reports_of_the_state_that_was_given_up_end_where_the_other_goes_o
     assert [(r.samples, r.value) for r in trial.reports] == [(320, 0.1), (352, 0.95), (384, 0.95)]
     assert not trial.for_search().is_changing
     assert [(c.donor, c.samples, c.given_up) for c in trial.course.changes] == [(1, 320, 640)]
+
+
+async def test_reports_of_the_state_that_was_given_up_are_void_however_late_the_first_of_the_other_comes(
+    store: Store, clock: Clock
+) -> None:
+    swept = await ordered(store, clock)
+    told = record(25, lineage=2, eval__accuracy=0.95)
+    await store.reconciler.fold(snapshot(await swept.job(0), [told]), swept.fence)
+    await swept.look()
+    assert [(r.samples, r.value) for r in (await swept.trial(0)).reports] == [(320, 0.1), (800, 0.95)]
+
+
+async def test_a_job_that_is_restored_after_it_went_on_keeps_what_it_reported_up_to_there(
+    store: Store, clock: Clock
+) -> None:
+    swept = await ordered(store, clock)
+    told = [record(round, lineage=2, eval__accuracy=0.9) for round in (11, 12, 13)]
+    await store.reconciler.fold(snapshot(await swept.job(0), told), swept.fence)
+    await swept.look()
+    told = [record(13, lineage=3, eval__accuracy=0.95)]
+    await store.reconciler.fold(snapshot(await swept.job(0), told), swept.fence)
+    await swept.look()
+    reports = [(r.samples, r.value) for r in (await swept.trial(0)).reports]
+    assert reports == [(320, 0.1), (352, 0.9), (384, 0.9), (416, 0.95)]
+
+
+async def test_a_trial_that_ends_without_a_report_of_the_state_that_it_took_over_is_told_as_such(
+    store: Store, clock: Clock
+) -> None:
+    swept = await ordered(store, clock, reported={"r20": 0.2})
+    await store.reconciler.fold(snapshot(await swept.job(0), [record(11, lineage=2)]), swept.fence)
+    await swept.end(0)
+    trial = await swept.trial(0)
+    assert (trial.state, trial.reports) == (TrialState.FAILED, ())
+    assert trial.reason == "its job reported eval.accuracy of the state that it gave up only"
 
 
 async def test_a_trial_that_goes_on_with_its_own_state_is_told_as_such(store: Store, clock: Clock) -> None:

@@ -16,6 +16,10 @@ from workers.errors import SpecError
 from workers.spec import parse_job_spec
 
 
+class NoJobError(Exception):
+    """None of that name, or not any more."""
+
+
 @dataclass
 class FakeJob:
     """``reports`` are values of its metric by step, ``checkpoints`` steps; it ends at look number ``ends_at``.
@@ -101,10 +105,10 @@ class FakeService:
     def _begun(self, job: FakeJob) -> FakeJob:
         """One that runs with a state, or has failed for want of it."""
         wish = job.spec["init_from"]
-        is_there = not wish or job.checkpoints or wish["step"] in self._job(wish["job"]).checkpoints
         if job.state == "RUNNING" and not job.has_state and job.num_looks >= self.starts_at - 1:
-            job.has_state = bool(is_there)
-            if not is_there:
+            of_source = next((each.checkpoints for each in self.jobs if wish and each.id == wish["job"]), [])
+            job.has_state = bool(not wish or job.checkpoints or wish["step"] in of_source)
+            if not job.has_state:
                 job.state, job.reports = "FAILED", {}
         return job
 
@@ -116,7 +120,10 @@ class FakeService:
         return 200, job.document()
 
     def _job(self, job_id: str) -> FakeJob:
-        return next(job for job in self.jobs if job.id == job_id)
+        for job in self.jobs:
+            if job.id == job_id:
+                return job
+        raise NoJobError(job_id)
 
 
 @contextmanager
@@ -127,7 +134,10 @@ def fake_service(metric: str) -> Iterator[FakeService]:
         def _answer(self) -> None:
             url = urlsplit(self.path)
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or "null")
-            status, document = service.answer(self.command, url.path, parse_qs(url.query), body)
+            try:
+                status, document = service.answer(self.command, url.path, parse_qs(url.query), body)
+            except NoJobError as error:
+                status, document = 404, {"detail": f"there is no job {error}"}
             text = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))

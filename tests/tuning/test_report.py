@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tuning.given import JOB, accepted
-from tuning.alike import alike
+from tuning.alike import Alike, alike, stood
 from tuning.estimate import estimate
 from tuning.importance import importance
 from tuning.lengths import drawn_range, total_range
@@ -89,13 +89,14 @@ def test_what_matters_is_told_of_a_sweep_that_prunes_from_where_half_of_its_tria
         trials.append(replace(ended, reports=reports))
     failed = trial(30, None, TrialState.FAILED, params=points[0])
     nan = replace(trials[0], number=31, reports=(Report(samples=100, value=math.nan),))
-    found = alike([*trials, failed, nan], (100, 300))
-    assert (found.samples, len(found.trials)) == (100, 30)
-    assert [t.value for t in found.trials] == [value - 0.01 for value in worth]
-    assert importance(found.trials, space, "max")
-    assert alike(trials[:8], (300,)) == alike([], (100,))
+    assert alike([*trials, failed], (100, 300)) == Alike(number=30, samples=100)
+    compared = [*stood([*trials, failed, nan], 100)]
+    assert [t.value for t in compared] == [value - 0.01 for value in worth]
+    assert importance(compared, space, "max")
+    assert alike(trials[:8], (300,)) == alike([], (100,)) == Alike()
     whole = [replace(t, state=TrialState.COMPLETE, value=0.1 * t.number) for t in trials[:16]]
-    assert alike([*whole, *trials[16:]], (100, 300)).samples is None
+    assert alike([*whole, *trials[16:]], (100, 300)) == Alike(number=16)
+    assert len([*stood([*whole, *trials[16:]], None)]) == 16
 
 
 def test_parameters_with_conditions_do_not_spoil_the_importance_of_the_others() -> None:

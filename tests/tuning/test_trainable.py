@@ -170,6 +170,17 @@ def test_a_job_that_fails_for_another_reason_fails_its_trial(service: FakeServic
     assert len(service.jobs) == 2
 
 
+def test_a_job_that_fails_where_the_one_that_it_began_from_was_deleted_tells_its_own_failure(
+    service: FakeService,
+) -> None:
+    donor, taker = taken_over(service)
+
+    service.starts_at = 3
+    service.meanwhile = lambda _: service.jobs.remove(donor)
+    with pytest.raises(ServiceError, match="job_1 of this trial is FAILED"):
+        taker.step()
+
+
 def test_where_no_later_checkpoint_leaves_anything_to_train_that_is_told(service: FakeService) -> None:
     donor, taker = taken_over(service)
     service.meanwhile = lambda _: donor.checkpoints.__setitem__(slice(None), [donor.steps])

@@ -89,3 +89,51 @@ def test_the_value_of_a_variable_is_not_shown(value: Any) -> None:
     told = refused(space={"env.TOKEN": {"choice": [value]}})["/space/env.TOKEN/choice/0"]
     assert told.endswith(" (seen: ...)")
     assert "s3cret" not in told
+
+
+TWO = {"choice": ["s3cret", "other"]}
+
+
+@pytest.mark.parametrize(
+    ("space", "where", "detail"),
+    [
+        (
+            {"env.TOKEN": {"choice": ["s3cret", "s3cret"]}},
+            "env.TOKEN/choice",
+            "one of the values is listed twice; keep one",
+        ),
+        (
+            {"env": {"choice": [{"TOKEN": "s3cret"}]}},
+            "env/choice/0",
+            f"{PLAIN}, not a mapping; {LOOKED_UP} (seen: ...)",
+        ),
+        (
+            {"config.x": {"int": [1, 2], "when": {"env.TOKEN": ["s3cret"]}}},
+            "config.x/when/env.TOKEN",
+            f"{PLAIN}, not a list; write the one value for which this is searched (seen: ...)",
+        ),
+        (
+            {"env.TOKEN": TWO, "config.x": {"int": [1, 2], "when": {"env.TOKEN": "s3cre"}}},
+            "config.x/when/env.TOKEN",
+            "env.TOKEN cannot be what is written here; give one of its values",
+        ),
+        (
+            {
+                "env.TOKEN": TWO,
+                "config.x": {"int": [1, 2], "when": {"env.TOKEN": "s3cret"}},
+                "config.y": {"int": [1, 2], "when": {"env.TOKEN": "other", "config.x": 1}},
+            },
+            "config.y/when",
+            "never met: env.TOKEN would be of two values; change one of them",
+        ),
+    ],
+)
+def test_no_refusal_names_the_value_of_a_variable(space: dict[str, Any], where: str, detail: str) -> None:
+    found = refused(space=space)
+    assert found[f"/space/{where}"] == detail
+    assert "s3cre" not in repr(found)
+
+
+@pytest.mark.parametrize("space", [{"env": "s3cret"}, {"env.TOKEN": "s3cret"}, {"env": {"choice": ["s3cret"]}}])
+def test_no_refusal_of_what_is_no_distribution_names_it_either(space: dict[str, Any]) -> None:
+    assert "s3cret" not in repr(refused(space=space))
