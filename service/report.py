@@ -62,8 +62,9 @@ def moment_of(row: TimelineEntry, global_size: int) -> Moment:
 
 
 def is_judged(row: TimelineEntry) -> bool:
-    """Whether a row tells of a change whose worth can be measured."""
-    return row.kind in KINDS and (_changed(row) is not None or _in_turns(row) is not None)
+    """Whether a row tells of a change whose worth can be measured; a turn back in a trial is a part of another's."""
+    is_change = _changed(row) is not None or _in_turns(row) is not None
+    return row.kind in KINDS and is_change and not row.after.get("is_again")
 
 
 def is_asked(spec: ExchangeSpec) -> bool:

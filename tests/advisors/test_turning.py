@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.advisors.judging import Rate, Verdict
-from workers.advisors.turning import LARGE_GAIN, MOST_FORESEEN, drift_in_words, is_sure, judge_between
+from workers.advisors.judging import MAX_JUDGE_STEPS, Rate, Verdict
+from workers.advisors.turning import (
+    LARGE_GAIN,
+    MOST_FORESEEN,
+    drift_in_words,
+    is_open,
+    is_proven,
+    is_sure,
+    judge_between,
+)
 
 LEAST = 1.02
 
@@ -76,3 +86,17 @@ def test_what_is_kept_was_worth_it_over_either_stretch_or_over_their_mean(
 def test_what_changed_meanwhile_is_told_in_words() -> None:
     assert drift_in_words(rate(100.0), rate(143.0)) == "1.43 times as fast"
     assert drift_in_words(rate(100.0), rate(50.0)) == "2.00 times as slow"
+
+
+@pytest.mark.parametrize(
+    ("now", "error", "is_still_open", "is_shown"),
+    [(103.0, 0.02, True, False), (103.0, 0.001, False, True), (140.0, 0.05, False, True), (95.0, 0.001, False, False)],
+)
+def test_a_gain_within_noise_is_waited_for_and_not_believed(
+    now: float, error: float, is_still_open: bool, is_shown: bool
+) -> None:
+    stretches = (rate(100.0, error), rate(now, error), rate(100.0, error), 1.02)
+    assert is_open(*stretches) is is_still_open
+    assert is_proven(*stretches) is is_shown
+    enough = replace(stretches[2], num_steps=MAX_JUDGE_STEPS)
+    assert not is_open(*stretches[:2], enough, 1.02)

@@ -39,7 +39,7 @@ class SmallJob(UnevenJob):
         return replace(super().built(worker_id), num_trained=self.num_values)
 
 
-@pytest.mark.parametrize("num_values", [60_000, 225_000, 262_143])
+@pytest.mark.parametrize("num_values", [70_000, 225_000, 262_143])
 def test_a_small_model_s_gradients_travel_in_fewer_bytes_where_a_slow_link_takes_its_time_for_them(
     num_values: int,
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_small_model_s_gradients_travel_in_fewer_bytes_where_a_slow_link_takes
     assert judged.after["is_kept"] is True
 
 
-@pytest.mark.parametrize("num_values", [1_000, 60_000])
+@pytest.mark.parametrize("num_values", [70_000, 225_000])
 def test_a_small_model_on_a_fast_link_is_left_alone(num_values: int) -> None:
     found = SmallJob(num_values, FAST, 0.015).run(400)
     assert len(found.plans) == 1
@@ -57,7 +57,7 @@ def test_a_small_model_on_a_fast_link_is_left_alone(num_values: int) -> None:
 
 
 @pytest.mark.parametrize("latency_s", [0.03, 0.1, 0.4])
-@pytest.mark.parametrize("num_values", [1_000, 60_000])
+@pytest.mark.parametrize("num_values", [70_000, 225_000])
 def test_a_small_model_on_far_links_is_tried_once_and_shows_what_is_latency(latency_s: float, num_values: int) -> None:
     """One trial tells it of all schemes: nothing else is tried, however often it is looked at again."""
     found = SmallJob(num_values, FAST, latency_s).run(80)
@@ -68,14 +68,29 @@ def test_a_small_model_on_far_links_is_tried_once_and_shows_what_is_latency(late
     assert found.desk.state.compressing.latency_s == pytest.approx(latency_s, rel=0.01)
 
 
+def test_what_is_sent_within_moments_even_so_is_left_alone() -> None:
+    found = SmallJob(60_000, SLOW, 0.0).run(400)
+    assert len(found.plans) == 1
+    assert found.desk.state.compressing.why.endswith("and so few bytes are not worth another scheme.")
+
+
+def test_what_a_link_took_whatever_was_sent_is_believed_for_a_while_only() -> None:
+    found = SmallJob(225_000, FAST, 0.2).run(80)
+    assert found.desk.state.compressing.latency_s == pytest.approx(0.2, rel=0.01)
+    found.bytes_per_s, found.latency_s = SLOW, 0.001  # a step waits as long as before, now for bytes
+    for _ in range(6):
+        looked_at_again(found)
+    assert found.run(3000).plans[-1].exchange.name in ("int8", "int4")
+
+
 def test_far_links_that_are_known_as_such_are_not_even_tried_once() -> None:
-    found = SmallJob(60_000, FAST, 0.2)
+    found = SmallJob(70_000, FAST, 0.2)
     found.topology = Topology(racks=(0,) * 4, inside_bytes_per_s=FAST, inside_latency_s=0.2 / 6)
     assert len(found.run(400).plans) == 1
 
 
 def test_a_link_whose_latency_comes_and_goes_is_tried_less_and_less_often() -> None:
-    found = SmallJob(1_000, FAST, 0.1)
+    found = SmallJob(70_000, FAST, 0.1)
     for _ in range(9):
         for found.latency_s in (0.1, 0.4, 0.15):
             found.run(80)

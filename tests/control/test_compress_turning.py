@@ -87,10 +87,10 @@ def test_the_turn_back_and_what_it_showed_are_told() -> None:
         "with int4 steps are 1.14 times as fast as with none (expected: 3.29); none again for some, to tell that from "
         "a changed link"
     )
-    assert (back.before, back.after) == ({"scheme": "int4"}, {"scheme": "none"})
+    assert (back.before, back.after) == ({"scheme": "int4"}, {"scheme": "none", "is_again": True})
     assert verdict.reason == "with int4 steps are 1.14 times as fast as with none before and after (expected: 3.29)"
     assert kept.reason == f"int4 again: {verdict.reason}"
-    assert kept.after == {"scheme": "int4"}
+    assert kept.after == {"scheme": "int4", "is_again": True}
     assert found.desk.state.compressing.why == f"W{verdict.reason[1:]}."
 
 
@@ -98,10 +98,10 @@ def test_what_is_left_open_is_told_with_how_the_link_changed() -> None:
     link = Link(1.06)
     found = on_trial(job(link))
     link.factor = 0.7
-    found.run(30)
+    found.run(80)
     [verdict] = found.told(TimelineKind.PROBATION)
     assert verdict.reason == "int4 was not judged: meanwhile steps with none became 1.33 times as fast"
-    assert (verdict.after["is_kept"], verdict.after["gain"]) == (False, 0.955)
+    assert (verdict.after["is_kept"], verdict.after["is_judged"], verdict.after["gain"]) == (False, False, 1.274)
     assert found.desk.state.compressing.refused == {}
 
 

@@ -33,6 +33,10 @@ ALIKE = 1.03
 ALIKE_OVER_RACKS = 1.045
 """Likewise where the fastest goes over racks: of cores that ranks share codecs take more than was measured alone."""
 
+TINY_GRADIENT = 2**16
+"""Gradients of fewer values travel as they are: a link of 50 Mbit has sent them in 40 ms, and on a busy machine a step
+waits as long for the cores."""
+
 SLOWER = 1.5
 """A scheme that did not pay is tried again where the link has become this many times as slow, or as fast."""
 
@@ -147,15 +151,16 @@ def pace_s(situation: Situation) -> float:
     return _own_s(situation) / _share(situation, situation.scheme)
 
 
-def seen_latency_s(situation: Situation, before: str, pace_s: float) -> float:
+def seen_latency_s(situation: Situation, before: str, pace_s: float) -> float | None:
     """What the link takes whatever is sent, as the present exchange tells, and ``before``, of such a ``pace_s``.
 
-    A line through two points, of bytes and seconds. 0 where the present one does not send less, and where nobody sees
-    the link's own time: what encoding takes more than was measured is not to be held against a link.
+    A line through two points, of bytes and seconds. None where the present one does not send less than what travels as
+    it is, as points that are near each other tell little, and where nobody sees the link's own time: what encoding
+    takes more than was measured is not to be held against a link.
     """
     then, now = _share(situation, before), _share(situation, situation.scheme)
-    if situation.link.wire_s is None or then <= now:
-        return 0.0
+    if situation.link.wire_s is None or then <= now or bucketed(before)[0] != DENSE:
+        return None
     dense_s = max(0.0, (pace_s * then - situation.link.wire_s) / (then - now))
     return max(0.0, (pace_s - dense_s) * then)
 
@@ -270,9 +275,15 @@ def _lack(situation: Situation) -> str:
     """Why there is no other scheme to be tried."""
     if set(situation.allowed) <= {situation.formats} and not situation.refused:
         return "the job allows no other scheme"
+    if situation.formats == DENSE and _is_tiny(situation):
+        return "so few bytes are not worth another scheme"
     if situation.formats == DENSE and _carried_s(situation) <= 0.0:
         return "the link takes that whatever their bytes are"
     return "no other scheme is left that may pay"
+
+
+def _is_tiny(situation: Situation) -> bool:
+    return situation.num_values < TINY_GRADIENT
 
 
 def _may_pay(situation: Situation, scheme: str) -> bool:
@@ -283,7 +294,8 @@ def _may_pay(situation: Situation, scheme: str) -> bool:
         return False
     num_bytes = _share(situation, situation.scheme) * situation.costs[DENSE].bytes_a_value * situation.num_values
     is_fast = num_bytes >= FAST_BYTES_PER_S * _carried_s(situation)
-    return (formats == DENSE or not is_fast) and (refused_s is None or _is_another_link(situation, scheme, refused_s))
+    is_needed = formats == DENSE or not (is_fast or _is_tiny(situation))
+    return is_needed and (refused_s is None or _is_another_link(situation, scheme, refused_s))
 
 
 def _is_another_link(situation: Situation, scheme: str, refused_s: float) -> bool:

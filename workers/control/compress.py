@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from workers.advisors import exchange, judging, levels, scaling, turning
@@ -104,7 +106,7 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
         return None
     if not compressing.is_due(known, plan, link, now_s):
         return None
-    known = compressing.reviewed(known, plan, link, now_s)
+    known = compressing.reviewed(compressing.with_links_anew(known, now_s), plan, link, now_s)
     if plan.generation != state.compressing.reviewed_at[0]:
         known = replace(known, refused={}, spent=1.0, latency_s=0.0)  # what did not pay among others may among these
     topology, step_s = racks.known(state, plan) or levels.ONE_RACK, plan.global_batch / rate.samples_per_s
@@ -203,9 +205,8 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         return _judged(state, inputs, plan, trial, seen, verdict, now_s)
     told = f"{verdict.gain:.2f} times as fast as with {trial.before} (expected: {trial.expected_gain:.2f})"
     reason = f"with {trial.after} steps are {told}; {trial.before} again for some, to tell that from a changed link"
-    state, note = trials.issue(
-        state, inputs, _draft(state, plan, trial.before, reason), _told(plan), {"scheme": trial.before}
-    )
+    after = {"scheme": trial.before, "is_again": True}
+    state, note = trials.issue(state, inputs, _draft(state, plan, trial.before, reason), _told(plan), after)
     assert state.plan is not None
     trial = replace(trial, plan_id=state.plan.id, seen=seen)
     return replace(state, compressing=replace(state.compressing, trial=trial)), (note,)
@@ -213,16 +214,21 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
 
 def _between(
     state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, seen: Seen, again: Rate, now_s: float
-) -> Turned:
+) -> Turned | None:
     """The verdict by steps with the scheme before, from before the trial and from after it (``again``)."""
-    verdict = turning.judge_between(trial.rate, seen.rate, again, trial.least_kept)
+    stretches = (trial.rate, seen.rate, again, trial.least_kept)
+    if turning.is_open(*stretches):
+        return None
+    verdict = turning.judge_between(*stretches)
     if verdict is not None:
-        return _judged(state, inputs, plan, trial, seen, verdict, now_s)
+        is_kept = verdict.is_kept and (trial.is_gentler or turning.is_proven(*stretches))
+        return _judged(state, inputs, plan, trial, seen, replace(verdict, is_kept=is_kept), now_s)
     drift = turning.drift_in_words(trial.rate, again)
     told = f"{trial.after} was not judged: meanwhile steps with {trial.before} became {drift}"
     known = replace(compressing.spoilt(state.compressing), reviewed_s=now_s, why=_sentence(told))
-    gain = seen.rate.samples_per_s / again.samples_per_s
-    row = _row(state, inputs, trial, seen, Verdict(gain=gain, is_kept=False), told)
+    known = replace(known, reviewed_link=trial.link)
+    gain = seen.rate.samples_per_s / trial.rate.samples_per_s
+    row = _row(state, inputs, trial, seen, Verdict(gain=gain, is_kept=False), told, {"is_judged": False})
     known = replace(known, num_judged=known.num_judged + 1)
     return replace(state, compressing=known), (Note(row),)
 
@@ -247,11 +253,19 @@ def _judged(
     if not is_back:
         return state, (Note(row),)
     draft = _draft(state, plan, trial.after, f"{trial.after} again: {row.reason}")
-    state, note = trials.issue(state, inputs, draft, _told(plan), {"scheme": trial.after})
+    state, note = trials.issue(state, inputs, draft, _told(plan), {"scheme": trial.after, "is_again": True})
     return state, (Note(row), note)
 
 
-def _row(state: ControllerState, inputs: Inputs, trial: Trial, seen: Seen, verdict: Verdict, told: str) -> TimelineRow:
+def _row(
+    state: ControllerState,
+    inputs: Inputs,
+    trial: Trial,
+    seen: Seen,
+    verdict: Verdict,
+    told: str,
+    more: Mapping[str, object] = MappingProxyType({}),
+) -> TimelineRow:
     judged = Judged(
         actor=ACTOR,
         before={"scheme": trial.before},
@@ -261,6 +275,7 @@ def _row(state: ControllerState, inputs: Inputs, trial: Trial, seen: Seen, verdi
         expected_gain=trial.expected_gain,
         verdict=verdict,
         told=told,
+        more=more,
     )
     return trials.row_of(state, inputs, judged, state.compressing.num_judged + 1)
 
@@ -273,9 +288,9 @@ def _seen(state: ControllerState, plan: Plan, rate: Rate, link: Link, trial: Tri
     seen = Seen(rate=rate, link=link, is_link_faster=True, latency_s=state.compressing.latency_s)
     if found is None or bucketed(trial.before)[0] not in found.costs:
         return seen
-    latency_s = exchange.seen_latency_s(found, trial.before, trial.pace_s) if link.wire_s is not None else 0.0
+    latency_s = None if link.wire_s is None else exchange.seen_latency_s(found, trial.before, trial.pace_s)
     is_faster = exchange.SLOWER * exchange.pace_s(found) < trial.pace_s
-    return replace(seen, is_link_faster=is_faster, latency_s=latency_s or seen.latency_s)
+    return replace(seen, is_link_faster=is_faster, latency_s=seen.latency_s if latency_s is None else latency_s)
 
 
 def _draft(state: ControllerState, plan: Plan, scheme: str, reason: str) -> Draft:

@@ -26,6 +26,8 @@ MAX_RUNS = 8
 NUM_TELLING = 5
 """The newest of them, by which a link is known: where it has become slow, each takes long to come."""
 
+MOST_DOUBLED = 6
+
 SHIFT = 1.5
 """An exchange that takes this many times as long, or as short, as when it was looked at is looked at again sooner."""
 
@@ -126,6 +128,7 @@ class Compressing:
     topology: Topology | None = None
     spent: float = 1.0
     latency_s: float = 0.0
+    latency_since_s: float = 0.0
 
 
 def observe(known: Compressing, statuses: Iterable[WorkerStatus], worker_ids: Iterable[str]) -> Compressing:
@@ -230,10 +233,20 @@ def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
     if place_of(plan) != known.reviewed_at:
         return True
     if then is None:
-        return now_s - known.reviewed_s >= REST_S * float(2**known.num_failed)
+        return now_s - known.reviewed_s >= _rests(known, REST_S)
     low_s, high_s = sorted((then.busy_s, now.busy_s))
-    wait_s = (REST_S if high_s >= SHIFT * low_s else REVIEW_S) * float(2**known.num_failed)
-    return now_s - known.reviewed_s >= wait_s
+    return now_s - known.reviewed_s >= _rests(known, REST_S if high_s >= SHIFT * low_s else REVIEW_S)
+
+
+def _rests(known: Compressing, wait_s: float) -> float:
+    """Twice as long for each trial that came to nothing, but for no more than hours."""
+    return wait_s * 2.0 ** min(known.num_failed, MOST_DOUBLED)
+
+
+def with_links_anew(known: Compressing, now_s: float) -> Compressing:
+    """What links took whatever was sent is believed until the next look that time alone asks for: they may change."""
+    is_old = now_s - known.latency_since_s >= _rests(known, REVIEW_S)
+    return replace(known, latency_s=0.0) if is_old else known
 
 
 def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compressing:
@@ -255,6 +268,7 @@ def refuse(known: Compressing, trial: Trial, seen: Seen) -> Compressing:
         num_failed=known.num_failed + 1,
         reviewed_link=trial.link,
         latency_s=seen.latency_s,
+        latency_since_s=known.reviewed_s,
     )
 
 
