@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from service.promotion_records import PromotionRow, PromotionView
 from service.schedule_records import ScheduleRow
 from service.store.opening import Store
 from service.sweep_records import SweepState
@@ -116,17 +117,23 @@ async def test_a_sweep_goes_on_until_its_promotion_has_ended(firing: Firing, ove
     )
 
 
-@pytest.mark.parametrize("has_begun", [False, True])
-async def test_a_promotion_is_stopped_for_the_next_with_its_runs(firing: Firing, has_begun: bool) -> None:
-    schedule, first = await promoting(firing, "cancel_other")
-    if has_begun:
-        await first.compare()
+async def after_the_next(firing: Firing, schedule: ScheduleRow, first: Swept) -> tuple[PromotionView, PromotionRow]:
+    """The first run's promotion once the second has started."""
     await firing.at(at(9))
     assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED")]
     view = await firing.store.reconciler.promotion_view(first.id)
     assert view is not None
     assert view.promotion is not None
-    assert (view.promotion.state, view.promotion.reason) == ("STOPPED", "its schedule stopped it for the next run")
+    return view, view.promotion
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_promotion_is_stopped_for_the_next_with_its_runs(firing: Firing, has_begun: bool) -> None:
+    schedule, first = await promoting(firing, "cancel_other")
+    if has_begun:
+        await first.compare()
+    view, promotion = await after_the_next(firing, schedule, first)
+    assert (promotion.state, promotion.reason) == ("STOPPED", "its schedule stopped it for the next run")
     assert (view.sweep.state, view.sweep.promote_to) == (SweepState.SUCCEEDED, None)
     await first.compare()
     jobs = [await firing.store.jobs.job(run.job_id) for run in view.runs]
@@ -146,12 +153,8 @@ async def test_a_promotion_asked_for_by_hand_is_none_of_its_schedules(
     await firing.store.sweeps.ask_promotion(await first.row(), "other")
     if has_begun:
         await first.compare()
-    await firing.at(at(9))
-    assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED")]
-    view = await firing.store.reconciler.promotion_view(first.id)
-    assert view is not None
-    assert view.promotion is not None
-    assert view.promotion.state == ("RUNNING" if has_begun else "KEPT")
+    view, promotion = await after_the_next(firing, schedule, first)
+    assert promotion.state == ("RUNNING" if has_begun else "KEPT")
     assert (view.sweep.promote_to is None) == has_begun
 
 
