@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, pairwise
-from statistics import median
+from math import log
+from statistics import fmean, median
 
 LABEL = "concertina.io/rack"
 """The label of a Ray node that names its rack."""
@@ -155,8 +156,8 @@ def racks_of(bytes_per_s: Sequence[Sequence[float]]) -> tuple[int, ...]:
 
     ``bytes_per_s[a][b]`` is what the link from rank a to rank b carries. Of the two ways the faster counts, as whatever
     disturbs a measurement makes it slower; for the same reason one fast link is enough to join a rack. 0 where nothing
-    was measured, which joins and parts nobody. The cut is the
-    widest gap between links that leaves more than one rack, and one below ``CLEAR_RATIO`` is none.
+    was measured, which joins and parts nobody. The cut is the widest gap between links that leaves more than one rack,
+    and one below ``CLEAR_RATIO`` is none; where noise fills all gaps the usual links may still be so far apart.
     """
     size = len(bytes_per_s)
     links = {
@@ -170,8 +171,38 @@ def racks_of(bytes_per_s: Sequence[Sequence[float]]) -> tuple[int, ...]:
         racks = _joined(size, [pair for pair, speed in links.items() if speed >= least])
         if max(racks) > 0:
             return racks
+    if (parted := _parted_best(size, links)) is not None:
+        return parted
     is_slow = bool(speeds) and speeds[-1] < SLOW_BYTES_PER_S
     return tuple(range(size)) if is_slow else (0,) * size
+
+
+def _parted_best(size: int, links: Mapping[tuple[int, int], float]) -> tuple[int, ...] | None:
+    """Of all racks that links above some speed join, those that part links best; None where none do so clearly.
+
+    By the variance between links inside and across, of logarithms (Otsu 1979, IEEE Trans. SMC 9, 62); clearly is where
+    the median link inside is ``CLEAR_RATIO`` times as fast as that across.
+    """
+    best, parted = 0.0, None
+    logs = {pair: log(speed) for pair, speed in links.items()}
+    for least in _joining(size, links):
+        racks = _joined(size, [pair for pair, speed in links.items() if speed >= least])
+        inside = [value for (a, b), value in logs.items() if racks[a] == racks[b]]
+        across = [value for (a, b), value in logs.items() if racks[a] != racks[b]]
+        if across and median(inside) - median(across) >= log(CLEAR_RATIO):
+            variance = len(inside) * len(across) * (fmean(inside) - fmean(across)) ** 2
+            best, parted = max((best, parted), (variance, racks), key=lambda each: each[0])
+    return parted
+
+
+def _joining(size: int, links: Mapping[tuple[int, int], float]) -> list[float]:
+    """The speeds of links that join two sets which no faster ones do, each once: no others change the racks."""
+    sets, found = list(range(size)), dict[float, None]()
+    for (a, b), speed in sorted(links.items(), key=lambda link: -link[1]):
+        if sets[a] != sets[b]:
+            sets = [sets[a] if number == sets[b] else number for number in sets]
+            found[speed] = None
+    return [*found]
 
 
 def _joined(size: int, pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
@@ -179,6 +210,7 @@ def _joined(size: int, pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     lowest = list(range(size))
     for a, b in pairs:
         low, high = sorted((lowest[a], lowest[b]))
-        lowest = [low if first == high else first for first in lowest]
+        if low != high:
+            lowest = [low if first == high else first for first in lowest]
     numbers = {first: number for number, first in enumerate(sorted(set(lowest)))}
     return tuple(numbers[first] for first in lowest)

@@ -85,6 +85,32 @@ def test_what_was_disturbed_moves_nobody_as_long_as_one_link_of_each_was_not() -
     assert found(one_machine) == (0, 0, 0, 0)
 
 
+def noisy(sizes: tuple[int, ...], inside: float, across: float, rng: random.Random) -> list[list[float]]:
+    """Racks of so many ranks; every tenth way of a link is disturbed."""
+    racks = [number for number, size in enumerate(sizes) for _ in range(size)]
+    return [
+        [
+            (inside if one == other else across) * rng.lognormvariate(0.0, 0.15) * (0.5 if rng.random() < 0.1 else 1.0)
+            for other in racks
+        ]
+        for one in racks
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "racks"),
+    [((2, 2), (0, 0, 1, 1)), ((3, 3), (0, 0, 0, 1, 1, 1)), ((4, 4), (0, 0, 0, 0, 1, 1, 1, 1)), ((6,), (0,) * 6)],
+    ids=str,
+)
+def test_racks_are_found_where_noise_leaves_no_gap_between_links(
+    sizes: tuple[int, ...], racks: tuple[int, ...]
+) -> None:
+    """Inside is four times as fast; a gap alone tells that in seven draws of ten of 2+2, in one of twenty of 4+4."""
+    rng = random.Random(0)
+    drawn = [found(noisy(sizes, 100.0, 25.0, rng)) for _ in range(200)]
+    assert drawn.count(racks) >= 195
+
+
 def labelled(matrix: list[list[float]], labels: str, latency_s: float = 2e-4) -> Topology:
     """As links and the labels, a letter a rank, have it."""
     speeds = [[1e6 * value for value in row] for row in matrix]
