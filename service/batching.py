@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.documents import Document
-from service.words import count, number, percent, plural
+from service.words import count, duration, number, percent, plural
+from workers.status import Phase
 
 ACTORS = frozenset({"goodput", "shares", "micro_size", "loaders"})
 """Who changes a batch by itself."""
 
 MUCH_WAITING = 0.2
 """The share of a step from which on waiting for data is told as something to mend."""
+
+LONG_READING_S = 5.0
+"""Of one micro-batch; from then on it is told what is read."""
 
 _NUM_REASONS = 4
 
@@ -55,6 +59,19 @@ def waiting_in_words(observed: Mapping[str, Any]) -> str | None:
         f"Waiting for data takes {percent(most)} of a step (worker {worker_id}); it helps to make a sample cheaper to "
         "read (prepared once, on a disk of the node), and to let processes read ahead: give workers more "
         "`resources.cpus` and memory, and see that the dataset can be pickled."
+    )
+
+
+def reading_in_words(observed: Mapping[str, Any]) -> str | None:
+    """What the worker reads that has been reading longest, where that is long; None where it is not."""
+    reads = [w for w in members(observed) if w["phase"] == Phase.DATA and w["phase_age_s"] > LONG_READING_S]
+    if not reads:
+        return None
+    slowest = max(reads, key=lambda w: w["phase_age_s"])
+    what = slowest.get("reading") or "its data"
+    return (
+        f"Worker {slowest['worker_id']} has been reading {what} for {duration(slowest['phase_age_s'])}; it is ended "
+        "where that takes longer than the setting data_s of the service."
     )
 
 

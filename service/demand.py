@@ -2,6 +2,9 @@
 
 An autoscaler is told what the whole cluster shall have room for, not what shall come: what is in use is
 part of a demand, and a demand stands until another one replaces it.
+
+Of a worker that may have CPUs instead of a GPU it is told the GPU as long as the cluster has any, else the CPUs: no
+autoscaler can be asked for either.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from service.queue import KINDS, Running, Waiting, free_at, take
+from service.queue import Running, Waiting, free_at
 from service.records import Autoscaling, Explanation, NodeView
+from service.room import KINDS, Amounts, Need, Room, take
 from service.words import plural
 
 LEAD_S = 60.0
@@ -33,8 +37,6 @@ MAX_NAMES = 5
 
 _MORE_NODES = "Let the autoscaler have more or larger nodes, or submit it anew with lower `resources` or `workers.min`."
 
-Bundle = Mapping[str, float]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -44,7 +46,7 @@ class Demand:
     where they wait, and nobody where they train.
     """
 
-    bundles: tuple[Bundle, ...] = ()
+    bundles: tuple[Amounts, ...] = ()
     missing: Mapping[str, int] = field(default_factory=dict)
     waiting: tuple[Waiting, ...] = ()
 
@@ -99,8 +101,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
+    """``lacking`` is what is asked for where one of its workers finds no room."""
+
     job_id: str
-    need: Mapping[str, float]
+    need: Need
+    lacking: Amounts
     count: int
     can_be_part: bool = False
 
@@ -113,18 +118,24 @@ class _Asking:
     closed: Sequence[NodeView]
     running: Sequence[Running]
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any of these nodes has some."""
+        return any(node.has_gpus for node in (*self.usable, *self.closed))
+
     def for_waiting(
         self, jobs: Sequence[Waiting], sizes: Mapping[str, int], max_workers: int
     ) -> tuple[Demand, dict[str, int]]:
         """The demand beside jobs of these sizes, and what those lack who are not part of it."""
-        wishes = [_Wish(job.job_id, job.need, job.min) for job in jobs]
+        wishes = [_Wish(job.job_id, job.need, job.need.on(self), job.min) for job in jobs]
         demand, unasked = self._demand(wishes, sizes, max_workers)
         return replace(demand, waiting=tuple(job for job in jobs if job.job_id in demand.missing)), unasked
 
     def for_running(self, max_workers: int) -> Demand:
         wishes = [
-            _Wish(job.job_id, job.need, min(job.num_asked, job.max) - job.num_workers, can_be_part=True)
+            _Wish(job.job_id, job.need, job.need.on(self), wanted - job.num_workers, can_be_part=True)
             for job in self.running
+            for wanted in (min(job.num_asked, job.max),)
             if _is_worth_it(job)
         ]
         sizes = {job.job_id: 0 if _ends_soon(job) else job.num_workers for job in self.running}
@@ -263,36 +274,36 @@ def _ends_soon(job: Running) -> bool:
 
 
 def _beyond(
-    wishes: Iterable[_Wish], room: list[dict[str, float]], max_missing: int
-) -> tuple[list[Mapping[str, float]], dict[str, int], dict[str, int]]:
+    wishes: Iterable[_Wish], room: list[Room], max_missing: int
+) -> tuple[list[Amounts], dict[str, int], dict[str, int]]:
     """The workers to have room for, and how many find none, by job; room is used up in the wishes' order.
 
     Last what those lack who are not among them: to start they need all of it at once, and nodes for a part of it
     would stand idle till the rest came, which may be never.
     """
-    asked: list[Mapping[str, float]] = []
+    asked: list[Amounts] = []
     missing: dict[str, int] = {}
     unasked: dict[str, int] = {}
     for wish in wishes:
-        trial = [dict(free) for free in room]
-        fits = take(wish.need, trial, wish.count)
-        lacks = wish.count - fits
+        trial = [free.copy() for free in room]
+        fitting = take(wish.need, trial, wish.count)
+        lacks = wish.count - len(fitting)
         if wish.can_be_part:
             lacks = min(lacks, max_missing)
         if lacks > max_missing:
             unasked[wish.job_id] = lacks
             continue
         room, max_missing = trial, max_missing - lacks
-        asked += [wish.need] * (fits + lacks)
+        asked += [*fitting, *[wish.lacking] * lacks]
         if lacks > 0:
             missing[wish.job_id] = lacks
     return asked, missing, unasked
 
 
-def _in_use(node: NodeView, free: Mapping[str, float]) -> dict[str, float]:
+def _in_use(node: NodeView, free: Room) -> dict[str, float]:
     totals = {kind: node.total.get(kind, 0.0) for kind in KINDS}
-    return {kind: min(total, max(0.0, total - free[kind])) for kind, total in totals.items()}
+    return {kind: min(total, max(0.0, total - free.left[kind])) for kind, total in totals.items()}
 
 
-def _whole(amounts: Mapping[str, float]) -> Bundle:
+def _whole(amounts: Amounts) -> Amounts:
     return {kind: amounts[kind] for kind in KINDS if amounts.get(kind, 0.0) > 0.0}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from service.cost import Prices, amount
+from service.cost import Prices, amount, is_upper_bound
 from service.racks import racks_document
 from service.records import EventRow, Explanation, JobRow, Point, TimelineEntry
 from service.states import ENDED_STATES, PLACED_STATES, JobState
@@ -42,6 +42,7 @@ def job_document(job: JobRow, prices: Prices) -> Document:
             "worker_s": round(job.worker_s, 3),
             "amount": amount(job.worker_s, spec.resources, prices),
             "currency": prices.currency,
+            "is_upper_bound": is_upper_bound(spec.resources, prices),
         },
         "etag": job.etag,
     }

@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from service.batching import in_words, waiting_in_words, weighed_in_words
+from service.batching import in_words, reading_in_words, waiting_in_words, weighed_in_words
 from service.documents import desired_workers
 from service.queue import earliest_start_s, has_room, running, waiting
 from service.racks import one_level, racks_in_words
-from service.records import Explanation, JobRow, StoredCluster
+from service.records import Explanation, JobRow, NodeView, StoredCluster
+from service.room import fit, free_now, need_of
 from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
 from workers.errors import Failure, Reason
@@ -35,7 +36,7 @@ REMEDIES: Mapping[Reason, str] = {
     Reason.CLUSTER_LOST: "Nothing to do: it goes on from the last checkpoint once the cluster is back.",
     Reason.PREEMPTED: "Nothing to do: it goes on from its checkpoint when there is room.",
     Reason.STALLED: "Look at the end of the log for what it was doing, and retry. Where it honestly takes so long, "
-    "raise the bound in the settings of the service (`install_s`, `build_s`, `step_s`, `eval_s`).",
+    "raise the bound in the settings of the service (`install_s`, `build_s`, `data_s`, `step_s`, `eval_s`).",
     Reason.BUDGET_EXCEEDED: "Raise the budget and retry.",
     Reason.CANCELLED_BY_USER: "Retry to go on from the last checkpoint.",
     Reason.CANCELLED_BY_SWEEP: "Its sweep needed it no longer.",
@@ -73,7 +74,7 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
         waits = waiting_in_words(job.observed)
         travels = job.observed.get("exchange_reason") or _asked_for(job)
-        known = (*weighed_in_words(job.observed), *filter(None, (travels, waits)))
+        known = (*weighed_in_words(job.observed), *filter(None, (travels, waits, reading_in_words(job.observed))))
         more = (*known, *racks_in_words(job.observed), *around.batch_reasons)
         told = replace(told, details=(*told.details, batch, *more))
     if job.state not in _AT_REST and around.cluster is not None:
@@ -128,7 +129,7 @@ def _waiting(job: JobRow, around: Circumstances) -> Explanation:
     if stored is not None:  # by more than what is free now
         known = (*stored.details, _needs(job), *later)
         return Explanation(summary=stored.summary, details=known, remedy=stored.remedy or _room(job))
-    details = [_needs(job), *_free(around), *later]
+    details = [_needs(job), *_free(job, around), *later]
     down = _down(around)
     if down is not None:
         return Explanation(summary=f"It waits: {down}", details=tuple(details), remedy="Bring the cluster back.")
@@ -142,16 +143,28 @@ def _waiting(job: JobRow, around: Circumstances) -> Explanation:
 def _needs(job: JobRow) -> str:
     need = job.spec.resources
     gpus = f", {need.gpus:g} GPU" if need.gpus else ""
+    instead = "" if need.cpus_instead is None else f" (on nodes without GPUs {need.cpus_instead:g} CPU)"
     count = job.scale.pinned or job.scale.min
-    return f"To start it needs {count} worker{'s' if count > 1 else ''} with {need.cpus:g} CPU{gpus} each."
+    return f"To start it needs {count} worker{'s' if count > 1 else ''} with {need.cpus:g} CPU{gpus}{instead} each."
 
 
-def _free(around: Circumstances) -> list[str]:
+def _free(job: JobRow, around: Circumstances) -> list[str]:
     if around.cluster is None or _down(around) is not None:
         return []
     nodes = [node for node in around.cluster.view.nodes if node.is_alive]
+    need = need_of(job.spec.resources)
+    if need.instead is None:
+        return [f"Free now: {_left(nodes)}."]
+    # It may use no CPUs beside a GPU that is taken: amounts alone would tell of room that it does not have.
+    room = f"room for {plural(fit(need, free_now(nodes), job.most_workers), 'worker')}"
+    kinds = {has_gpus: [node for node in nodes if node.has_gpus == has_gpus] for has_gpus in (True, False)}
+    left = [f"{_left(each)} with{'' if has_gpus else 'out'} GPUs" for has_gpus, each in kinds.items() if each]
+    return [f"Free now: {', '.join((room, *left))}."]
+
+
+def _left(nodes: Sequence[NodeView]) -> str:
     cpus, gpus = (sum(node.free.get(key, 0.0) for node in nodes) for key in ("cpus", "gpus"))
-    return [f"Free now: {cpus:g} CPU and {gpus:g} GPU on {len(nodes)} node{'s' if len(nodes) != 1 else ''}."]
+    return f"{cpus:g} CPU and {gpus:g} GPU on {len(nodes)} node{'s' if len(nodes) != 1 else ''}"
 
 
 def _lack(job: JobRow, around: Circumstances) -> list[str]:
@@ -240,7 +253,7 @@ def _starting(job: JobRow, around: Circumstances) -> Explanation:
         return job.explanation
     detail = str(job.observed.get("detail") or "")
     return Explanation(
-        summary="It is being started.", details=tuple([detail] if detail else _free(around)), remedy=None
+        summary="It is being started.", details=tuple([detail] if detail else _free(job, around)), remedy=None
     )
 
 
@@ -262,7 +275,7 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     )
     if job.explanation is not None:
         summary = job.explanation.summary
-    told = [f"{pending} more are being started."] if pending else [*_free(around), *_lack(job, around)]
+    told = [f"{pending} more are being started."] if pending else [*_free(job, around), *_lack(job, around)]
     stored = job.explanation.details if job.explanation else ()
     details = (*stored, *([detail] if detail else ()), *told)
     remedy = (

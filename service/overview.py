@@ -95,7 +95,8 @@ def cluster_document(
     workers}``, a worker there: ``{job_id, job_name, worker_id, rank, pid, phase}``, what a job's links say against the
     node's rack: ``{job_id, job_name, told}``.
     ``demand`` is what jobs want and do not have, longest first: ``[{job_id, name, state, workers, cpus, gpus,
-    since}]`` of MAX_DEMAND jobs; ``demand_left_out`` is how many more there are. ``autoscaling`` is what the
+    cpus_instead, since}]`` of MAX_DEMAND jobs, where ``cpus_instead`` is for all of the workers if they sit on nodes
+    without GPUs, None if they may not; ``demand_left_out`` is how many more there are. ``autoscaling`` is what the
     autoscaler does about it, None without one: ``{nodes_coming, failures, is_infeasible, wanted_by, told}``.
     """
     view = None if stored is None else stored.view
@@ -208,5 +209,6 @@ def _demand(job: JobRow) -> Document | None:
         "workers": missing,
         "cpus": missing * need.cpus,
         "gpus": missing * need.gpus,
+        "cpus_instead": None if need.cpus_instead is None else missing * need.cpus_instead,
         "since": rfc3339(job.queued_at),
     }

@@ -14,13 +14,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from service.records import Explanation, JobRow, NodeView
+from service.room import KINDS, Amounts, Need, Place, Room, empty, fit, free_now, in_words, need_of, take
 from service.words import plural
-from workers.spec_parts import Resources
 from workers.status import AvoidedNode, RunGoal
 
-KINDS = ("cpus", "gpus", "memory_bytes")
-EPSILON = 1e-6
-_NONE: Mapping[str, Mapping[str, float]] = {}
+_NONE: Mapping[str, Amounts] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,7 @@ class Waiting:
     """A queued job: it can start with ``min`` workers; ``pinned`` is the user's exact wish."""
 
     job_id: str
-    need: Mapping[str, float]
+    need: Need
     min: int
     max: int
     pinned: int | None = None
@@ -44,7 +42,7 @@ class Running:
     """
 
     job_id: str
-    need: Mapping[str, float]
+    need: Need
     num_workers: int
     min: int
     max: int
@@ -99,7 +97,7 @@ def admit(
     waiting: Sequence[Waiting],
     running: Sequence[Running],
     nodes: Sequence[NodeView],
-    others: Mapping[str, Mapping[str, float]] | None = None,
+    others: Mapping[str, Amounts] | None = None,
 ) -> list[Grant]:
     """Which of the waiting (oldest first) start now, and with how many workers: what is free, up to their max.
 
@@ -110,11 +108,11 @@ def admit(
     free = _free(running, nodes, others=others)
     grants = []
     for job in waiting:
-        if _fit(job.need, _empty(nodes), job.min) < job.min:
+        if fit(job.need, empty(nodes), job.min) < job.min:
             continue
-        if _fit(job.need, free, job.min) < job.min:
+        if fit(job.need, free, job.min) < job.min:
             break
-        granted = take(job.need, free, job.pinned or job.max)
+        granted = len(take(job.need, free, job.pinned or job.max))
         grants.append(Grant(job.job_id, job.pinned or granted))
     return grants
 
@@ -125,7 +123,7 @@ def adjust(running: Sequence[Running], nodes: Sequence[NodeView], *, may_grow: b
     grants = []
     for job in running:
         wish = job.num_workers if job.is_pinned else max(job.min, min(job.num_asked, job.max))
-        size = min(wish, job.num_workers) + take(job.need, free, wish - job.num_workers)
+        size = min(wish, job.num_workers) + len(take(job.need, free, wish - job.num_workers))
         if size != job.num_workers:
             grants.append(Grant(job.job_id, size))
     return grants
@@ -135,7 +133,7 @@ def offers(running: Sequence[Running], nodes: Sequence[NodeView]) -> dict[str, i
     """The most that each job could have now if it alone asked; pinned ones have nothing to ask for."""
     free = _free(running, nodes)
     return {
-        job.job_id: job.num_workers + _fit(job.need, free, job.max - job.num_workers)
+        job.job_id: job.num_workers + fit(job.need, free, job.max - job.num_workers)
         for job in running
         if not job.is_pinned
     }
@@ -148,13 +146,13 @@ def reclaim(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Seque
     its nodes do not help, keeps what it has. Nothing where even all of that would not do, or where what is on
     its way back does.
     """
-    first = next((job for job in waiting if _fit(job.need, _empty(nodes), job.min) >= job.min), None)
+    first = next((job for job in waiting if fit(job.need, empty(nodes), job.min) >= job.min), None)
     if first is None:
         return []
     sizes = {job.job_id: 0 if job.is_leaving else job.num_workers for job in running}
 
     def serves(sizes: Mapping[str, int]) -> bool:
-        return _fit(first.need, free_at(running, nodes, sizes), first.min) >= first.min
+        return fit(first.need, free_at(running, nodes, sizes), first.min) >= first.min
 
     while not serves(sizes):
         able = [job for job in reversed(running) if not job.is_pinned and sizes[job.job_id] > job.min]
@@ -171,20 +169,11 @@ def reclaim(waiting: Sequence[Waiting], running: Sequence[Running], nodes: Seque
     return grants
 
 
-def free_at(running: Sequence[Running], nodes: Sequence[NodeView], sizes: Mapping[str, int]) -> list[dict[str, float]]:
+def free_at(running: Sequence[Running], nodes: Sequence[NodeView], sizes: Mapping[str, int]) -> list[Room]:
     """What each node has left once every job has come down to its size here."""
-    leaving: dict[str, dict[str, float]] = {}
-    for job in running:
-        for node_id in job.places[sizes[job.job_id] :]:
-            room = leaving.setdefault(node_id, dict.fromkeys(KINDS, 0.0))
-            for kind in KINDS:
-                room[kind] += job.need.get(kind, 0.0)
+    going = [replace(job, places=job.places[sizes[job.job_id] :]) for job in running]
     smaller = [replace(job, num_workers=(n := sizes[job.job_id]), places=job.places[:n]) for job in running]
-    return _free(smaller, nodes, leaving)
-
-
-def _empty(nodes: Sequence[NodeView]) -> list[dict[str, float]]:
-    return [dict(node.total) for node in nodes if node.is_alive]
+    return _free(smaller, nodes, _placed(going, nodes))
 
 
 def explain(
@@ -197,22 +186,21 @@ def explain(
     alive = [node for node in nodes if node.is_alive]
     ids = {node.node_id for node in shunned}
     in_use = [node for node in alive if node.node_id not in ids]
-    fits = _fit(job.need, _empty(in_use), job.min)
+    fits = fit(job.need, empty(in_use), job.min)
     if fits >= job.min:
         return None
-    need = ", ".join(_amount(kind, job.need[kind]) for kind in KINDS if job.need.get(kind))
     has = (
-        f"Node {node.name} has {', '.join(_amount(kind, node.total.get(kind, 0.0)) for kind in KINDS)} in all."
+        f"Node {node.name} has {', '.join(in_words(kind, node.total.get(kind, 0.0)) for kind in KINDS)} in all."
         for node in in_use
     )
     where, remedy = "It can never start on this cluster", "Add machines to the cluster"
-    if _fit(job.need, _empty(alive), job.min) >= job.min:
+    if fit(job.need, empty(alive), job.min) >= job.min:
         where = "It cannot start on the nodes that are in use now"
         could_be = [node for node in alive if node.node_id not in ids or (node.node_id in shut and not node.is_leaving)]
-        if _fit(job.need, _empty(could_be), job.min) >= job.min:
+        if fit(job.need, empty(could_be), job.min) >= job.min:
             remedy = "Let the other nodes be used again (`concertina node uncordon NODE`), add machines to the cluster"
     return Explanation(
-        summary=f"{where}: of at least {plural(job.min, 'worker')} with {need} each, {fits} fit.",
+        summary=f"{where}: of at least {plural(job.min, 'worker')} with {job.need.in_words} each, {fits} fit.",
         details=(*has, *(f"Not in use: {node.reason}." for node in shunned)),
         remedy=f"{remedy}, or submit it anew with lower `resources` or `workers.min`.",
     )
@@ -224,37 +212,26 @@ def earliest_start_s(line: Sequence[Waiting], running: Sequence[Running], nodes:
     ``line`` are all that wait, from the first on; each takes its least, and keeps it, as nobody knows yet how long it
     trains. 0 where there is room now, None where it hangs on somebody whose end is unknown.
     """
-    least = [job for job in line if _fit(job.need, _empty(nodes), job.min) >= job.min]
+    least = [job for job in line if fit(job.need, empty(nodes), job.min) >= job.min]
     if not least or least[-1] is not line[-1]:
         return None
     ends = {job.job_id: 0.0 if job.is_leaving else job.left_s for job in running}
     for at_s in sorted({0.0, *(end_s for end_s in ends.values() if math.isfinite(end_s))}):
         sizes = {job.job_id: job.num_workers if ends[job.job_id] > at_s else 0 for job in running}
         room = free_at(running, nodes, sizes)
-        if all(take(job.need, room, job.min) == job.min for job in least):
+        if all(len(take(job.need, room, job.min)) == job.min for job in least):
             return at_s
     return None
 
 
 def has_room(job: Waiting, nodes: Sequence[NodeView]) -> bool:
     """Whether a worker of the job would fit into what is free now."""
-    return _fit(job.need, [dict(node.free) for node in nodes if node.is_alive], 1) > 0
-
-
-def need_of(resources: Resources) -> dict[str, float]:
-    """What one worker takes of a node."""
-    gpus = _of_one(resources.gpus) if 0 < resources.gpus < 1 else resources.gpus
-    return {"cpus": resources.cpus, "gpus": gpus, "memory_bytes": float(resources.memory_bytes or 0)}
-
-
-def _of_one(part: float) -> float:
-    """What a part of a GPU comes to where others of its size are beside it: what one has left over no worker spans."""
-    return 1 / int(1 / part + EPSILON)
+    return fit(job.need, free_now(nodes), 1) > 0
 
 
 def held_by_others(
-    before: Mapping[str, Mapping[str, float]], running: Sequence[Running], nodes: Sequence[NodeView]
-) -> Mapping[str, Mapping[str, float]]:
+    before: Mapping[str, Amounts], running: Sequence[Running], nodes: Sequence[NodeView]
+) -> Mapping[str, Amounts]:
     """What others than our jobs hold of each node, after what was known ``before``.
 
     Of workers that were granted and are not heard of yet nobody knows whether Ray counts them already, nor whether it
@@ -262,88 +239,77 @@ def held_by_others(
     """
     staying = [job for job in running if not job.is_leaving]
     ours = _placed(staying, nodes)
-    unsure = [(job, job.num_workers if job.is_leaving else job.num_workers - len(job.places)) for job in running]
-    coming = {k: sum(max(0, count) * job.need.get(k, 0.0) for job, count in unsure) for k in KINDS}
+    unsure = {has_gpus: _unsure(running, Room(has_gpus, {})) for has_gpus in (True, False)}
     held = {}
     for node in (node for node in nodes if node.is_alive):
+        coming = unsure[node.has_gpus]
         most = {k: node.total.get(k, 0.0) - node.free.get(k, 0.0) - ours[node.node_id][k] for k in KINDS}
         known = before.get(node.node_id, most)
         held[node.node_id] = {k: max(0.0, min(most[k], max(known[k], most[k] - coming[k]))) for k in KINDS}
     return held
 
 
+def _unsure(running: Sequence[Running], place: Place) -> dict[str, float]:
+    """The most that a node like this may hold of workers of which nobody knows whether Ray counts them."""
+    counts = [(job, job.num_workers if job.is_leaving else job.num_workers - len(job.places)) for job in running]
+    return {k: sum(max(0, count) * job.need.on(place).get(k, 0.0) for job, count in counts) for k in KINDS}
+
+
 def _placed(running: Sequence[Running], nodes: Sequence[NodeView]) -> dict[str, dict[str, float]]:
     """What workers that are there hold of each node."""
-    ours = {node.node_id: dict.fromkeys(KINDS, 0.0) for node in nodes if node.is_alive}
+    alive = {node.node_id: node for node in nodes if node.is_alive}
+    ours = {node_id: dict.fromkeys(KINDS, 0.0) for node_id in alive}
     for job in running:
-        for node_id in job.places:
-            for kind in KINDS if node_id in ours else ():
-                ours[node_id][kind] += job.need.get(kind, 0.0)
+        for node_id in (node_id for node_id in job.places if node_id in alive):
+            taken = job.need.on(alive[node_id])
+            for kind in KINDS:
+                ours[node_id][kind] += taken.get(kind, 0.0)
     return ours
 
 
 def _free(
     running: Sequence[Running],
     nodes: Sequence[NodeView],
-    leaving: Mapping[str, Mapping[str, float]] = _NONE,
-    others: Mapping[str, Mapping[str, float]] | None = None,
-) -> list[dict[str, float]]:
+    leaving: Mapping[str, Amounts] = _NONE,
+    others: Mapping[str, Amounts] | None = None,
+) -> list[Room]:
     """What each node has left after all that was granted, whether it is there already or not.
 
     ``leaving`` is, by node, what is still in use and comes free. Where it is known what ``others`` hold, who is on
     its way is not counted twice, as what is no longer free and as what has still to come.
     """
-    by_node = {node.node_id: node for node in nodes if node.is_alive}
+    alive = [node for node in nodes if node.is_alive]
     ours = _placed(running, nodes)
     # The smaller of both views: Ray knows of others' use, we know what was granted just now.
     seen = [
-        {k: node.free.get(k, 0.0) + back.get(k, 0.0) for k in KINDS}
-        for node_id, node in by_node.items()
-        for back in (leaving.get(node_id, {}),)
+        Room(node.has_gpus, {k: node.free.get(k, 0.0) + back.get(k, 0.0) for k in KINDS})
+        for node in alive
+        for back in (leaving.get(node.node_id, {}),)
     ]
     own = [
-        {k: node.total.get(k, 0.0) - ours[node_id][k] - theirs.get(k, 0.0) for k in KINDS}
-        for node_id, node in by_node.items()
-        for theirs in ((others or _NONE).get(node_id, {}),)
+        Room(node.has_gpus, {k: node.total.get(k, 0.0) - ours[node.node_id][k] - theirs.get(k, 0.0) for k in KINDS})
+        for node in alive
+        for theirs in ((others or _NONE).get(node.node_id, {}),)
     ]
     if others is not None:
         return _least(seen, _after_claims(running, own))
     return _after_claims(running, _least(seen, own))
 
 
-def _least(some: Sequence[Mapping[str, float]], others: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    return [{k: min(one[k], other[k]) for k in KINDS} for one, other in zip(some, others, strict=True)]
+def _least(some: Sequence[Room], others: Sequence[Room]) -> list[Room]:
+    return [
+        Room(one.has_gpus, {k: min(one.left[k], other.left[k]) for k in KINDS})
+        for one, other in zip(some, others, strict=True)
+    ]
 
 
-def _after_claims(running: Sequence[Running], free: list[dict[str, float]]) -> list[dict[str, float]]:
+def _after_claims(running: Sequence[Running], free: list[Room]) -> list[Room]:
     """What is left of ``free`` once all have come who were granted and are not there yet."""
-    for job in sorted(running, key=lambda j: -j.need.get("cpus", 0.0)):
+    for job in sorted(running, key=lambda job: -job.need.most_cpus):
         coming = job.num_workers - len(job.places)
-        left = coming - take(job.need, free, coming)
-        if left > 0 and free:
+        lacking = coming - len(take(job.need, free, coming))
+        if lacking > 0 and free:
             # What finds no room yet has a claim on the next that there is.
-            roomiest = max(free, key=lambda node: node["cpus"])
-            for kind in KINDS:
-                roomiest[kind] -= left * job.need.get(kind, 0.0)
+            roomiest = max(free, key=lambda room: room.left["cpus"])
+            roomiest.take(job.need.on(roomiest), lacking)
     return free
-
-
-def take(need: Mapping[str, float], free: Sequence[dict[str, float]], count: int) -> int:
-    """Take room for up to ``count`` workers from ``free``; how many found one."""
-    taken = 0
-    for node in free:
-        while taken < count and all(need.get(kind, 0.0) <= node.get(kind, 0.0) + EPSILON for kind in KINDS):
-            for kind in KINDS:
-                node[kind] = node.get(kind, 0.0) - need.get(kind, 0.0)
-            taken += 1
-    return taken
-
-
-def _fit(need: Mapping[str, float], free: Sequence[Mapping[str, float]], count: int) -> int:
-    return take(need, [dict(node) for node in free], count)
-
-
-def _amount(kind: str, value: float) -> str:
-    if kind == "memory_bytes":
-        return f"{value / 2**30:.3g} GiB of memory"
-    return f"{value:g} {'CPU' if kind == 'cpus' else 'GPU'}"

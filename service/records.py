@@ -273,6 +273,11 @@ class NodeView:
     goes_at: float | None = None
     rack: str = ""
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it has any at all, in use or not."""
+        return self.total.get("gpus", 0.0) > 0
+
 
 class Duty(StrEnum):
     """What a node may be used for; in the last two it takes no workers, and loses those that it has."""

@@ -6,10 +6,11 @@ of what it was asked for in vain.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.queue import EPSILON, KINDS, Waiting
+from service.queue import Waiting
+from service.room import EPSILON, KINDS, Amounts, Need
 
 RETRY_S = 120.0
 """So long after a refusal it is asked again: nodes may have gone, or another kind may have been added."""
@@ -22,7 +23,7 @@ MOST_RETRY_S = 1920.0
 class Refusal:
     """A waiting job was asked for alone, and in vain; ``again_s`` is monotonic."""
 
-    need: Mapping[str, float]
+    need: Need
     min: int
     wait_s: float
     again_s: float
@@ -61,5 +62,11 @@ def refused(refusals: Sequence[Refusal], waiting: Iterable[Waiting], now_s: floa
     return found
 
 
-def _is_no_less(need: Mapping[str, float], count: int, other: Mapping[str, float], other_count: int) -> bool:
-    return count >= other_count and all(need.get(kind, 0.0) >= other.get(kind, 0.0) - EPSILON for kind in KINDS)
+def _is_no_less(need: Need, count: int, other: Need, other_count: int) -> bool:
+    """Whether it is, as both are asked for in a cluster with GPUs, and in one without."""
+    pairs = zip(need.shapes, other.shapes, strict=True)
+    return count >= other_count and all(_is_as_large(shape, other_shape) for shape, other_shape in pairs)
+
+
+def _is_as_large(shape: Amounts, other: Amounts) -> bool:
+    return all(shape.get(kind, 0.0) >= other.get(kind, 0.0) - EPSILON for kind in KINDS)

@@ -26,6 +26,8 @@ NUM_POINTS = 64
 _NUM_SETTLING = 2
 _LEAST_POINTS = 3
 _MEASURE = "samples_per_s"
+_VERDICT = "probation"
+_NUM_JUDGED = "num_steps"
 _COMPARED: Mapping[str, str] = {
     "workers": "Workers",
     "global_batch": "Global batch",
@@ -33,6 +35,9 @@ _COMPARED: Mapping[str, str] = {
     "scheme": "Gradients",
 }
 """What a row says of both sides, in the order in which it names a change."""
+
+_ON_TRIAL = frozenset({"workers", "global_batch", "parts"})
+"""What is told as it was judged, where it was: of the steps before a change many may be from before what caused it."""
 
 _Numbers: TypeAlias = Sequence[float]
 
@@ -73,19 +78,24 @@ def is_asked(spec: ExchangeSpec) -> bool:
 
 
 def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Document]:
-    """One for each judged row, oldest first; ``near`` has what was measured around a row, by its ``seq``.
+    """One for each row that is judged, oldest first; ``near`` has what was measured around a row, by its ``seq``.
 
-    Throughput is compared, times what a sample is worth where a batch was changed by its noise scale: medians of at
-    most ``NUM_POINTS`` steps a side between the change before, or the loss of a worker, and the one after, the first
-    two after a change left out. ``low`` and ``high`` are two standard errors of the ratio of two medians away from the
-    gain, from their median absolute deviations. None where there are too few steps.
+    Throughput is compared, times what a sample is worth where a batch was changed by its noise scale: as it was judged
+    where ``rows`` have that, so that report and timeline tell the same. Else medians of at most ``NUM_POINTS`` steps a
+    side between the change before, or the loss of a worker, and the one after, the first two after a change left out.
+    ``low`` and ``high`` are two standard errors of the ratio of two medians away from the gain, from their median
+    absolute deviations. None where there are too few steps.
     """
     begins = {
         row.seq: near[row.seq].after[0].round
         for row in rows
         if row.kind in KINDS and _changed(row) is not None and row.seq in near and near[row.seq].after
     }
-    return [_section(row, near.get(row.seq, Near((), ())), _span(row, begins)) for row in rows if is_judged(row)]
+    return [
+        _section(row, near.get(row.seq, Near((), ())), _span(row, begins), _verdict(row, rows[at + 1 :]))
+        for at, row in enumerate(rows)
+        if is_judged(row)
+    ]
 
 
 def _span(row: TimelineEntry, begins: Mapping[int, int]) -> tuple[float, float]:
@@ -95,14 +105,19 @@ def _span(row: TimelineEntry, begins: Mapping[int, int]) -> tuple[float, float]:
     return max(earlier, default=float("-inf")), min(later, default=float("inf"))
 
 
-def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Document:
-    expected = row.after.get("expected_gain")
+def _section(row: TimelineEntry, near: Near, span: tuple[float, float], verdict: TimelineEntry | None) -> Document:
+    expected = row.after.get("expected_gain", verdict and verdict.after.get("expected_gain"))
     about: Document = {"step": row.step, "kind": row.kind, "actor": row.actor, "expected": expected}
     turns = _in_turns(row)
     if turns is not None:
         return {**about, **_of_turns(row, *turns)}
     key = _changed(row)
     assert key is not None
+    about["name"] = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
+    return {**about, **(_of_points(row, key, near, span) if verdict is None else _of_verdict(row, verdict))}
+
+
+def _of_points(row: TimelineEntry, key: str, near: Near, span: tuple[float, float]) -> Document:
     before_points = _of_one_size([p for p in near.before if p.round >= span[0]][::-1], key)
     after_points = _of_one_size([p for p in near.after if p.round < span[1]], key)
     sides = (
@@ -110,11 +125,38 @@ def _section(row: TimelineEntry, near: Near, span: tuple[float, float]) -> Docum
         _alike(after_points, key, row.after.get(key))[_NUM_SETTLING:],
     )
     before, after = map(_speeds, sides)
-    name = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
     worth = _worth(row)
     more = [] if key != "scheme" else [_travel(sides), _loss(row.after[key], sides)]
     evidence = _evidence(row, sides, worth, [told for told in more if told])
-    return {**about, "name": name, **_compared(before, after, worth), "evidence": evidence}
+    return {**_compared(before, after, worth), "evidence": evidence}
+
+
+def _verdict(row: TimelineEntry, later: Sequence[TimelineEntry]) -> TimelineEntry | None:
+    """The row of what a change was judged to bring; None where it was not, before another change of the same."""
+    key = _changed(row)
+    if key not in _ON_TRIAL:
+        return None
+    found = next((other for other in later if _changed(other) == key), None)
+    if found is None or found.kind != _VERDICT or _NUM_JUDGED not in found.after:
+        return None
+    is_of_it = (found.before[key], found.after[key]) == (row.before[key], row.after[key])
+    return found if is_of_it else None
+
+
+def _of_verdict(row: TimelineEntry, verdict: TimelineEntry) -> Document:
+    before, found = verdict.before[_MEASURE], verdict.after
+    gain, doubt, num_steps, worth = found["gain"], 2 * found["error"], found[_NUM_JUDGED], _worth(verdict)
+    told = f"as judged on trial by {num_steps} steps, those next to the change: "
+    told += f"{number(before)} and {number(found[_MEASURE])} samples a second{_worth_in_words(worth)}"
+    return {
+        "before": before,
+        "after": found[_MEASURE],
+        "gain": gain,
+        "low": max(0.0, gain - doubt),
+        "high": gain + doubt,
+        "num_measured": num_steps,
+        "evidence": f"{told}; {row.reason}",
+    }
 
 
 def _travel(sides: Sequence[Sequence[Point]]) -> str:
@@ -243,8 +285,11 @@ def _evidence(row: TimelineEntry, sides: Sequence[Sequence[Point]], worth: float
     if min(len(before), len(after)) < _LEAST_POINTS:
         return f"{counted}, which is too few to tell; {row.reason}"
     told = f"medians of {counted}: {number(median(before))} and {number(median(after))} samples a second"
-    told += "" if worth == 1.0 else f", each worth {worth:.2f} times as much"
-    return "; ".join((told, *more, row.reason))
+    return "; ".join((f"{told}{_worth_in_words(worth)}", *more, row.reason))
+
+
+def _worth_in_words(worth: float) -> str:
+    return "" if worth == 1.0 else f", each worth {worth:.2f} times as much"
 
 
 def _told(value: Any) -> str:

@@ -101,6 +101,7 @@ class Settings(BaseSettings):
     build_s: Annotated[
         float, Field(ge=1, le=86400, description="Seconds that a job's entrypoint may take to build its task.")
     ] = 1800.0
+    data_s: Annotated[float, Field(ge=1, le=86400, description="Seconds that reading a micro-batch may take.")] = 300.0
     step_s: Annotated[
         float, Field(ge=1, le=86400, description="Seconds that a worker may compute on its micro-batch.")
     ] = 600.0

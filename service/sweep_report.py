@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from service.cost import Prices, amount
+from service.cost import Prices, amount, is_upper_bound
 from service.documents import Document
 from service.sweep_documents import best_document
 from service.sweep_records import SweepState, SweepView, TrialRow, Wish
@@ -58,6 +58,7 @@ def report_document(view: SweepView, prices: Prices) -> Document:
             "worker_s": round(sum(trial.seconds for trial in view.trials), 3),
             "amount": _sum([*amounts, *open_amounts]) if view.trials else amount(0.0, Resources(), prices),
             "currency": prices.currency,
+            "is_upper_bound": any(is_upper_bound(_resources(spec, trial), prices) for trial in view.trials),
         },
     }
 
@@ -107,10 +108,11 @@ def _schedule(points: Sequence[BestPoint], trials: Sequence[TrialRow]) -> list[D
 
 def _amounts(spec: SweepSpec, trials: Sequence[TrialRow], prices: Prices) -> list[float | None]:
     """What each cost; a sweep may search what its workers get."""
-    return [
-        amount(trial.seconds, Resources.model_validate(applied(spec.job, trial.params)["resources"]), prices)
-        for trial in trials
-    ]
+    return [amount(trial.seconds, _resources(spec, trial), prices) for trial in trials]
+
+
+def _resources(spec: SweepSpec, trial: TrialRow) -> Resources:
+    return Resources.model_validate(applied(spec.job, trial.params)["resources"])
 
 
 def _sum(amounts: Sequence[float | None]) -> float | None:

@@ -137,8 +137,9 @@ class Telemetry:
         Raises NotFoundError.
         """
         job = await self._jobs.get(job_id)
-        rows = await self._store.timeline_newest(job_id, MAX_NEWEST_CHANGES, 1)
-        judged = [row for row in reversed(rows) if is_judged(row)][-MAX_JUDGED_CHANGES:]
+        rows = (await self._store.timeline_newest(job_id, MAX_NEWEST_CHANGES, 1))[::-1]
+        judged = [row for row in rows if is_judged(row)][-MAX_JUDGED_CHANGES:]
+        since = [row for row in rows if judged and row.seq >= judged[0].seq]  # with what changes were judged to bring
         moments = {row.seq: moment_of(row, job.spec.batch.global_size) for row in judged}
         if is_asked(job.spec.exchange):
             moments[_LAST] = Moment(time=inf)
@@ -146,7 +147,7 @@ class Telemetry:
         asked = None
         if _LAST in near:
             asked = asked_section(job.spec.exchange, near.pop(_LAST).before, racks_of(job.observed))
-        return {"sections": [*([] if asked is None else [asked]), *sections(judged, near)]}
+        return {"sections": [*([] if asked is None else [asked]), *sections(since, near)]}
 
     async def logs(self, job_id: str, query: LogQuery) -> LogText:
         """Log text and where to go on. Raises NotFoundError, BadRequestError."""

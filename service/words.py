@@ -205,7 +205,8 @@ def cost(amounts: Mapping[str, Any] | None) -> str:
         return "–"
     paid = amounts.get("amount")
     if paid is not None:
-        return f"{'< 0.01' if paid < 0.01 else f'{paid:,.2f}'} {amounts['currency']}"
+        most = "at most " if amounts.get("is_upper_bound") else ""
+        return f"{'< 0.01' if paid < 0.01 else f'{most}{paid:,.2f}'} {amounts['currency']}"
     return f"{duration(amounts['worker_s'])} of a worker"
 
 

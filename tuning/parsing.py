@@ -150,9 +150,22 @@ def _metric_problems(
         return (problems, [*missing, *found]) if error.code == "NOT_AVAILABLE" else ([*problems, *found], missing)
     if fault := objective_fault(spec.metric):
         return [*(p for p in problems if p.pointer != "/mode"), FieldProblem("/metric", fault)], missing
-    resources = spec.job.get("resources")
-    gpus = resources.get("gpus", 0) if isinstance(resources, Mapping) else 0
-    if spec.metric == "gpu_utilisation" and not gpus and "resources.gpus" not in spec.space:
-        told = "gpu_utilisation is measured on GPUs only (seen: resources.gpus=0); give the job one, or another metric"
+    if spec.metric == "gpu_utilisation" and (told := _lack_of_gpus(spec)):
         return [*problems, FieldProblem("/metric", told)], missing
     return problems, missing
+
+
+def _lack_of_gpus(spec: SweepSpec) -> str:
+    """Why trials have no GPUs, or may have none; empty where all that shall have one do."""
+    given = spec.job.get("resources")
+    resources = given if isinstance(given, Mapping) else {}
+    if not resources.get("gpus", 0) and "resources.gpus" not in spec.space:
+        return "gpu_utilisation is measured on GPUs only (seen: resources.gpus=0); give the job one, or another metric"
+    instead = resources.get("cpus_instead")
+    if instead is None and "resources.cpus_instead" not in spec.space:
+        return ""
+    seen = "in the space" if instead is None else instead
+    return (
+        f"gpu_utilisation is measured on GPUs only, and trials may sit on CPUs (seen: resources.cpus_instead={seen}); "
+        "leave that out, or use another metric"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workers.scratch import LOGS, Bounds
@@ -61,6 +61,16 @@ class Assignment:
     pool: str = ""
     install_s: float = 1800.0
     bounds: Bounds = field(default_factory=Bounds)
+
+    def as_placed(self, assigned: Mapping[str, float]) -> Assignment:
+        """The same for a process to which Ray assigned this: without a GPU where it may have CPUs instead and has none.
+
+        The process itself tells, as whoever placed it may be gone.
+        """
+        resources = self.spec.resources
+        if resources.cpus_instead is None or assigned.get("GPU", 0.0) > 0:
+            return self
+        return replace(self, spec=self.spec.model_copy(update={"resources": resources.without_gpu()}))
 
     @property
     def secrets(self) -> Secrets:

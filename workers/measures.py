@@ -50,10 +50,11 @@ class RankLoad:
     """A run of rounds in which one worker had the same part: what such a part costs it by itself.
 
     ``n`` counts a worker's runs from 1. ``samples`` is its part of a round, ``seconds`` the median of ``num_rounds``
-    committed rounds: fetching and computing, without waits for others. ``exchange_s`` is the median of what gradients
-    took from the first bucket on, ``exposed_s`` of what this worker waited of it, for others as well, ``wire_s`` of
-    what the link was at work of it, ``backward_s`` of the backward pass that it could be hidden by; None where the host
-    does not see that.
+    committed rounds: fetching and computing, without waits for others. ``tokens`` are what the part had in the mean, 0
+    where samples have no lengths; ``seconds`` are what the median round would have taken with so many. ``exchange_s``
+    is the median of what gradients took from the first bucket on, ``exposed_s`` of what this worker waited of it, for
+    others as well, ``wire_s`` of what the link was at work of it, ``backward_s`` of the backward pass that it could be
+    hidden by; None where the host does not see that.
     """
 
     n: int
@@ -61,6 +62,7 @@ class RankLoad:
     samples: int
     num_rounds: int
     seconds: float
+    tokens: float = 0.0
     exchange_s: float = 0.0
     exposed_s: float = 0.0
     wire_s: float | None = None
@@ -76,6 +78,17 @@ class SchemeCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastPass:
+    """Samples of the largest forward pass that a worker went into, and of the largest that it ``passed``, 0 for none.
+
+    The two are one where it was in none larger when it ended.
+    """
+
+    size: int
+    passed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildInfo:
     """What a worker learned by building the task.
 
@@ -84,7 +97,8 @@ class BuildInfo:
     by name, and ``buckets`` what they may be cut into, as shares of all by mebibytes of a bucket, where
     ``communication`` is to be chosen by that; ``num_trained`` are the numbers whose gradients travel, of so many bytes
     each where they go as they are.
-    ``rack`` is what its node's label says, empty without one.
+    ``rack`` is what its node's label says, empty without one. ``last_passes`` are what other workers of the attempt
+    have left on its node, by id.
     """
 
     num_train: int
@@ -100,6 +114,7 @@ class BuildInfo:
     num_trained: int = 0
     gradient_bytes: float = 4.0
     rack: str = ""
+    last_passes: Mapping[str, LastPass] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,10 +180,11 @@ class Plan:
     a rendezvous first, and its ``source`` tells whose state everyone takes. ``lineage`` counts starts and restores
     within the attempt; it changes only where state is taken from a checkpoint or a donor, or made afresh.
     ``global_batch`` is in samples; while it is on trial, ``judged_batch`` is the one before it, to which everyone
-    goes back who does not know how the trial ends. ``settings`` is the number of the last order (``RunSettings.n``)
-    that is carried out by it, 0 where all is as the spec has it. ``saves`` counts the checkpoints that were asked
-    for: at the boundary where it grows, one is saved. ``until`` is a line in samples: the group evaluates and stands
-    still after the step that crosses it, until a plan with another line.
+    goes back who does not know how the trial ends. ``most_micro`` is how many samples a forward pass may have, where
+    workers were killed in larger ones; who came through such itself goes on so. ``settings`` is the number of the last
+    order (``RunSettings.n``) that is carried out by it, 0 where all is as the spec has it. ``saves`` counts the
+    checkpoints that were asked for: at the boundary where it grows, one is saved. ``until`` is a line in samples: the
+    group evaluates and stands still after the step that crosses it, until a plan with another line.
     """
 
     id: PlanId
@@ -195,6 +196,7 @@ class Plan:
     members: tuple[Member, ...]
     global_batch: int
     judged_batch: int | None = None
+    most_micro: int | None = None
     lr: LrPlan
     settings: int = 0
     saves: int = 0

@@ -203,6 +203,7 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
         ),
     ]
     rows += _batch_rows(spec.batch, spec.workers)
+    rows.append(_resources_row(spec.resources))
     rows += [
         (
             "=" in key,
@@ -213,6 +214,15 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
     ]
     told = _length_problems(spec) + _exchange_problems(spec)
     return told + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
+
+
+def _resources_row(resources: Resources) -> tuple[bool, str, str]:
+    instead = resources.cpus_instead
+    told = (
+        f"{instead or 0:g} CPUs would take the place of a GPU, and gpus=0 asks for none; set gpus, or leave "
+        "cpus_instead out"
+    )
+    return (instead is not None and resources.gpus == 0, "/resources/cpus_instead", told)
 
 
 def _batch_rows(batch: BatchSpec, workers: WorkerRange) -> list[tuple[bool, str, str]]:

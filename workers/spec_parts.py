@@ -21,6 +21,8 @@ MAX_SAMPLES = 2**53
 LEAST_PART = 0.01
 """Of a GPU."""
 
+EPSILON = 1e-6
+
 
 def whole_number(value: object) -> object:
     """JSON writes one and the same number as 5 and as 5.0."""
@@ -103,11 +105,34 @@ class WorkerRange(SpecPart):
 
 
 class Resources(SpecPart):
-    """What one worker gets; ``memory_bytes`` is a limit, on CPU too."""
+    """What one worker gets; ``memory_bytes`` is a limit, on CPU too.
+
+    On a node that has no GPUs at all it gets ``cpus_instead`` and no GPU, or sits on none such where that is null. What
+    such a worker is told of itself has no ``gpus`` and keeps ``cpus_instead``: others of its job may have a GPU.
+    """
 
     cpus: Annotated[float, Field(gt=0, le=4096)] = 1
     gpus: Annotated[float, Field(ge=0, le=64), AfterValidator(_gpus)] = 0
+    cpus_instead: Annotated[float, Field(gt=0, le=4096)] | None = None
     memory_bytes: Annotated[int, Field(ge=64 * 2**20), WHOLE] | None = None
+
+    @property
+    def are_cpus_alone(self) -> bool:
+        """Whether no worker of the job has a GPU."""
+        return self.gpus == 0 and self.cpus_instead is None
+
+    @property
+    def gpus_taken(self) -> float:
+        """What a worker takes of its node's GPUs.
+
+        A part is rounded up to what holds as many of its size on one GPU: what one has left over no worker spans.
+        """
+        return 1 / int(1 / self.gpus + EPSILON) if 0 < self.gpus < 1 else self.gpus
+
+    def without_gpu(self) -> Resources:
+        """What a worker gets on a node without GPUs."""
+        assert self.cpus_instead is not None, "it sits on nodes with GPUs only"
+        return self.model_copy(update={"cpus": self.cpus_instead, "gpus": 0.0})
 
 
 UNBOUNDED = 32

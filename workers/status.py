@@ -77,6 +77,7 @@ class RoundRecord:
     ``is_skipped``: the loss was not finite, the samples were passed over and nothing was updated. ``is_trial``: on some
     rank a micro-batch or a way to read was on trial, so that its seconds tell little of the rounds to come.
     ``num_steps`` are its optimizer steps, ``num_passes`` forward passes of the rank that tells, 0 where it does not.
+    ``tokens`` are those of its samples, 0 where they have no lengths.
     ``noise_bounds`` are what the ``noise_scale`` told with it is at least and at most, None while that is not known.
     """
 
@@ -92,6 +93,7 @@ class RoundRecord:
     is_trial: bool = False
     num_passes: int = 0
     num_steps: int = 1
+    tokens: float = 0.0
     noise_bounds: tuple[float, float] | None = None
 
     @property
@@ -322,7 +324,7 @@ class WorkerView:
     updating, of which ``data_share`` into fetching, and ``waiting_share`` into waiting for others and for gradients.
     ``memory_share`` is that of the bytes that a worker may use (None: no bound is known), ``wire_bytes_per_s`` what it
     sends, ``wire_share`` what part that is of the fastest that it was seen to send. None where nothing was measured
-    yet. ``rack_label`` is the rack of its node as labels say.
+    yet. ``rack_label`` is the rack of its node as labels say, ``reading`` the sample that it reads, as a status has it.
     """
 
     worker_id: str
@@ -344,6 +346,7 @@ class WorkerView:
     wire_share: float | None = None
     footprint: Footprint | None = None
     rack_label: str = ""
+    reading: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,10 @@ class Node(Shape):
 
 
 class Demand(Shape):
-    """Workers that a job wants and does not have."""
+    """Workers that a job wants and does not have.
+
+    In all they need ``cpus`` and ``gpus``, or on nodes without GPUs ``cpus_instead``; null: they sit on none such.
+    """
 
     job_id: str
     name: str
@@ -60,6 +63,7 @@ class Demand(Shape):
     workers: int
     cpus: float
     gpus: float
+    cpus_instead: float | None
     since: str
 
 

@@ -63,11 +63,15 @@ class Workers(Shape):
 
 
 class CostShape(Shape):
-    """``amount`` is null without prices."""
+    """``amount`` is null without prices.
+
+    ``is_upper_bound``: it may have been less, as workers may have had CPUs instead of GPUs.
+    """
 
     worker_s: float
     amount: float | None
     currency: str
+    is_upper_bound: bool
 
 
 class RackLink(Shape):

@@ -143,7 +143,7 @@ def _improvements(report: dict[str, Any]) -> list[Any]:
             str(each["trial"]),
             words.metric_value(metric, each["value"]),
             "–" if each["gain"] is None else words.number(each["gain"]),
-            words.cost({**each, "currency": report["cost"]["currency"]}),
+            words.cost({**report["cost"], **each}),
         )
         for each in report["improvements"]
     )

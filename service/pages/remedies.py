@@ -9,7 +9,9 @@ from service import words
 from service.documents import Document
 from service.pages.job import is_of_sweep
 from service.records import NodeView
+from service.room import empty, fit, need_of
 from service.states import JobState, Move, Verb, command
+from workers.spec_parts import Resources
 
 NUM_HOLDERS = 3
 REASON = "the remedy that its page offered"
@@ -72,12 +74,8 @@ def _make_room(holder: Document, back: str) -> dict[str, Any]:
 
 def could_fit(job: Document, nodes: Sequence[NodeView]) -> bool:
     """Whether its least number of workers would have room on these nodes if nothing else ran there."""
-    resources = job["spec"]["resources"]
-    need = {kind: resources[kind] for kind in ("cpus", "gpus", "memory_bytes") if resources.get(kind)}
-    room = sum(
-        min((int(node.total.get(kind, 0) // amount) for kind, amount in need.items()), default=0) for node in nodes
-    )
-    return room >= int(job["workers"]["min"])
+    need, least = need_of(Resources.model_validate(job["spec"]["resources"])), int(job["workers"]["min"])
+    return fit(need, empty(nodes), least) >= least
 
 
 def may_hold(job: Document) -> bool:

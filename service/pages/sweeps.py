@@ -228,7 +228,7 @@ def _improvement(better: Document, report: Document, trials: Sequence[Document])
         "job_id": trial["job_id"] if trial else None,
         "value": words.metric_value(report["metric"], better["value"]),
         "gain": "–" if better["gain"] is None else words.number(better["gain"]),
-        "cost": words.cost({**better, "currency": report["cost"]["currency"]}),
+        "cost": words.cost({**report["cost"], **better}),
     }
 
 

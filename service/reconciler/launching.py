@@ -122,6 +122,7 @@ def _control_settings(settings: Settings) -> ControlSettings:
         phase_bounds_s=phase_bounds_s(
             install_s=settings.install_s,
             build_s=settings.build_s,
+            data_s=settings.data_s,
             step_s=settings.step_s,
             eval_s=settings.eval_s,
         ),

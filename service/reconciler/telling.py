@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from service.demand import Bounds, Bundle, Demand, Standing, settled
+from service.demand import Bounds, Demand, Standing, settled
 from service.ports import ClusterPort
 from service.queue import Waiting
 from service.records import Autoscaling
 from service.refusals import RETRY_S, Refusal, concerning, noted, refused, without
+from service.room import Amounts
 
 REPEAT_S = 30.0
 """A head that was restarted has forgotten what it was told."""
@@ -29,7 +30,7 @@ class Teller:
     def __init__(self, cluster: ClusterPort, max_workers: int) -> None:
         self._cluster = cluster
         self._standing = Standing()
-        self._said: tuple[Bundle, ...] | None = None
+        self._said: tuple[Amounts, ...] | None = None
         self._is_weighed = True
         self._refusals: tuple[Refusal, ...] = ()
         self._said_s = self._changed_s = self._halved_s = self._declined_s = float("-inf")
@@ -68,7 +69,7 @@ class Teller:
         if self._said:
             await self._say(())
 
-    async def _say(self, bundles: tuple[Bundle, ...]) -> None:
+    async def _say(self, bundles: tuple[Amounts, ...]) -> None:
         await self._cluster.demand(bundles)
         self._said, self._is_weighed = bundles, False
 
@@ -101,5 +102,5 @@ class Teller:
         return not seen.refused or _counted(seen.refused) == _counted(self._said or ())
 
 
-def _counted(bundles: Iterable[Bundle]) -> Counter[tuple[tuple[str, float], ...]]:
+def _counted(bundles: Iterable[Amounts]) -> Counter[tuple[tuple[str, float], ...]]:
     return Counter(tuple(sorted((kind, round(amount, 6)) for kind, amount in bundle.items())) for bundle in bundles)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.advisors.cost_line import Cost
-from workers.advisors.shares import Bounds, Change, Keep, Standing, advise, share, slowest_s, stragglers
+from workers.advisors.shares import STRAGGLES, Bounds, Change, Keep, Standing, advise, share, slowest_s, stragglers
 from workers.errors import BatchSplitError
 
 COSTS = st.builds(Cost, fixed_s=st.floats(0.0, 2.0), sample_s=st.floats(1e-5, 1.0))
@@ -98,10 +98,33 @@ def test_parts_change_only_for_a_gain_that_is_worth_it_and_sure(
     assert isinstance(advice, Keep) is is_kept
 
 
-def test_a_part_grows_no_further_than_can_be_told() -> None:
-    advice = advise(Standing(names=("a", "b"), parts=(10, 90), costs=costs(0.001, 1.0)))
+@pytest.mark.parametrize(
+    ("before", "lines", "after"),
+    [
+        ((10,) * 6, costs(0.001, *[1.0] * 5), (40, *[4] * 5)),
+        ((20, 180), (Cost(fixed_s=95.0, sample_s=0.001), *costs(1.0)), (100, 100)),
+        ((10, 90), costs(0.001, 1.0), (20, 80)),
+        ((30, 170), costs(0.001, 1.0), (60, 140)),
+    ],
+)
+def test_a_part_grows_no_further_than_can_be_told(
+    before: tuple[int, ...], lines: tuple[Cost, ...], after: tuple[int, ...]
+) -> None:
+    advice = advise(Standing(names=tuple("abcdef"[: len(before)]), parts=before, costs=lines))
     assert isinstance(advice, Change)
-    assert advice.parts == (40, 60)
+    assert advice.parts == after
+
+
+def test_who_waits_most_of_a_step_gets_more_to_see_what_that_costs_it() -> None:
+    lines = (Cost(fixed_s=0.2, sample_s=0.01), Cost(fixed_s=0.0, sample_s=0.21))  # what is fixed takes one point alone
+    advice = advise(Standing(names=("1.1", "1.2"), parts=(127, 1), costs=lines))
+    assert isinstance(advice, Change)
+    assert advice.parts == (126, 2)
+    assert advice.reason == (
+        "worker 1.2 waits for others 86% of a step; parts 126 and 2 instead of 127 and 1, expected 1.01 times as fast"
+    )
+    held = (*lines, Cost(fixed_s=3.0, sample_s=0.01))  # all wait for the third, and have what is theirs
+    assert isinstance(advise(Standing(names=("1.1", "1.2", "1.3"), parts=(122, 5, 1), costs=held)), Keep)
 
 
 def test_a_batch_with_less_than_a_sample_for_each_is_left_alone() -> None:
@@ -112,10 +135,10 @@ def test_a_batch_with_less_than_a_sample_for_each_is_left_alone() -> None:
 def test_only_who_holds_the_others_up_with_a_single_sample_is_named() -> None:
     slow = Cost(fixed_s=9.0, sample_s=0.1)
     names = ("1.1", "1.2", "1.3")
-    found = stragglers(Standing(names=names, parts=(8, 8, 8), costs=(*costs(0.1, 0.1), slow)))
+    found = stragglers(Standing(names=names, parts=(8, 8, 8), costs=(*costs(0.1, 0.1), slow)), STRAGGLES)
     assert found == {
         "1.3": "worker 1.3 cannot be balanced away: a step takes it 9.1 s with 1 sample, the others 1.2 s with all "
         "the rest"
     }
     able = Cost(fixed_s=0.0, sample_s=1.0)  # ten times as slow, but a sample at a time it keeps up
-    assert not stragglers(Standing(names=names, parts=(8, 8, 8), costs=(*costs(0.1, 0.1), able)))
+    assert not stragglers(Standing(names=names, parts=(8, 8, 8), costs=(*costs(0.1, 0.1), able)), STRAGGLES)

@@ -1,7 +1,8 @@
-"""The program of a second Ray node on this machine: ``python -m tests.benchmarks.second_node ADDRESS``, a head's.
+"""The program of a second Ray node on this machine: ``python -m tests.benchmarks.second_node ADDRESS [GPUS]``.
 
-`ray start` refuses a second node where Ray keeps to loopback, so this makes one as Ray's own cluster tests do. It
-says ``STARTED`` when it has joined, and ends with standard input.
+The address is a head's; so many GPUs are counted, whether they are there or not. `ray start` refuses a second node
+where Ray keeps to loopback, so this makes one as Ray's own cluster tests do. It says ``STARTED`` when it has joined,
+and ends with standard input.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
         gcs_address=sys.argv[1],
         node_ip_address=NODE_IP,
         num_cpus=1,
-        num_gpus=0,
+        num_gpus=int(sys.argv[2]) if len(sys.argv) > 2 else 0,
         object_store_memory=OBJECT_STORE_BYTES,
         node_manager_port=0,
         min_worker_port=0,

@@ -1,6 +1,6 @@
 """What shares by speed bring: two workers, one of which computes each micro-batch several times.
 
-    python -m tests.benchmarks.shares [--times 3] [--blocks 8] [--steps 12] [--sample-ms 1] [--output FILE]
+    python -m tests.benchmarks.shares [--times 3 | --mixed] [--blocks 8] [--steps 12] [--sample-ms 1] [--output FILE]
 
 Real ranks in processes of their own train one job over gloo. After a stretch with even parts, our advisor finds the
 shares from what the workers told of themselves; then even parts and these take turns, a block of steps each, agreed
@@ -8,7 +8,8 @@ as plans while it trains, and after each pair the advisor looks again. The rate 
 median step. The ideal of a block is the sum of both workers' own speeds in it (their samples over their own seconds):
 nobody waits, exchanging and updating cost nothing. On a machine that is busy otherwise steps tell of its other work;
 so the same is told of the fastest tenth of all steps, and of the workers' own speeds; with ``--sample-ms`` workers
-wait instead of computing, which leaves what our side costs. Gradients that the optimizer saw are compared with those
+wait instead of computing, which leaves what our side costs. With ``--mixed`` both compute once, the first on a GPU and
+the other on a CPU. Gradients that the optimizer saw are compared with those
 of one process over the whole batch.
 """
 
@@ -27,6 +28,7 @@ from tests.benchmarks.command import parser_of, tell_result
 from tests.benchmarks.figures import percentile, spread_document
 from tests.training.group import TERM, ProcessGroup
 from workers.advisors import shares
+from workers.assignment import Assignment
 from workers.control import sharing
 from workers.control.sharing import Sharing
 from workers.measures import RankLoad
@@ -53,6 +55,14 @@ class Block:
     ideal: float
     steps_s: list[float]
     speeds: list[list[float]]
+
+
+class MixedGroup(ProcessGroup):
+    """Its first worker has a GPU, the other a CPU."""
+
+    def assignment(self, worker_id: str) -> Assignment:
+        assignment = super().assignment(worker_id)
+        return assignment if worker_id == "1.0" else assignment.as_placed({})
 
 
 class Job:
@@ -127,7 +137,7 @@ def gradient_errors(folder: Path, data: shares_task.Sequences) -> list[float]:
     """Relative distance of each gradient that was written down to that of one process over the whole batch."""
     model, order, errors = shares_task.make_model(), SampleOrder(len(data), 0), []
     for file in sorted(folder.glob("step-*.pt")):
-        noted, step = torch.load(file), int(file.stem.split("-")[1])
+        noted, step = torch.load(file, map_location="cpu"), int(file.stem.split("-")[1])
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), noted["parameters"], strict=True):
                 parameter.copy_(value)
@@ -143,9 +153,12 @@ def measured(options: Namespace) -> tuple[list[tuple[Block, Block]], str, list[f
     """Pairs of blocks, even parts first; why the shares are what they are; errors of gradients."""
     even, pairs = (BATCH // 2, BATCH // 2), list[tuple[Block, Block]]()
     spec = {"entrypoint": "tests.benchmarks.shares_task:build", "steps": STEPS, "batch": {"global_size": BATCH}}
-    with ProcessGroup(**spec, optimizer={"lr": shares_task.LR}, checkpoint={"every_steps": STEPS}) as group:
+    spec |= {"optimizer": {"lr": shares_task.LR}, "checkpoint": {"every_steps": STEPS}}
+    spec |= {"resources": {"gpus": 0.5, "cpus_instead": 1}} if options.mixed else {}
+    times = 1 if options.mixed else options.times
+    with (MixedGroup if options.mixed else ProcessGroup)(**spec) as group:
         num_tokens = shares_task.NUM_TOKENS_PACED if options.sample_ms else shares_task.NUM_TOKENS
-        setting = {"slow": "1.1", "times": options.times, "sample_s": options.sample_ms / 1e3, "num_tokens": num_tokens}
+        setting = {"slow": "1.1", "times": times, "sample_s": options.sample_ms / 1e3, "num_tokens": num_tokens}
         group.spec = group.spec.model_copy(update={"config": {**group.spec.config, **setting}})
         job = Job(group)
         plan = job.share(even)
@@ -175,6 +188,7 @@ def main() -> None:
     """Measure, and print figures beside goals."""
     parser = parser_of(__doc__)
     parser.add_argument("--times", type=int, default=3, help="as often the slow worker computes")
+    parser.add_argument("--mixed", action="store_true", help="one worker on a GPU, one on a CPU, none slowed down")
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--steps", type=int, default=12, help="of a block")
     parser.add_argument("--sample-ms", type=float, default=0.0, help="wait so long for a sample instead of computing")
@@ -196,7 +210,8 @@ def main() -> None:
     print(f"by the fastest tenth: {rate / even_rate:.3f} times even parts, {rate / ideal:.3f} of the ideal")
     print(f"gradient error: at most {max(errors):.1e} over {len(errors)} steps (1e-6)")
     figures = {
-        "times": given.times,
+        "times": 1 if given.mixed else given.times,
+        "mixed": given.mixed,
         "sample_ms": given.sample_ms,
         "parts": pairs[0][1].parts,
         "gradient_error": max(errors),

@@ -74,6 +74,26 @@ def test_noise_moves_nothing(seed: int) -> None:
     assert len(job.plans) == 1
 
 
+class RaggedJob(UnevenJob):
+    """Its rounds differ by a quarter in what they cost, by the lengths of their samples."""
+
+    length_spread = 1.5
+
+
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_rounds_of_longer_samples_move_nothing(seed: int) -> None:
+    job = RaggedJob(line(0.01), line(0.01), noise=0.05, seed=seed).run(1000)
+    assert len(job.plans) == 1
+
+
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_parts_of_samples_with_lengths_are_judged_by_the_tokens_of_steps(seed: int) -> None:
+    job = RaggedJob(line(0.01), line(0.03), seed=seed).run(60)
+    assert job.parts == pytest.approx((96, 32), abs=1)
+    [judged] = job.told(TimelineKind.PROBATION)
+    assert judged.after["gain"] == pytest.approx(2.0, rel=0.1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_unequal_workers_under_noise_are_balanced_once(seed: int) -> None:
     job = UnevenJob(line(0.01), line(0.0125), line(0.02), line(0.033), noise=0.10, seed=seed).run(1000)
@@ -92,6 +112,29 @@ def test_a_worker_that_slows_down_is_relieved_at_once_and_gets_its_part_back_whe
     job.run(20).costs["1.2"] = line(0.01)
     job.run(30)
     assert job.parts == pytest.approx((64, 64), abs=3)
+
+
+@pytest.mark.parametrize("fixed_s", [0.0, 0.2])
+@pytest.mark.parametrize("times", [10, 50, 200])
+def test_a_worker_that_was_very_slow_gets_its_part_back_within_a_few_trials(times: int, fixed_s: float) -> None:
+    job = UnevenJob(line(0.01, fixed_s), line(0.01, fixed_s), noise=0.03).run(60)
+    job.costs["1.2"] = line(0.01 * times, fixed_s * times)
+    assert job.run(120).parts[1] <= 11
+    num_before = len(job.told(TimelineKind.PROBATION))
+    job.costs["1.2"] = line(0.01, fixed_s)
+    assert job.run(120).parts == pytest.approx((64, 64), abs=6)
+    found = [row.after["is_kept"] for row in job.told(TimelineKind.PROBATION)[num_before:]]
+    assert found == [True] * len(found)
+    assert len(found) <= 6  # from 1 sample to 64 by doubling, each trial at once after the one before
+
+
+def test_a_worker_that_is_fast_with_a_few_samples_only_is_tried_with_twice_as_many_at_most() -> None:
+    job = UnevenJob(line(0.01), lambda part: 0.1 + 0.001 * part + 0.2 * max(0, part - 11), noise=0.03).run(1500)
+    tried = [(row.before["parts"][1], row.after["parts"][1]) for row in job.told(TimelineKind.PROBATION)]
+    grown = [after / before for before, after in tried if after > before]
+    assert len(grown) > 1
+    assert max(grown) <= 2.0
+    assert 7 <= job.parts[1] <= 16
 
 
 @pytest.mark.parametrize("num_before", range(60, 66))
@@ -193,3 +236,19 @@ def test_a_straggler_that_no_share_is_small_enough_for_is_named_once() -> None:
     [row] = [row for row in job.told(TimelineKind.LIMIT) if row.key.startswith("straggler/")]
     assert row.after == {"worker_id": "1.3", "node_id": "n"}
     assert row.reason.startswith("worker 1.3 cannot be balanced away: a step takes it 1.97 s")
+
+
+def test_a_straggler_that_recovers_and_slows_down_again_is_named_again() -> None:
+    slow = line(0.001, fixed_s=2.0)
+    job = UnevenJob(line(0.001), line(0.001), slow).run(100)
+    job.costs["1.3"] = line(0.001)
+    job.run(300).costs["1.3"] = slow
+    job.run(100)
+    rows = [row for row in job.told(TimelineKind.LIMIT) if row.key.startswith("straggler/")]
+    assert [row.after["worker_id"] for row in rows] == ["1.3", "1.3"]
+    assert len({row.key for row in rows}) == 2
+
+
+def test_a_straggler_that_is_one_by_a_hair_is_not_named_again_with_the_noise() -> None:
+    job = UnevenJob(line(0.05), line(0.05), line(0.0, fixed_s=4.05), noise=0.1).run(2000)
+    assert len([row for row in job.told(TimelineKind.LIMIT) if row.key.startswith("straggler/")]) == 1

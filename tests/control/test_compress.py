@@ -186,6 +186,38 @@ def test_the_scheme_outlives_its_group_and_is_weighed_anew_there() -> None:
     assert found.desk.plan.exchange.scheme == "int4"
 
 
+def started_again(found: UnevenJob) -> Plan:
+    """The plan of other workers, after all were lost before they got further."""
+    desk, gone = found.desk, found.desk.plan
+    desk.turn(lost=dict.fromkeys(gone.worker_ids, "its node died"))
+    for _ in range(4):
+        desk.turn()
+    for worker_id in [i for i in desk.state.workers if i not in gone.worker_ids]:
+        desk.say(worker_id, Phase.READY, build=found.built(worker_id))
+    desk.turn()
+    assert (desk.plan.lineage, desk.plan.num_members) == (gone.lineage + 1, 2)
+    return desk.plan
+
+
+def test_a_start_that_takes_no_scheme_up_tells_of_none() -> None:
+    found = job(slow(1.0)).run(60)
+    state = found.desk.state
+    found.desk.state = replace(state, compressing=replace(state.compressing, unjudged="int8"), num_launches=1)
+    plan = started_again(found)
+    assert plan.exchange.name == "none"
+    assert "gradients travel" not in plan.cause.reason
+
+
+def test_the_scheme_outlives_all_workers_but_not_twice_where_they_got_no_further() -> None:
+    found = job(slow(1.0)).run(60)
+    assert [started_again(found).exchange.scheme for _ in range(2)] == ["int4", "none"]
+
+
+def test_a_scheme_on_trial_does_not_outlive_all_workers() -> None:
+    found = on_trial(job(slow(1.0)))
+    assert (found.desk.plan.exchange.scheme, started_again(found).exchange.scheme) == ("int4", "none")
+
+
 def on_trial(found: UnevenJob) -> UnevenJob:
     """Train on until a scheme is being measured."""
     while found.desk.state.compressing.trial is None:

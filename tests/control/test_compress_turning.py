@@ -117,6 +117,23 @@ def test_a_group_that_breaks_after_the_turn_back_is_no_reason_to_suspect_what_wa
     assert (desk.state.compressing.trial, desk.state.compressing.suspected) == (None, frozenset())
 
 
+def test_a_group_that_breaks_before_all_know_the_verdict_begins_with_what_that_kept() -> None:
+    found = turned_back(0.85)
+    while not found.told(TimelineKind.PROBATION):
+        found.run(1)
+    desk = found.desk
+    in_force = [status.plan.exchange.name for status in desk.statuses.values() if status.plan is not None]
+    assert (in_force, desk.plan.exchange.name) == (["none", "none"], "int4")
+    desk.stop("1.2", StopCause.PEER)
+    desk.turn(lost={"1.1": "its node is gone"})
+    desk.turn()
+    assert (desk.plan.num_members, desk.plan.exchange.name) == (1, "int4")
+    assert "not judged" not in desk.plan.cause.reason
+    desk.train("1.2", round=found.round)
+    desk.turn()
+    assert (desk.plan.exchange.name, desk.state.compressing.suspected) == ("int4", frozenset())
+
+
 @pytest.mark.parametrize("cost", [1.06, 0.85])
 @pytest.mark.parametrize("num_steady", [11, 29])
 def test_on_a_link_that_never_rests_ever_fewer_steps_are_spent_on_trials(cost: float, num_steady: int) -> None:

@@ -8,11 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.control.desk import Desk
+from tests.control.desk import Desk, build_info
+from workers.advisors.throughput import Layout
 from workers.control import adapting
-from workers.control.forecasting import FIRST_S, MIN_STEPS, REFRESH_S
+from workers.control.adapting import Adapting, Steps
+from workers.control.forecasting import FIRST_S, MIN_STEPS, REFRESH_S, forecast
+from workers.control.sizing import Memory
 from workers.measures import Forecast, Prediction
 from workers.plan import Plan
+from workers.spec import parse_job_spec
 from workers.status import Phase, RoundRecord
 
 BATCH = 64
@@ -159,3 +163,77 @@ def test_a_turn_without_news_outlives_that_its_steps_were_forgotten() -> None:
     job.desk.state = replace(job.desk.state, adapting=adapting.forgotten(known))
     job.desk.turn(REFRESH_S)
     assert job.desk.state.forecast is not None
+
+
+def test_what_is_foreseen_is_what_a_job_expects_of_more_workers_once_it_knows_more_than_one_size() -> None:
+    job = TrainedJob(2)
+    for worker_id in job.ids:
+        job.desk.say(worker_id, Phase.COMPUTE, build=replace(build_info(), total_samples=10**9))
+    job.train(2 * MIN_STEPS)
+    job.desk.direction = replace(job.desk.direction, num_offered=4)
+    job.desk.now += REFRESH_S
+    job.train(10)
+    assert "expected to be 2.00 times as fast as 2" in job.desk.state.sizing.why
+    alone, known = Layout(num_workers=1, num_nodes=1, global_batch=BATCH, num_passes=1), job.desk.state.adapting
+    times_s = ((step_s(1, BATCH), step_s(1, BATCH)),) * 64
+    known = replace(known, memory={alone: Steps(times_s=times_s), **known.memory})
+    job.desk.state = replace(job.desk.state, adapting=known, sizing=replace(job.desk.state.sizing, ask=None))
+    job.desk.now += REFRESH_S
+    told = by_size(job.train(10))
+    gain = max(told[size].samples_per_s for size in (3, 4)) / told[2].samples_per_s
+    assert f"expected by the model of its steps to be {gain:.2f} (" in job.desk.state.sizing.why
+    sizing = job.desk.state.sizing
+    forgotten = replace(sizing, ask=None, memory={**sizing.memory, 3: Memory()})
+    job.desk.state = replace(job.desk.state, sizing=forgotten)
+    job.desk.now += REFRESH_S
+    job.train(10)
+    # What is between two that the model tells is not asked of it: an old trial is made again.
+    assert "3 workers are expected to be 1.50 times as fast as 2" in job.desk.state.sizing.why
+
+
+def cut(num_workers: int, num_passes: int) -> Layout:
+    return Layout(num_workers=num_workers, num_nodes=1, global_batch=128, num_passes=num_passes)
+
+
+def steps_of(layout: Layout) -> Steps:
+    pass_s = 5e-4 + 4e-4 * layout.samples_a_pass
+    return Steps(times_s=((pass_s, layout.num_passes * pass_s + (0.0 if layout.num_workers == 1 else 2e-3)),) * 64)
+
+
+def foreseen(*layouts: Layout, micro_size: int | str = "auto", settled: int | None = None) -> dict[int, Prediction]:
+    """At 128 samples a step; the last of ``layouts`` is in force."""
+    batch = {"global_size": 128, "micro_size": micro_size}
+    spec = parse_job_spec(
+        {
+            "name": "a",
+            "entrypoint": "workers.recipes.digits:build",
+            "steps": 1000,
+            "workers": {"min": 1, "max": 4},
+            "batch": batch,
+        }
+    )
+    known = Adapting(memory={layout: steps_of(layout) for layout in layouts}, layout=layouts[-1])
+    return by_size(forecast(known, layouts[-1], spec, 128, settled))
+
+
+def test_sizes_that_were_measured_are_foreseen_with_the_passes_that_they_had() -> None:
+    for told in foreseen(cut(1, 4), cut(2, 2), cut(4, 1)).values():
+        assert told.measured is None or told.samples_per_s == pytest.approx(told.measured, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "micro_size", "settled", "num_passes"),
+    [
+        ([cut(4, 1)], 32, None, 4),
+        ([cut(2, 2), cut(4, 1)], "auto", 32, 4),
+        ([cut(4, 2)], "auto", 24, 6),
+        ([cut(4, 2)], "auto", None, 8),
+        ([cut(4, 1)], "auto", 32, 1),
+    ],
+)
+def test_one_worker_that_nobody_tried_is_foreseen_in_passes_as_were_asked_for_or_settled_on(
+    layouts: list[Layout], micro_size: int | str, settled: int | None, num_passes: int
+) -> None:
+    known = Adapting(memory={layout: steps_of(layout) for layout in layouts}, layout=layouts[-1])
+    told = foreseen(*layouts, micro_size=micro_size, settled=settled)[1]
+    assert told.samples_per_s == 128 / adapting.model(known).step_s(cut(1, num_passes)).value

@@ -85,18 +85,35 @@ def test_who_shows_itself_slow_whatever_its_part_only_when_another_was_tried_is_
     assert job.desk.of(StartWorker) == [StartWorker("1.3", frozenset({"n"}), must_fit=True)]
 
 
-def test_without_room_elsewhere_all_stays_which_is_told_once_and_tried_again_at_the_next_review() -> None:
+def test_without_room_all_stays_which_is_told_once_and_tried_again_at_the_next_review() -> None:
     job = begun(fast, fast, slow)
     job.desk.turn(lost={"1.4": NO_ROOM})
+    job.desk.turn(lost={"1.5": NO_ROOM})
     [row] = job.desk.notes()
     assert (row.kind, row.after) == (TimelineKind.LIMIT, {"worker_id": "1.3", "node_id": "n"})
-    assert row.reason == f"worker 1.3 stays: no other could take its place on another node ({NO_ROOM})"
+    assert row.reason == f"worker 1.3 stays: no other could take its place ({NO_ROOM})"
     assert (job.desk.state.num_start_failures, job.desk.state.departed) == (0, {})
     asked_s = job.desk.now
     until_asked(job)
     assert job.desk.now - asked_s >= REVIEW_S * 0.9
-    job.desk.turn(lost={"1.5": NO_ROOM})
+    for stand_in in ("1.6", "1.7"):
+        job.desk.turn(lost={stand_in: NO_ROOM})
+        assert job.desk.notes() == []
+
+
+def test_where_no_other_node_has_room_a_stand_in_on_its_own_is_tried_once() -> None:
+    job = begun(fast, fast, slow)
+    job.desk.turn(lost={"1.4": NO_ROOM})
     assert job.desk.notes() == []
+    assert job.desk.of(StartWorker) == [StartWorker("1.5", must_fit=True)]
+    come(job, "1.5", "n", slow)
+    assert job.desk.plan.worker_ids == ("1.1", "1.2", "1.5")
+    until_asked(job)
+    assert job.desk.of(StartWorker) == [StartWorker("1.6", frozenset({"n"}), must_fit=True)]
+    job.desk.turn(lost={"1.6": NO_ROOM})
+    [row] = job.desk.notes()
+    assert row.reason == f"worker 1.5 stays: no other could take its place on another node ({NO_ROOM})"
+    assert job.desk.of(StartWorker) == []
 
 
 def test_one_that_cannot_be_made_ready_is_no_failure_of_the_job() -> None:

@@ -52,6 +52,22 @@ def test_a_job_that_more_workers_slow_down_stays_small() -> None:
     assert [size for _, size in job.sizes] == [2, 1]
 
 
+@pytest.mark.parametrize("seed", [3, 5, 10])
+def test_noise_does_not_make_a_job_try_again_soon_what_it_has_just_given_back(seed: int) -> None:
+    job = ElasticJob(lambda size: 32.0, room=lambda now_s: 2, num_samples=10**9, high=2, noise=0.1, seed=seed)
+    job.run(until_s=2 * MEMORY_S - 50)
+    assert ([size for _, size in job.sizes], len(job.judged)) == ([2, 1], 1)
+
+
+def test_a_size_that_others_made_look_slow_is_tried_again_at_once_and_no_third_time() -> None:
+    """The machine slows down while the size is on trial, which the smaller one shows when it is measured again."""
+    job = ElasticJob(lambda size: 0.0, room=lambda now_s: 2, num_samples=10**9, high=2)
+    job.speed = lambda size: 32.0 * size / (1 if not job.sizes else 2 if len(job.sizes) < 3 else 4)
+    job.run(until_s=2 * MEMORY_S)
+    assert [found.verdict.is_kept for found in job.judged] == [False, False]
+    assert [size for _, size in job.sizes] == [2, 1, 2, 1]
+
+
 def test_a_job_about_to_end_does_not_grow() -> None:
     job = ElasticJob(linear, room=lambda now_s: 8, num_samples=8 * BATCH).run()
     assert job.num_changes == 0

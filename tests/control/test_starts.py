@@ -201,8 +201,9 @@ def test_installing_has_a_bound_of_its_own_with_the_time_for_another_worker_that
 
 
 def test_who_waits_for_others_in_an_exchange_has_as_long_as_they_have() -> None:
-    bounds = phase_bounds_s(step_s=7200.0)
-    assert bounds[Phase.EXCHANGE] == bounds[Phase.DATA] + bounds[Phase.COMPUTE] == 7500.0
+    bounds = phase_bounds_s(data_s=40.0, step_s=7200.0)
+    assert bounds[Phase.DATA] == 40.0
+    assert bounds[Phase.EXCHANGE] == bounds[Phase.DATA] + bounds[Phase.COMPUTE] == 7240.0
 
 
 def test_a_newcomer_whose_task_differs_does_not_end_a_job_that_trains() -> None:

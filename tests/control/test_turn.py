@@ -244,8 +244,9 @@ def test_a_stall_in_user_code_is_killed_and_counted() -> None:
     desk.turn()
     assert [type(a) for a in desk.actions if isinstance(a, KillWorker)] == [KillWorker]
     assert desk.state.failure is not None
-    assert desk.state.failure.reason is Reason.STALLED
-    assert "in phase data for 301 s, reading train_data[17] (bound 300 s)" in desk.state.failure.message
+    assert (desk.state.failure.reason, desk.state.failure.rank, desk.state.failure.round) == (Reason.STALLED, 0, 6)
+    told = "in phase data for 301 s, reading train_data[17] (bound 300 s, by the setting data_s)"
+    assert told in desk.state.failure.message
 
 
 def test_a_first_group_that_still_takes_over_its_state_is_starting_not_recovering() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import TypeAlias
 
 from tests.control.desk import Desk, build_info
@@ -25,7 +26,8 @@ class UnevenJob:
     ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
     that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links,
     ``buckets`` what their gradients may be cut into, ``backward_s`` what can hide an exchange, and ``wire_s`` what the
-    link is at work of it. A round has ``num_steps``.
+    link is at work of it. A round has ``num_steps``. With a ``length_spread`` samples have log-normal lengths around a
+    mean of 1, and a round costs as many times as much as its samples are longer than that.
     """
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
@@ -36,6 +38,7 @@ class UnevenJob:
     wire_s: float | None = None
     topology: Topology | None = None
     num_steps = 1
+    length_spread = 0.0
 
     def __init__(self, *costs: CostOf, noise: float = 0.0, run: int = 3, seed: int = 0, **spec: object) -> None:
         self.desk = Desk(high=8, **{"batch": {"global_size": BATCH}, "steps": 100_000, **spec})
@@ -46,7 +49,7 @@ class UnevenJob:
         self.plans = [self.desk.plan]
         self.node_ids: dict[str, str] = {}
         self._rng = random.Random(seed)
-        self._own_s: dict[str, list[float]] = {i: [] for i in self.ids}
+        self._own_s: dict[str, list[tuple[float, float]]] = {i: [] for i in self.ids}
         self._in_force = self.desk.plan
         self._n = 0
 
@@ -80,10 +83,12 @@ class UnevenJob:
         plan, desk = self._in_force, self.desk
         parts = plan.parts
         own = {i: self.costs[i](part) * max(0.1, self._rng.gauss(1.0, self.noise)) for i, part in parts.items()}
+        length = self._mean_length()
+        own = {i: own_s * length for i, own_s in own.items()}
         round_s = self.num_steps * (max(own.values()) + self.link(plan.exchange.name)[1])
         self.round += 1
         for i in parts:
-            self._say(i, plan, parts[i], own[i])
+            self._say(i, plan, parts[i], own[i], length)
         record = RoundRecord(
             lineage=1,
             round=self.round,
@@ -94,6 +99,7 @@ class UnevenJob:
             time=1e9 + desk.now,
             values={"step_s": round_s, "workers": float(len(parts))},
             num_steps=self.num_steps,
+            tokens=self.num_steps * BATCH * length if self.length_spread else 0.0,
         )
         teller = plan.members[0].worker_id
         desk.statuses[teller] = replace(desk.statuses[teller], records=(record,))
@@ -118,19 +124,32 @@ class UnevenJob:
             buckets=self.buckets,
         )
 
-    def _say(self, worker_id: str, plan: Plan, part: int, own_s: float) -> None:
-        self._own_s[worker_id].append(own_s)
+    def _mean_length(self) -> float:
+        """Of a round's samples."""
+        if not self.length_spread:
+            return 1.0
+        mu = -(self.length_spread**2) / 2
+        return fmean(self._rng.lognormvariate(mu, self.length_spread) for _ in range(BATCH))
+
+    def _usual_s(self, worker_id: str) -> float:
+        """Seconds of the median round of a run, by its samples' length, with the mean one."""
+        lengths = [length for _, length in self._own_s[worker_id]]
+        return fmean(lengths) * sorted(own_s / length for own_s, length in self._own_s[worker_id])[self._run // 2]
+
+    def _say(self, worker_id: str, plan: Plan, part: int, own_s: float, length: float) -> None:
+        self._own_s[worker_id].append((own_s, length))
         more: dict[str, object] = {}
         if len(self._own_s[worker_id]) == self._run:
             self._n += 1
-            middle_s = sorted(self._own_s[worker_id])[self._run // 2]
+            tokens = fmean(length for _, length in self._own_s[worker_id]) * part if self.length_spread else 0.0
             took_s, waited_s = self.link(plan.exchange.name)
             load = RankLoad(
                 n=self._n,
                 plan_id=plan.id,
                 samples=part,
                 num_rounds=self._run,
-                seconds=middle_s,
+                seconds=self._usual_s(worker_id),
+                tokens=tokens,
                 exchange_s=took_s,
                 exposed_s=waited_s,
                 backward_s=self.backward_s,

@@ -29,8 +29,10 @@ plan, at the end."""
 NUM_POLLS = 5
 """So many from the command on: before the plan that says so, with it, and while they save."""
 
-HARMLESS = {"ask_node"}
-"""It changes nothing, and is done only where all workers of a job are silent, of whom nothing may be left to save."""
+HARMLESS = {"ask_node", "has_lost", "give_up"}
+"""The first changes nothing, and is done only where all workers of a job are silent, of whom nothing may be left to
+save. The others are for one that has no place yet: a question, and a ``kill``.
+"""
 
 HANDS_OF_RAY = {"actor.py", "controller.py", "hosted.py", "ray_hands.py", "spares.py"}
 """Of these ``actor.py`` is the workers' own side, ``spares.py`` and ``hosted.py`` the reconciler's; ``controller.py``

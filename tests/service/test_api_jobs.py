@@ -66,7 +66,7 @@ async def test_a_new_job_is_answered_whole_with_its_place_and_tag(client: httpx2
     assert answer.headers["etag"] == job["etag"]
     assert (job["state"], job["reason"], job["attempt"]) == ("QUEUED", None, 0)
     assert job["workers"] == {"min": 1, "max": 4, "current": 0, "desired": 1}
-    assert job["cost"] == {"worker_s": 0.0, "amount": None, "currency": "EUR"}
+    assert job["cost"] == {"worker_s": 0.0, "amount": None, "currency": "EUR", "is_upper_bound": False}
     assert job["progress"] == {
         "step": 0,
         "steps": 100,
@@ -124,7 +124,7 @@ async def test_prices_make_an_amount(settings: Settings, running_app: Any) -> No
     priced = settings.model_copy(update={"price_cpu_hour": 3.6, "currency": "USD"})
     async with running_app(priced) as caller:
         cost = (await submitted(caller))["cost"]
-    assert cost == {"worker_s": 0.0, "amount": 0.0, "currency": "USD"}
+    assert cost == {"worker_s": 0.0, "amount": 0.0, "currency": "USD", "is_upper_bound": False}
 
 
 async def test_an_unchanged_job_is_not_sent_again(client: httpx2.AsyncClient) -> None:

@@ -162,4 +162,4 @@ async def test_money_is_told_where_the_settings_have_prices(running_app: Any, se
         limited = await client.post(SWEEPS, json=sweep_document(limits={"cost": 1}))
         assert limited.status_code == 201
         report = (await client.get(f"{SWEEPS}/{limited.json()['id']}/report")).json()
-        assert report["cost"] == {"worker_s": 0.0, "amount": 0.0, "currency": "EUR"}
+        assert report["cost"] == {"worker_s": 0.0, "amount": 0.0, "currency": "EUR", "is_upper_bound": False}

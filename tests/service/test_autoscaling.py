@@ -7,6 +7,7 @@ from service.queue import Waiting
 from service.reconciler.telling import ANSWER_S, Teller
 from service.records import Autoscaling
 from service.refusals import RETRY_S
+from service.room import Need
 from service.states import JobState, Verb
 from tests.fakes import FakeCluster
 from tests.service.scene import Scene
@@ -14,8 +15,8 @@ from tests.service.scene import Scene
 pytestmark = pytest.mark.anyio
 
 REFUSED = Autoscaling(is_infeasible=True)
-HUGE = Waiting(job_id="huge", need={"cpus": 1000.0}, min=1, max=1)
-SMALL = Waiting(job_id="small", need={"cpus": 1.0}, min=1, max=1)
+HUGE = Waiting(job_id="huge", need=Need({"cpus": 1000.0}), min=1, max=1)
+SMALL = Waiting(job_id="small", need=Need({"cpus": 1.0}), min=1, max=1)
 
 
 @pytest.fixture
@@ -216,7 +217,7 @@ async def say(teller: Teller, wish: Demand) -> None:
 
 def wish_of(*jobs: Waiting) -> Demand:
     return Demand(
-        bundles=tuple(job.need for job in jobs for _ in range(job.min)),
+        bundles=tuple(job.need.usual for job in jobs for _ in range(job.min)),
         missing={job.job_id: job.min for job in jobs},
         waiting=jobs,
     )

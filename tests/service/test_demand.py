@@ -25,8 +25,10 @@ from service.demand import (
 )
 from service.queue import Running, Waiting
 from service.records import Autoscaling, ClusterView, Explanation, NodeView
+from service.room import need_of
 from service.scaling_history import happened
 from tests.service.test_queue import node, placed, queued
+from workers.spec_parts import Resources
 
 ONE = {"cpus": 1.0}
 
@@ -67,6 +69,18 @@ def test_room_that_others_use_counts_as_in_use() -> None:
     assert told([job], [], node("n", 4, free=0)) == Demand(
         bundles=({"cpus": 4.0}, ONE), missing={"a": 1}, waiting=(job,)
     )
+
+
+def test_a_gpu_is_asked_for_while_the_cluster_has_any_and_else_the_cpus_instead() -> None:
+    need = need_of(Resources(gpus=1, cpus_instead=4))
+    job = Waiting(job_id="a", need=need, min=2, max=2)
+    on_gpu, on_cpus = {"cpus": 1.0, "gpus": 1.0}, {"cpus": 4.0}
+    assert told([job], [], node("n", 4)) == Demand(bundles=(on_cpus, on_cpus), missing={"a": 1}, waiting=(job,))
+    full = replace(node("g", 1, free=0, gpus=1), free={})
+    found = told([job], [], node("n", 4), full)
+    assert found.bundles[1:] == (on_cpus, on_gpu)
+    grows = replace(growing(), need=need)
+    assert told([], [grows], node("n", 4, free=0)).bundles == (on_cpus, on_cpus, on_cpus)
 
 
 def test_what_elastic_jobs_can_give_back_is_asked_of_them_first() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import httpx2
 import pytest
 
@@ -9,10 +11,10 @@ from service.records import ClusterView, JobRow, NodeView, Transition
 from service.services import Services
 from service.states import JobState
 from service.words import duration
-from tests.service.given import Clock, leader, placed, plan, record, snapshot, spec
+from tests.service.given import Clock, leader, placed, plan, record, snapshot, spec, view
 from workers.errors import Reason
 from workers.plan import TimelineKind
-from workers.status import TimelineRow
+from workers.status import Phase, TimelineRow
 
 pytestmark = pytest.mark.anyio
 
@@ -117,6 +119,26 @@ async def test_no_earliest_start_is_told_where_not_all_who_have_room_are_looked_
     assert not await is_told()
 
 
+async def test_a_sample_that_takes_long_to_read_is_named_while_it_is_read(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int
+) -> None:
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    reads = replace(view(), phase=Phase.DATA, phase_age_s=4.0, reading="train_data[37]")
+    told = []
+    for seen in (reads, replace(reads, phase_age_s=45.0), replace(view(), phase_age_s=45.0)):
+        await services.store.reconciler.fold(snapshot(running, plan=plan(128), workers=(seen,)), fence)
+        details = (await client.get(path_of(job, "explain"))).json()["details"]
+        told.append([detail for detail in details if "reading" in detail])
+    assert told == [
+        [],
+        [
+            "Worker 1.0 has been reading train_data[37] for 45 s; it is ended where that takes longer than the setting "
+            "data_s of the service."
+        ],
+        [],
+    ]
+
+
 @pytest.mark.parametrize(
     ("communication", "told"),
     [
@@ -144,3 +166,22 @@ async def test_how_gradients_travel_is_told_where_the_job_says_it_itself(
     running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
     await services.store.reconciler.fold(snapshot(running, plan=plan(128)), fence)
     assert told in (await client.get(path_of(job, "explain"))).json()["details"]
+
+
+async def test_who_waits_for_gpus_or_cpus_instead_is_told_of_both(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    nodes = (
+        NodeView(node_id="g", name="g", is_alive=True, total={"cpus": 16.0, "gpus": 1.0}, free={"cpus": 16.0}),
+        NodeView(node_id="c", name="c", is_alive=True, total={"cpus": 9.0}, free={"cpus": 5.0}),
+    )
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=nodes), fence)
+    resources = {"gpus": 1, "cpus_instead": 4}
+    job = (await services.store.jobs.submit(spec(workers=2, resources=resources))).job
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert found["details"][0] == ("To start it needs 2 workers with 1 CPU, 1 GPU (on nodes without GPUs 4 CPU) each.")
+    assert found["details"][1] == (
+        "Free now: room for 1 worker, 16 CPU and 0 GPU on 1 node with GPUs, 5 CPU and 0 GPU on 1 node without GPUs."
+    )
+    [wanted] = (await client.get("/api/v1/cluster")).json()["demand"]
+    assert (wanted["cpus"], wanted["gpus"], wanted["cpus_instead"]) == (2, 2, 8)

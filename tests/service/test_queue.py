@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,13 +16,13 @@ from service.queue import (
     earliest_start_s,
     explain,
     held_by_others,
-    need_of,
     offers,
     reclaim,
     running,
     waiting,
 )
 from service.records import NodeView
+from service.room import Need, need_of
 from service.store.opening import Store
 from tests.service.given import spec
 from workers.spec_parts import Resources
@@ -41,7 +42,7 @@ def node(node_id: str, cpus: float, free: float | None = None, gpus: float = 0.0
 
 
 def queued(job_id: str, min: int = 1, max: int = 1, cpus: float = 1.0, pinned: int | None = None) -> Waiting:
-    return Waiting(job_id=job_id, need={**ONE_CPU, "cpus": cpus}, min=min, max=max, pinned=pinned)
+    return Waiting(job_id=job_id, need=Need({**ONE_CPU, "cpus": cpus}), min=min, max=max, pinned=pinned)
 
 
 def placed(
@@ -55,7 +56,7 @@ def placed(
 ) -> Running:
     return Running(
         job_id=job_id,
-        need=ONE_CPU,
+        need=Need(ONE_CPU),
         num_workers=num_workers,
         min=min,
         max=max,
@@ -153,8 +154,7 @@ def test_a_pinned_job_is_granted_its_number_once_its_minimum_fits() -> None:
 
 
 def test_gpus_count_too() -> None:
-    need = {**ONE_CPU, "gpus": 1.0}
-    job = Waiting(job_id="a", need=need, min=1, max=8)
+    job = Waiting(job_id="a", need=Need({**ONE_CPU, "gpus": 1.0}), min=1, max=8)
     assert admit([job], [], [node("n", 8), node("g", 8, gpus=2)]) == [Grant("a", 2)]
 
 
@@ -238,27 +238,49 @@ def test_whoever_s_nodes_do_not_help_keeps_its_workers() -> None:
     assert reclaim([queued("w", 1, 1, cpus=3)], jobs, nodes) in ([Grant("a", 1, why)], [Grant("b", 1, why)])
 
 
+EITHER = Need({**ONE_CPU, "gpus": 1.0}, {**ONE_CPU, "cpus": 2.0})
+
+
+def taken_of(need: Need, has_gpus: bool) -> Mapping[str, float]:
+    return need.usual if has_gpus or need.instead is None else need.instead
+
+
+def used(jobs: Sequence[Running], node_id: str, kind: str, has_gpus: bool) -> float:
+    """Of a node, by the workers there."""
+    return sum(job.places.count(node_id) * taken_of(job.need, has_gpus)[kind] for job in jobs)
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[NodeView], list[Running]]:
     """Nodes that are full of elastic jobs, whose workers lie anywhere."""
     names = ["n", "m", "o"][: draw(st.integers(1, 3))]
+    with_gpus = {name for name in names if draw(st.booleans())}
     jobs = []
     for job_id in "abc"[: draw(st.integers(1, 3))]:
         places = tuple(draw(st.lists(st.sampled_from(names), min_size=1, max_size=5)))
-        low = draw(st.integers(1, len(places)))
-        jobs.append(replace(placed(job_id, len(places), min=low), places=places, is_pinned=draw(st.booleans())))
-    used = {name: sum(job.places.count(name) for job in jobs) for name in names}
-    idle = {name: draw(st.integers(0, 1)) for name in names}
-    return [node(name, used[name] + idle[name], free=idle[name]) for name in names], jobs
+        low, need = draw(st.integers(1, len(places))), draw(st.sampled_from([Need(ONE_CPU), EITHER]))
+        elastic = replace(placed(job_id, len(places), min=low), places=places, need=need)
+        jobs.append(replace(elastic, is_pinned=draw(st.booleans())))
+    nodes = []
+    for name in names:
+        taken = {kind: used(jobs, name, kind, name in with_gpus) for kind in ("cpus", "gpus")}
+        idle = {"cpus": draw(st.integers(0, 1)), "gpus": draw(st.integers(0, 1)) if name in with_gpus else 0}
+        if name in with_gpus and not taken["gpus"]:
+            idle["gpus"] = 1
+        full = node(name, taken["cpus"] + idle["cpus"], gpus=taken["gpus"] + idle["gpus"])
+        nodes.append(replace(full, free={**full.free, **idle}))
+    return nodes, jobs
 
 
 @settings(max_examples=150, deadline=None)
-@given(clusters(), st.integers(1, 3), st.integers(1, 3))
+@given(clusters(), st.integers(1, 3), st.integers(1, 3), st.sampled_from(["cpus", "gpus", "either"]))
 def test_what_is_given_back_serves_and_none_of_it_could_be_kept(
-    cluster: tuple[list[NodeView], list[Running]], low: int, cpus: int
+    cluster: tuple[list[NodeView], list[Running]], low: int, cpus: int, kind: str
 ) -> None:
     nodes, jobs = cluster
-    waits = queued("w", low, low, cpus=cpus)
+    usual, instead = {**ONE_CPU, "gpus": 1.0}, {**ONE_CPU, "cpus": float(cpus)}
+    need = {"cpus": Need(instead), "gpus": Need(usual), "either": Need(usual, instead)}[kind]
+    waits = Waiting(job_id="w", need=need, min=low, max=low)
     grants = {grant.job_id: grant.num_workers for grant in reclaim([waits], jobs, nodes)}
     by_id = {job.job_id: job for job in jobs}
     assert all(by_id[i].min <= size < by_id[i].num_workers and not by_id[i].is_pinned for i, size in grants.items())
@@ -267,9 +289,13 @@ def test_what_is_given_back_serves_and_none_of_it_could_be_kept(
         smaller = [
             replace(j, num_workers=n, places=j.places[:n]) for j in jobs for n in (sizes.get(j.job_id, j.num_workers),)
         ]
-        used = {n.node_id: sum(j.places.count(n.node_id) for j in smaller) for n in nodes}
-        left = [replace(n, free={**n.free, "cpus": n.total["cpus"] - used[n.node_id]}) for n in nodes]
-        return bool(admit([waits], smaller, left))
+        return sum(num_fitting(node, smaller) for node in nodes) >= low
+
+    def num_fitting(node: NodeView, beside: Sequence[Running]) -> int:
+        has_gpus = node.total["gpus"] > 0
+        amounts = {kind: amount for kind, amount in taken_of(need, has_gpus).items() if amount}
+        left = {kind: node.total[kind] - used(beside, node.node_id, kind, has_gpus) for kind in amounts}
+        return min(int(left[kind] / amount) for kind, amount in amounts.items())
 
     if grants:
         assert starts(grants)

@@ -234,13 +234,14 @@ async def test_a_missing_secret_fails_the_job_and_says_where_to_set_it(scene: Sc
 
 
 async def test_the_bounds_of_the_settings_are_a_controllers_and_its_workers(scene: Scene) -> None:
-    settings = load_settings({"home": scene.settings.home, "install_s": 100, "build_s": 7200, "step_s": 1000}, {})
+    settings = load_settings(
+        {"home": scene.settings.home, "install_s": 100, "build_s": 7200, "data_s": 50, "step_s": 1000}, {}
+    )
     job = await scene.submit()
     launch = await Launching(settings, scene.store.reconciler, settings.home).launch(job)
     bounds = launch.settings.phase_bounds_s
-    assert [bounds[phase] for phase in (Phase.INSTALL, Phase.BUILD, Phase.COMPUTE, Phase.EXCHANGE, Phase.EVAL)] == [
-        *(260.0, 7200.0, 1000.0, 1300.0, 900.0)
-    ]
+    phases = (Phase.INSTALL, Phase.BUILD, Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.EVAL)
+    assert [bounds[phase] for phase in phases] == [260.0, 7200.0, 50.0, 1000.0, 1050.0, 900.0]
     assert launch.assignment(JobKey(job_id=job.id, attempt=1), "1.1").install_s == 100.0
 
 

@@ -77,5 +77,13 @@ def test_nobody_is_paused_for_a_job_that_could_not_fit_even_then() -> None:
     assert not could_fit(needy, [node])
 
 
+def test_a_job_that_may_do_without_gpus_could_fit_where_there_are_none() -> None:
+    node = NodeView(node_id="n1", name="a", is_alive=True, total={"cpus": 4.0, "gpus": 0.0}, free={})
+    resources = {"cpus": 1.0, "gpus": 1, "memory_bytes": None}
+    for instead, fits in ((None, False), (4.0, True), (5.0, False)):
+        spec = {"workers": {"min": 1, "max": 4}, "resources": {**resources, "cpus_instead": instead}}
+        assert could_fit(job(spec=spec), [node]) is fits
+
+
 def test_code_in_a_sentence_is_marked_and_nothing_else_is_markup() -> None:
     assert with_code("lower `a.b` <b>") == "lower <code>a.b</code> &lt;b&gt;"

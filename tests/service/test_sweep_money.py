@@ -7,12 +7,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from service.cost import Prices
+from service.cost import Prices, is_upper_bound
 from service.settings import Settings
 from service.sweep_documents import estimate_document
 from service.sweep_records import Experience
 from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.swept import JOB, SWEEPS, Swept, point, sweep_document
+from workers.spec_parts import Resources
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +40,21 @@ def test_an_estimate_in_money_is_that_in_seconds_by_the_prices_of_what_a_worker_
     assert estimated() == {"low": 0.72816, "high": 3.072}
     assert estimated(prices=Prices(None, 36.0, "USD")) == {"low": 0.6068, "high": 2.56}
     assert estimated(job=JOB, prices=Prices(3.6, None, "USD"), pruner="none") == {"low": 0.256, "high": 0.256}
+
+
+@pytest.mark.parametrize(("instead", "cost"), [(4, 3.072), (24, 6.144)])
+def test_a_worker_that_may_have_cpus_instead_costs_as_much_as_the_dearer_of_both(instead: int, cost: float) -> None:
+    either = {**JOB, "resources": {"cpus": 2, "gpus": 1, "cpus_instead": instead}}
+    assert estimated(job=either, pruner="none") == {"low": cost, "high": cost}
+
+
+@pytest.mark.parametrize(("instead", "expected"), [(None, False), (4, True), (22, False)])
+def test_an_amount_is_a_bound_where_a_gpu_and_what_takes_its_place_cost_unlike(
+    instead: float | None, expected: bool
+) -> None:
+    resources, prices = Resources(cpus=2, gpus=1, cpus_instead=instead), Prices(1.0, 20.0, "EUR")
+    assert is_upper_bound(resources, prices) == expected
+    assert not is_upper_bound(resources, Prices(1.0, None, "EUR"))
 
 
 def test_an_estimate_in_money_counts_the_runs_of_a_promotion() -> None:
@@ -85,4 +101,4 @@ async def test_each_improvement_is_told_with_the_money_that_was_paid_since_the_o
         (0, 20.0, 40.0),
         (2, 40.0, 80.0),
     ]
-    assert report["cost"] == {"worker_s": 80.0, "amount": 160.0, "currency": "EUR"}
+    assert report["cost"] == {"worker_s": 80.0, "amount": 160.0, "currency": "EUR", "is_upper_bound": False}

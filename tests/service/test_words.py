@@ -34,6 +34,13 @@ def test_numbers_have_three_significant_digits(value: float | None, text: str) -
     assert words.number(value) == text
 
 
+def test_a_cost_that_may_have_been_less_is_told_as_the_most_that_it_was() -> None:
+    spent = {"worker_s": 60.0, "amount": 3.0, "currency": "EUR"}
+    assert words.cost({**spent, "is_upper_bound": True}) == "at most 3.00 EUR"
+    assert words.cost({**spent, "is_upper_bound": False}) == "3.00 EUR"
+    assert words.cost({**spent, "amount": 0.001, "is_upper_bound": True}) == "< 0.01 EUR"
+
+
 @given(st.floats(1e-12, 1e17))
 def test_a_number_as_shown_is_within_half_a_percent(value: float) -> None:
     text = words.number(value)

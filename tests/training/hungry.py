@@ -22,7 +22,7 @@ def build(config: dict[str, Any]) -> Any:
     from workers.task import TrainingTask
 
     def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        held = torch.ones(len(batch[0]), HELD_BYTES // 4)
+        held = torch.ones(len(batch[0]), HELD_BYTES // 4, device=batch[0].device)
         time.sleep(PASS_S)
         return mse(model, batch) + 0.0 * held[0, 0]
 

@@ -41,7 +41,7 @@ def test_an_error_in_the_optimizer_step_ends_that_worker(error: Exception, reaso
     def fragile(parameters: Any, lr: float) -> torch.optim.Optimizer:
         return Fragile(parameters, lr=lr, momentum=0.9)
 
-    with job(Script(task=task_with(mse, models, optimizer=fragile))) as group:
+    with job(Script(task=task_with(mse, models, optimizer=fragile)), resources={"gpus": 0}) as group:
         workers = group.start(2)
         group.train(workers)
         statuses = group.await_break(workers)

@@ -10,6 +10,7 @@ import torch
 from workers.advisors.precision import choose_precision
 from workers.errors import JobError
 from workers.plan import Format
+from workers.spec_parts import Resources
 from workers.training.device import (
     backend_for,
     best_in_turns,
@@ -25,7 +26,7 @@ HAS_ACCELERATOR = torch.accelerator.is_available()
 
 def test_without_gpus_asked_for_the_device_is_the_cpu() -> None:
     assert pick_device(0) == CPU
-    assert backend_for(CPU, 0) == "gloo"
+    assert backend_for(CPU, Resources()) == "gloo"
 
 
 @pytest.mark.skipif(HAS_ACCELERATOR, reason="there is an accelerator on this machine")
@@ -68,7 +69,9 @@ def test_a_cpu_has_no_gpu_utilisation() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_a_gpu_is_picked_measured_and_watched() -> None:
     device = pick_device(1)
-    assert (device.type, backend_for(device, 1), backend_for(device, 0.5)) == ("cuda", "nccl", "gloo")
+    assert (device.type, backend_for(device, Resources(gpus=1))) == ("cuda", "nccl")
+    for asked in (Resources(gpus=0.5), Resources(gpus=1, cpus_instead=2)):
+        assert backend_for(device, asked) == "gloo"
     assert choose_precision("auto", [measure_formats(device)]).format in (Format.BF16, Format.FP16)
     assert memory_bytes(device) > 0
     utilisation = gpu_utilisation(device)

@@ -151,7 +151,7 @@ def test_samples_that_do_not_fit_fail_with_model_bytes_and_remedy(
         raise error
 
     batch = {"global_size": BATCH, "micro_size": micro_size}
-    with job(Script(task=task_with(loss, [])), batch=batch) as group:
+    with job(Script(task=task_with(loss, [])), batch=batch, resources={"gpus": 0}) as group:
         workers = group.start(1)
         group.train(workers)
         status = group.await_all(lambda s: s.phase is Phase.FAILED, workers)[workers[0]]

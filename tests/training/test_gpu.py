@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +14,7 @@ from tests.training.group import Group
 from tests.training.tasks import Regression, Script, mlp, mse
 from tests.training.test_compression import BATCH as JOB_BATCH
 from tests.training.test_compression import Job, assert_alike, members, plain
+from tests.training.test_noise import adam, assert_noise_is_as_by_brute_force, sgd
 from workers.checkpoints import list_checkpoints
 from workers.errors import OutOfMemoryError
 from workers.local_storage import LocalStorage
@@ -107,6 +109,14 @@ def test_parts_of_a_gpu_exchange_resize_and_come_out_near_the_plain_loop(
     assert sum(losses[-5:]) < 1.4 * sum(expected.losses[-5:])
     if scheme == "none":
         assert reference.distance(job.models[0], expected.model) < 1e-4
+
+
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+def test_the_noise_scale_of_a_gpu_is_that_of_the_gradients_of_single_samples(
+    optimizer: Callable[..., torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.training.group.num_gpus", 0.25)
+    assert_noise_is_as_by_brute_force(optimizer, None, monkeypatch)
 
 
 def test_a_part_of_a_gpu_comes_with_its_part_of_the_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ from workers.training.loads import LEAST_ROUNDS, LEAST_S, NUM_TOLD, Loads, OwnCo
 SLOW_S = 0.1
 
 
-def cost(seconds: float, samples: int = 8, n: int = 1) -> OwnCost:
-    return OwnCost(plan_id=PlanId(1, n), samples=samples, seconds=seconds)
+def cost(seconds: float, samples: int = 8, n: int = 1, tokens: float = 0.0) -> OwnCost:
+    return OwnCost(plan_id=PlanId(1, n), samples=samples, seconds=seconds, tokens=tokens)
 
 
 def test_a_run_is_told_by_its_median_once_it_is_long_enough() -> None:
@@ -45,6 +46,14 @@ def test_a_run_has_one_plan_and_one_part_and_old_runs_are_told_no_more() -> None
     assert [load.n for load in loads.newest()] == list(range(3, NUM_TOLD + 3))
 
 
+def test_rounds_of_samples_with_lengths_are_told_by_their_median_token() -> None:
+    loads = Loads()
+    for seconds, tokens in ((0.1, 10.0), (0.4, 40.0), (6.0, 60.0), (0.7, 70.0), (0.0, 0.0)):
+        loads.add(cost(seconds, tokens=tokens), step_s=LEAST_S / 5)
+    [told] = loads.newest()
+    assert (told.seconds, told.tokens) == (pytest.approx(0.36), 36.0)
+
+
 def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one() -> None:
     def loss(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
         if len(batch[0]) == 3:
@@ -57,7 +66,8 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
     def has_told(status: WorkerStatus) -> bool:
         return bool(status.loads)
 
-    with Group(Script(task=task), steps=10_000, batch={"global_size": 8}, workers=2) as group:
+    spec = {"steps": 10_000, "batch": {"global_size": 8}, "workers": 2, "resources": {"gpus": 0}}
+    with Group(Script(task=task), **spec) as group:
         workers = group.start(2)
         group.train(
             [Member(worker_id=workers[0], rank=0, weight=3.0), Member(worker_id=workers[1], rank=1, weight=5.0)]
@@ -77,16 +87,19 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("none", set[str]()),
-        ("auto", {*CODECS}),
-        ({"scheme": "auto", "loss_class": "lossy"}, {*CODECS, "two_four", "topk", "powersgd"}),
+        ({"communication": "none"}, set[str]()),
+        ({"communication": "auto"}, {*CODECS}),
+        (
+            {"communication": {"scheme": "auto", "loss_class": "lossy"}, "resources": {"gpus": 0}},
+            {*CODECS, "two_four", "topk", "powersgd"},
+        ),
     ],
 )
-def test_a_worker_tells_what_the_schemes_cost_that_its_job_may_use(asked: object, told: set[str]) -> None:
+def test_a_worker_tells_what_the_schemes_cost_that_its_job_may_use(asked: dict[str, Any], told: set[str]) -> None:
     def task() -> TrainingTask:
         return TrainingTask(model=mlp(), train_data=Regression(8, torch.float32), loss=mse)
 
-    with Group(Script(task=task), steps=1, batch={"global_size": 8}, workers=2, communication=asked) as group:
+    with Group(Script(task=task), steps=1, batch={"global_size": 8}, workers=2, **asked) as group:
         (worker,) = group.start(1)
         build = group.poll()[worker].build
     assert build is not None
@@ -143,7 +156,12 @@ def test_a_part_that_is_dealt_by_length_is_told_as_the_share_that_it_is() -> Non
         workers = group.start(2)
         group.train([Member(worker_id=i, rank=rank, weight=3.0 - 2.0 * rank) for rank, i in enumerate(workers)])
         statuses = group.await_all(lambda status: bool(status.loads), workers)
-    assert [statuses[i].loads[-1].samples for i in workers] == [9, 3]
+        group.await_all(lambda status: bool(group.records), workers)
+    loads = [statuses[i].loads[-1] for i in workers]
+    assert [load.samples for load in loads] == [9, 3]
+    assert loads[0].tokens / loads[1].tokens == pytest.approx(3.0, rel=0.5)
+    steps = [record.tokens for record in group.records.values()]
+    assert sum(load.tokens for load in loads) == pytest.approx(sum(steps) / len(steps), rel=0.5)
 
 
 @pytest.mark.parametrize("samples", [0, 5])

@@ -109,7 +109,7 @@ def assert_as_in_one_process(job: Job, records: Sequence[RoundRecord], parts: Se
     assert losses_of(records) == pytest.approx(expected_losses, rel=1e-12)
 
 
-@pytest.mark.parametrize("parts", [PARTS, ALIKE, (1.0,)], ids=len)
+@pytest.mark.parametrize("parts", [(1.0,), ALIKE, PARTS, (5.0, 1.0, 4.0, 2.0), (3.0, 1.0, 4.0, 2.0, 2.0)], ids=len)
 def test_unequal_parts_come_out_as_in_one_process(parts: tuple[float, ...]) -> None:
     job = Job()
     records = job.run(parts)
@@ -119,9 +119,10 @@ def test_unequal_parts_come_out_as_in_one_process(parts: tuple[float, ...]) -> N
     assert_as_in_one_process(job, records, parts)
 
 
-def test_int4_keeps_ranks_alike_and_trains() -> None:
+@pytest.mark.parametrize("quantise", ["bf16", "int8", "int4"])
+def test_fewer_bytes_keep_ranks_alike_and_train(quantise: str) -> None:
     job = Job()
-    records = job.run(PARTS, local(quantise="int4"))
+    records = job.run(PARTS, local(quantise=quantise))
     losses, ratios = losses_of(records), [record.values["wire_ratio"] for record in records]
     expected, expected_losses = plain(PARTS, [4] * 7 + [2])
     assert_alike(job.models)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from tests.training.group import ProcessGroup
+from tests.training.group import Group, ProcessGroup
+from tests.training.tasks import Regression, Script, mse
 from workers.errors import EntrypointError, OutOfMemoryError, Reason
 from workers.spec_parts import Resources
 from workers.status import Phase
+from workers.task import TrainingTask
 from workers.training.memory import enforce_limit, is_out_of_memory, told_lack, told_limit
 
 CPU = torch.device("cpu")
@@ -69,13 +73,38 @@ def test_a_limit_below_what_a_bare_worker_uses_is_refused_naming_both() -> None:
 
 
 def test_the_limit_of_a_spec_holds_for_its_worker_before_the_task_is_built() -> None:
-    with ProcessGroup(steps=3, batch={"global_size": 4}, resources={"memory_bytes": 2**26}) as group:
+    with ProcessGroup(steps=3, batch={"global_size": 4}, resources={"gpus": 0, "memory_bytes": 2**26}) as group:
         (worker,) = group.start(1)
         status = group.poll()[worker]
     assert status.phase is Phase.FAILED
     assert status.failure is not None
     assert status.failure.reason is Reason.OUT_OF_MEMORY
     assert "resources.memory_bytes=67108864 is below" in status.failure.message
+
+
+class Heavy(nn.Linear):
+    """Has no room on the device that it is brought to first."""
+
+    num_moves = 0
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Heavy:
+        self.num_moves += 1
+        if self.num_moves == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        super()._apply(fn, recurse)
+        return self
+
+
+def test_a_model_that_its_device_has_no_room_for_is_told_as_a_lack_of_memory() -> None:
+    def build() -> TrainingTask:
+        return TrainingTask(model=Heavy(5, 2), train_data=Regression(8, torch.float32), loss=mse)
+
+    with Group(Script(task=build), steps=3, batch={"global_size": 4}) as group:
+        (worker,) = group.start(1)
+        failure = group.poll()[worker].failure
+    assert failure is not None
+    assert failure.reason is Reason.OUT_OF_MEMORY
+    assert failure.message.endswith("Tried to allocate 20.00 MiB.; give workers more memory, or make the model smaller")
 
 
 def raised_from(cause: BaseException) -> EntrypointError:

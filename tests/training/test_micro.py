@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from workers.measures import Compared
 from workers.training.micro import FILL, Choice, MicroSize, Room
 from workers.training.micro_tuning import least_size
 
@@ -157,6 +158,15 @@ def test_smaller_sizes_are_looked_at_after_a_jump_that_did_not_pay(first: float)
 
     room = Room(limit_bytes=2**40, is_shared=True)
     assert settle(MicroSize(None), 1024, seconds, lambda s: BASE, room, tells_passes=True).size == 32
+
+
+def test_a_size_that_only_its_passes_were_measured_of_is_compared_with_the_largest_without_a_range() -> None:
+    cost = {8: 0.5, 16: 0.8, 32: 0.7}
+    room = Room(limit_bytes=2**40, is_shared=True)
+    choice = settle(MicroSize(None), 128, lambda s: s * cost.get(s, 1.2), lambda s: BASE, room, tells_passes=True)
+    assert choice.size == 8
+    assert choice.compared == Compared(unit="sample", before_s=1.2, after_s=0.5, errors=None, num_rounds=2)
+    assert "(8 by passes alone, without what a round takes besides)" in choice.reason
 
 
 def test_where_too_much_is_only_an_error_memory_is_run_out_of_once_at_most() -> None:

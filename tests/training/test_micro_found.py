@@ -20,6 +20,7 @@ from workers.status import WorkerStatus
 from workers.task import TrainingTask
 from workers.training import stopwatch
 
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
 PART = 64
 STEPS = 50  # sizes are tried for 40 rounds at most
 
@@ -66,9 +67,10 @@ def test_a_worker_finds_its_micro_batch_while_it_trains_as_plain_torch_would() -
     assert not on_trial[-1]
 
 
-def hungry(memory_bytes: int | None) -> WorkerStatus:
+def hungry(num_gpus: float, memory_bytes: int | None) -> WorkerStatus:
     """How a worker stands three rounds after it found its size, however many rounds it tried for that."""
-    spec = {"steps": STEPS, "batch": {"global_size": PART}, "resources": {"memory_bytes": memory_bytes}}
+    resources = {"gpus": num_gpus, "memory_bytes": memory_bytes}
+    spec = {"steps": STEPS, "batch": {"global_size": PART}, "resources": resources}
     with ProcessGroup(entrypoint="tests.training.hungry:build", **spec) as group:
 
         def has_used_it(status: WorkerStatus) -> bool:
@@ -80,8 +82,9 @@ def hungry(memory_bytes: int | None) -> WorkerStatus:
         return group.await_all(has_used_it, workers, limit_s=3 * WAIT_S)[workers[0]]
 
 
-def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_with_it() -> None:
-    roomy = hungry(None)
+@pytest.mark.parametrize("num_gpus", [0, pytest.param(0.25, marks=ON_GPU)])
+def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_with_it(num_gpus: float) -> None:
+    roomy = hungry(num_gpus, None)
     assert [change.after for change in roomy.micro_changes] == [PART]
     told = roomy.footprint
     assert told is not None
@@ -90,7 +93,7 @@ def test_a_worker_finds_the_largest_size_that_its_memory_holds_and_trains_on_wit
     assert told.fixed_bytes + told.sample_bytes * PART == pytest.approx(told.peak_bytes, rel=0.1)
     assert told.limit_bytes is not None
     assert told.limit_bytes > told.peak_bytes
-    tight = hungry(told.fixed_bytes + 40 * HELD_BYTES)  # what it held at a moment may be of a pass
+    tight = hungry(num_gpus, told.fixed_bytes + 40 * HELD_BYTES)  # what it held at a moment may be of a pass
     assert tight.micro_size in (16, 32)
     assert [change.after for change in tight.micro_changes][-1] == tight.micro_size
     assert tight.round is not None

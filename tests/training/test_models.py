@@ -164,7 +164,7 @@ def test_values_besides_the_loss_are_means_over_the_batch() -> None:
 
 def test_a_value_besides_the_loss_that_is_no_number_is_told_as_such_of_a_step_that_counts() -> None:
     def loss(model: nn.Module, batch: Any) -> Any:
-        return mse(model, batch), {"share": math.nan if (batch[0] == first).all(dim=1).any() else 1.0}
+        return mse(model, batch), {"share": math.nan if (batch[0].cpu() == first).all(dim=1).any() else 1.0}
 
     (batch, *_) = reference.batches(Regression(SAMPLES, DTYPE), BATCH, 0, STEPS)
     first = batch[0][0]
@@ -176,7 +176,7 @@ def test_a_value_besides_the_loss_that_is_no_number_is_told_as_such_of_a_step_th
 
 def test_of_a_step_that_does_not_count_nothing_is_told_that_is_no_number() -> None:
     def loss(model: nn.Module, batch: Any) -> Any:
-        wrong = math.nan if (batch[0] == first).all(dim=1).any() else 1.0
+        wrong = math.nan if (batch[0].cpu() == first).all(dim=1).any() else 1.0
         return mse(model, batch) * wrong, {"share": wrong}
 
     (batch, *_) = reference.batches(Regression(SAMPLES, DTYPE), BATCH, 0, STEPS)

@@ -214,7 +214,7 @@ class Breaking:
 
     def _break(self, owed: Owed) -> None:
         residual, world = owed._state.residual, owed._world
-        self.kept = {name: part for name in SHAPES if (part := residual.part(name)) is not None}
+        self.kept = {name: part.cpu() for name in SHAPES if (part := residual.part(name)) is not None}
         method = "all_gather" if world.size == 2 else "all_to_all"
         unbroken, begun = getattr(world, method), list[torch.Tensor]()
 

@@ -114,7 +114,7 @@ def overflow_on_one(spoilt: range, steps: int) -> tuple[list[list[Attempt]], lis
         return TrainingTask(model=model, train_data=Regression(SAMPLES, torch.float32), loss=loss, optimizer=sgd)
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        state = {name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}
         tried[model].append(Attempt(batch[0], state))
         is_spoilt = model is next(iter(tried)) and len(tried[model]) - 1 in spoilt
         return 0.01 * mse(model, batch) * (1e36 if is_spoilt else 1.0)  # so small that nothing else overflows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
@@ -50,6 +51,7 @@ EXCHANGES = [
     *(Exchange(scheme=name) for name in ("bf16", "fp16", "int8", "int4", "two_four")),
     topk(0.05),
     Exchange(scheme="topk", options=(("fraction", 0.05), ("quantise", "int8"), ("warm_up", 10))),
+    Exchange(scheme="topk", options=(("fraction", 0.5), ("momentum", 0.9), ("quantise", "none"))),  # all at once
     Exchange(scheme="powersgd", options=(("rank", 1),)),
     Exchange(scheme="int4", options=(("dense_first", 1),)),
     over_racks("bf16", "int4"),
@@ -61,8 +63,13 @@ EXCHANGES = [
 
 
 def told(exchange: Exchange) -> str:
-    """Its name, with what it begins with where that is told."""
-    return f"{exchange.name}{' warmed up' if 'warm_up' in dict(exchange.options) else ''}"
+    """Its name, with the options of topk that it has."""
+    return " ".join([exchange.name, *(name for name, _ in exchange.options if name in ("momentum", "warm_up"))])
+
+
+def has_momentum(exchange: Exchange) -> bool:
+    """Whether it is the exchange's instead of the optimizer's; norms are then a momentum's, and nothing is clipped."""
+    return "momentum" in dict(exchange.options)
 
 
 @pytest.fixture(autouse=True)
@@ -89,27 +96,29 @@ class Tied(nn.Module):
 class Job:
     """Three ranks with unequal parts; rank 1's loss is multiplied by ``spoils`` in its pass ``SPOILT``."""
 
-    def __init__(self, spoils: float = 1.0) -> None:
-        self.models = list[Tied]()
+    def __init__(self, exchange: Exchange, spoils: float = 1.0) -> None:
+        self.models, self._exchange = list[Tied](), exchange
+        optimizer = partial(sgd, momentum=0.0) if has_momentum(exchange) else sgd
         num_passes = defaultdict[int, int](int)
 
         def task() -> TrainingTask:
             self.models.append(model := Tied())
             data = Regression(NUM_SAMPLES, torch.float32)
-            return TrainingTask(model=model, train_data=data, loss=loss, optimizer=sgd)
+            return TrainingTask(model=model, train_data=data, loss=loss, optimizer=optimizer)
 
         def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
             num_passes[id(model)] += 1
             is_spoilt = model is self.models[1] and num_passes[id(model)] == SPOILT
             return mse(model, batch) * (spoils if is_spoilt else 1.0)
 
-        spec = {"batch": {"global_size": BATCH, "micro_size": 2}, "optimizer": {"lr": LR, "clip_norm": CLIP}}
+        clip_norm = None if has_momentum(exchange) else CLIP
+        spec = {"batch": {"global_size": BATCH, "micro_size": 2}, "optimizer": {"lr": LR, "clip_norm": clip_norm}}
         self._group = Group(Script(task=task), samples=STEPS * BATCH, **spec)
 
-    def run(self, exchange: Exchange, format: Format = Format.FP32) -> list[RoundRecord]:
+    def run(self, format: Format = Format.FP32) -> list[RoundRecord]:
         with self._group as group:
             workers = group.start(1) + group.start(1) + group.start(1)
-            group.train(members(workers, PARTS), exchange=exchange, precision=Precision(format=format))
+            group.train(members(workers, PARTS), exchange=self._exchange, precision=Precision(format=format))
             group.await_done(workers)
         assert_alike([*self.models])
         assert all(torch.equal(model.unused, Tied().unused) for model in self.models)
@@ -122,35 +131,36 @@ def late(losses: list[float]) -> float:
 
 
 def most(exchange: Exchange) -> float:
-    return max(MOST[name] for name in formats_of(exchange.name) if name)
+    return MOST["none"] if has_momentum(exchange) else max(MOST[name] for name in formats_of(exchange.name) if name)
 
 
-def plain(without_round: int | None = None) -> list[float]:
+def plain(exchange: Exchange, without_round: int | None = None) -> list[float]:
     model, data = Tied(), [*reference.batches(Regression(NUM_SAMPLES, torch.float32), BATCH, 0, STEPS)]
     data = [batch for n, batch in enumerate(data, start=1) if n != without_round]
-    return reference.train(model, sgd(model.parameters(), LR), iter(data), mse, CLIP).losses
+    clip_norm = None if has_momentum(exchange) else CLIP
+    return reference.train(model, sgd(model.parameters(), LR), iter(data), mse, clip_norm).losses
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=told)
 def test_accumulation_clipping_and_tied_and_unused_parameters_come_out_near_the_plain_loop(exchange: Exchange) -> None:
-    losses = [record.values["loss"] for record in Job().run(exchange)]
-    assert late(losses) == pytest.approx(late(plain()), rel=most(exchange))
+    losses = [record.values["loss"] for record in Job(exchange).run()]
+    assert late(losses) == pytest.approx(late(plain(exchange)), rel=most(exchange))
 
 
 @pytest.mark.parametrize("exchange", [Exchange(), *EXCHANGES], ids=told)
 def test_a_gradient_that_is_not_finite_on_one_rank_makes_all_pass_over_the_round(exchange: Exchange) -> None:
-    records = Job(spoils=float("nan")).run(exchange)
+    records = Job(exchange, spoils=float("nan")).run()
     assert [record.round for record in records if record.is_skipped] == [SPOILT_ROUND]
     losses = [record.values["loss"] for record in records if not record.is_skipped]
-    assert late(losses) == pytest.approx(late(plain(without_round=SPOILT_ROUND)), rel=most(exchange))
+    assert late(losses) == pytest.approx(late(plain(exchange, without_round=SPOILT_ROUND)), rel=most(exchange))
 
 
 @pytest.mark.parametrize("exchange", [Exchange(), *EXCHANGES], ids=told)
 def test_an_overflow_on_one_rank_in_fp16_makes_all_redo_the_round_and_loses_nothing(exchange: Exchange) -> None:
-    records = Job(spoils=1e36).run(exchange, Format.FP16)
+    records = Job(exchange, spoils=1e36).run(Format.FP16)
     assert not any(record.is_skipped for record in records)
     # A gradient of one part's own mean, as local steps make it, overflows once by itself.
     num_halved = 2 if exchange.scheme == "local_steps" else 1
     assert records[-1].values["loss_scale"] == INITIAL_SCALE / 2**num_halved
     losses = [record.values["loss"] for record in records]
-    assert late(losses) == pytest.approx(late(plain()), rel=most(exchange))
+    assert late(losses) == pytest.approx(late(plain(exchange)), rel=most(exchange))

@@ -13,10 +13,11 @@ import torch
 from tests.training.fake_store import FakeStore
 from tests.training.group import load_linalg
 from tests.training.test_world import CPU, ON_GPU, WAIT_S, in_threads, joined
-from workers.exchange_options import Options
+from workers.exchange_options import Options, filled
+from workers.plan import Exchange
 from workers.training.exchange.codecs import Bf16, Codec, Fp16, Int4, Int8
 from workers.training.exchange.compressed import MOST_VALUES
-from workers.training.exchange.registry import SCHEMES, scheme_named, scheme_over_racks
+from workers.training.exchange.registry import SCHEMES, scheme_for, scheme_named, scheme_over_racks
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.schemes import Scheme
 from workers.training.exchange.two_four import TwoFour
@@ -27,6 +28,16 @@ WITH_RESIDUAL = (
     *("int8", "int4", "two_four", "topk", "powersgd"),
     *("none across int4", "int8 across int4", "two_four across int8", "topk across int4"),
 )
+# What a plan asks for by options; of local steps it is what their differences travel by.
+VARIANTS = {
+    "topk corrected": Exchange(scheme="topk", options=filled("topk", {"fraction": 0.1, "momentum": 0.9})),
+    "topk warmed up": Exchange(scheme="topk", options=filled("topk", {"fraction": 0.1, "warm_up": 3})),
+    "local_steps": Exchange.named("local_steps", "asked for"),
+}
+ALL = (*NAMES, *VARIANTS)
+KEEPING = (*WITH_RESIDUAL, *VARIANTS)
+ADDING_UP = tuple(sorted({*KEEPING} - {"topk corrected"}))  # what that adds up are velocities: tests.training.test_topk
+SIZES = (2, 3, 4, 5)
 RACKS = {1: (0,), 2: (0, 1), 3: (0, 1, 1), 4: (0, 0, 1, 1), 5: (0, 1, 0, 1, 1)}  # by the number of ranks
 # More than their defaults bring, so that a few rounds tell whether what is left out comes.
 OPTIONS: dict[str, Options] = {"topk": (("fraction", 0.1),), "powersgd": (("rank", 7),)}
@@ -45,14 +56,17 @@ MOST_ERROR = {
     "powersgd": 0.9,
 }
 MOST_ERROR |= {name: sum(MOST_ERROR[n] for n in name.split(" across ")) for name in {*NAMES, *WITH_RESIDUAL}}
+MOST_ERROR |= {"topk corrected": MOST_ERROR["topk"], "topk warmed up": 0.65, "local_steps": MOST_ERROR["int4"]}
 # The same after many rounds, of one round's.
 MOST_LATE = {"int8": 2.4e-2, "int4": 0.45, "two_four": 0.6, "topk": 1.2, "powersgd": 2.0}
 MOST_LATE |= {name: 1.5 * MOST_ERROR[name] for name in WITH_RESIDUAL if " across " in name}
-# Of any value of a bucket that may be shorter than a block.
+MOST_LATE |= {"topk warmed up": MOST_LATE["topk"], "local_steps": MOST_LATE["int4"]}
+# Of any value of a bucket that may be shorter than a block, of up to three ranks.
 MOST_APART = {
     "int4": 1.0,
     "bf16 across int4": 1.0,
-    **dict.fromkeys(("two_four", "topk", "topk across int4", "powersgd"), 4.0),
+    "local_steps": 1.0,
+    **dict.fromkeys(("two_four", "topk", "topk across int4", "topk corrected", "topk warmed up", "powersgd"), 4.0),
 }
 
 
@@ -83,8 +97,10 @@ class Rank:
 
     def take(self, name: str, racks: Sequence[int] = ()) -> Rank:
         inside, _, across = name.partition(" across ")
-        if across:
-            seats = racks or RACKS[self.world.size]
+        seats = racks or RACKS.get(self.world.size, ())
+        if name in VARIANTS:
+            self.scheme = scheme_for(VARIANTS[name], seats, self.rank, self.residual)
+        elif across:
             options = OPTIONS.get(inside, ())
             self.scheme = scheme_over_racks(inside, across, seats, self.rank, self.residual, options)
         else:
@@ -113,6 +129,7 @@ class Rank:
         flat[self.numel :] = torch.arange(NUM_TAIL) + self.rank
         if poison is not None:
             flat[self.numel // 2] = poison
+        self.scheme.begin(round)
         self.residual.begin(loss_scale if expected is None else expected)
         under_way = self.scheme.start(0, flat, self.numel, self.world)
         if under_way is not None:
@@ -159,8 +176,8 @@ def test_a_bucket_of_many_pieces_arrives_and_what_each_left_out_is_kept(size: in
         torch.testing.assert_close(sums, truth, atol=2e-5, rtol=0.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("size", [1, *SIZES])
 def test_the_sum_comes_back_alike_on_all_ranks_and_the_tail_as_it_was_sent(name: str, size: int) -> None:
     def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
         return rank.take(name).exchange(0), rank.truth(0)
@@ -174,32 +191,38 @@ def test_the_sum_comes_back_alike_on_all_ranks_and_the_tail_as_it_was_sent(name:
     assert (sums - truth).square().mean().sqrt() <= bound * truth.square().mean().sqrt()
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("numel", [0, 1, 3, 255, 257])
-@pytest.mark.parametrize("size", [2, 3])
-def test_buckets_of_any_length_arrive(name: str, numel: int, size: int) -> None:
-    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
-        return rank.take(name).exchange(0), rank.truth(0)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("size", [1, *SIZES])
+def test_buckets_of_any_length_arrive(name: str, size: int) -> None:
+    def work(rank: Rank) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        found = []
+        for rank.numel in (0, 1, 3, 255, 257):
+            rank.residual = Residual()
+            found.append((rank.take(name).exchange(0), rank.truth(0)))
+        return found
 
-    for flat, truth in ranks(size, numel, work):
-        torch.testing.assert_close(flat[:numel].double(), truth, atol=MOST_APART.get(name, 0.1), rtol=0.0)
-        assert flat[numel:].tolist() == [float(size * i + sum(range(size))) for i in range(NUM_TAIL)]
+    for found in ranks(size, 0, work):
+        for flat, truth in found:
+            numel, most = truth.numel(), MOST_APART.get(name, 0.1) * max(1.0, size / 3)
+            torch.testing.assert_close(flat[:numel].double(), truth, atol=most, rtol=0.0)
+            assert flat[numel:].tolist() == [float(size * i + sum(range(size))) for i in range(NUM_TAIL)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_gradients_of_any_format_travel(name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_gradients_of_any_format_travel(name: str, dtype: torch.dtype, size: int) -> None:
     def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
         return rank.take(name).exchange(0), rank.truth(0)
 
-    for flat, truth in ranks(3, 1000, work, dtype):
+    for flat, truth in ranks(size, 1000, work, dtype):
         error = (flat[:-NUM_TAIL].double() - truth).square().mean().sqrt() / truth.square().mean().sqrt()
         assert error <= MOST_ERROR[name] + DTYPE_ERROR.get(dtype, 0.0)
-        assert flat[-NUM_TAIL:].tolist() == [float(3 * i + 3) for i in range(NUM_TAIL)]
+        assert flat[-NUM_TAIL:].tolist() == [float(size * i + sum(range(size))) for i in range(NUM_TAIL)]
 
 
-@pytest.mark.parametrize("name", WITH_RESIDUAL)
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", ADDING_UP)
+@pytest.mark.parametrize("size", SIZES)
 def test_what_is_left_out_comes_later_and_a_dense_round_brings_the_rest(name: str, size: int) -> None:
     def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         rank.take(name)
@@ -221,62 +244,60 @@ def test_what_is_left_out_comes_later_and_a_dense_round_brings_the_rest(name: st
         torch.testing.assert_close(received, truth, atol=2e-5, rtol=0.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_on_one_rank_is_so_on_all_and_leaves_no_trace(name: str, poison: float) -> None:
-    def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        rank.take(name)
-        rank.exchange(0)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_not_finite_on_one_rank_is_so_on_all_and_leaves_no_trace(name: str, size: int) -> None:
+    def work(rank: Rank) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        found = []
+        for poison in (float("nan"), float("inf"), -float("inf")):
+            begun(rank)
+            spoilt = rank.exchange(1, poison=poison if rank.rank == 1 else None)
+            rank.rollback()
+            found.append((spoilt, rank.exchange(2)))
+        begun(rank)
+        return rank.exchange(2), found
+
+    def begun(rank: Rank) -> None:
+        rank.residual = Residual()
+        rank.take(name).exchange(0)
         rank.commit()
-        spoilt = rank.exchange(1, poison=poison if rank.rank == 1 else None)
-        rank.rollback()
-        return spoilt, rank.exchange(2), torch.zeros(0)
 
-    def undisturbed(rank: Rank) -> torch.Tensor:
-        rank.take(name)
-        rank.exchange(0)
+    for undisturbed, found in ranks(size, 1000, work):
+        for spoilt, after in found:
+            assert not spoilt[:-NUM_TAIL].isfinite().all()
+            assert spoilt[-NUM_TAIL:].isfinite().all()
+            assert torch.equal(after, undisturbed)
+
+
+def in_units(rank: Rank, name: str, scales: Sequence[float], expected: float | None = None) -> torch.Tensor:
+    """What the last of some rounds becomes, whose gradients are so many times as large each."""
+    rank.residual = Residual()
+    rank.take(name)
+    for round, scale in enumerate(scales):
+        last = rank.exchange(round, loss_scale=scale, expected=expected)[:-NUM_TAIL] / scale
         rank.commit()
-        return rank.exchange(2)
-
-    expected = ranks(3, 1000, undisturbed)[0]
-    for spoilt, after, _ in ranks(3, 1000, work):
-        assert not spoilt[:-NUM_TAIL].isfinite().all()
-        assert spoilt[-NUM_TAIL:].isfinite().all()
-        assert torch.equal(after, expected)
+    return last
 
 
-@pytest.mark.parametrize("name", WITH_RESIDUAL)
-def test_what_is_kept_follows_the_loss_scale(name: str) -> None:
+@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_what_is_kept_follows_the_loss_scale(name: str, size: int) -> None:
     def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
-        scaled, plain = Residual(), Residual()
-        sums = []
-        for residual, scales in ((scaled, (1024.0, 1024.0, 8.0)), (plain, (1.0, 1.0, 1.0))):
-            rank.residual = residual
-            rank.take(name)
-            for round, scale in enumerate(scales):
-                last = rank.exchange(round, loss_scale=scale)[:-NUM_TAIL] / scale
-                rank.commit()
-            sums.append(last)
-        return sums[0], sums[1]
+        return in_units(rank, name, (1024.0, 1024.0, 8.0)), in_units(rank, name, (1.0, 1.0, 1.0))
 
-    for scaled, plain in ranks(3, 1000, work):
+    for scaled, plain in ranks(size, 1000, work):
         assert torch.equal(scaled, plain)  # powers of two change no digit
 
 
-@pytest.mark.parametrize("name", WITH_RESIDUAL)
-def test_what_is_kept_of_a_round_that_counted_more_units_than_expected_is_no_more_for_that(name: str) -> None:
+@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_what_is_kept_of_a_round_that_counted_more_units_than_expected_is_no_more_for_that(
+    name: str, size: int
+) -> None:
     def work(rank: Rank) -> tuple[torch.Tensor, torch.Tensor]:
-        sums = []
-        for first in (512.0, 1.0):
-            rank.residual = Residual()
-            rank.take(name)
-            for round, scale in enumerate((first, 1.0, 1.0)):
-                last = rank.exchange(round, loss_scale=scale, expected=1.0)[:-NUM_TAIL]
-                rank.commit()
-            sums.append(last)
-        return sums[0], sums[1]
+        return in_units(rank, name, (512.0, 1.0, 1.0), 1.0), in_units(rank, name, (1.0, 1.0, 1.0), 1.0)
 
-    for surprised, expected in ranks(3, 1000, work):
+    for surprised, expected in ranks(size, 1000, work):
         assert torch.equal(surprised, expected)
 
 

@@ -43,7 +43,7 @@ def gated(**more: Any) -> Script:
 def test_polls_are_answered_while_user_code_blocks() -> None:
     script = gated()
     assert script.gate is not None
-    with Group(script, steps=3, batch={"global_size": 4}) as group:
+    with Group(script, steps=3, batch={"global_size": 4}, resources={"gpus": 0}) as group:
         (worker,) = group.start(1)
         script.gate.close_at(6)
         group.train([worker])

@@ -122,7 +122,8 @@ def test_momentum_of_what_is_sent_at_once_is_that_of_sgd(size: int) -> None:
         assert error.abs().max() < 1e-5
 
 
-def test_momentum_adds_up_before_it_is_chosen_and_begins_again_where_it_was() -> None:
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_momentum_adds_up_before_it_is_chosen_and_begins_again_where_it_was(size: int) -> None:
     """Algorithm 4 of the paper, in fp64 and one value at a time."""
     numel, fraction, num_rounds, momentum = 1000, 0.05, 6, 0.9
 
@@ -135,18 +136,18 @@ def test_momentum_adds_up_before_it_is_chosen_and_begins_again_where_it_was() ->
             rank.commit()
         return found
 
-    one, other = ranks(2, numel, work)
-    velocity, left = torch.zeros(2, numel, dtype=torch.float64), torch.zeros(2, numel, dtype=torch.float64)
-    for round, (sums, others) in enumerate(zip(one, other, strict=True)):
+    found = ranks(size, numel, work)
+    velocity, left = torch.zeros(size, numel, dtype=torch.float64), torch.zeros(size, numel, dtype=torch.float64)
+    for round, (sums, *others) in enumerate(zip(*found, strict=True)):
         expected = torch.zeros(numel, dtype=torch.float64)
-        for rank in range(2):
+        for rank in range(size):
             velocity[rank] = momentum * velocity[rank] + Rank(rank, None, numel).gradients(round).double()  # type: ignore[arg-type]
             left[rank] += velocity[rank]
             wanted = ceil(fraction * numel)
             chosen = largest(left[rank].float(), wanted, ceil(1.5 * fraction * numel))
             expected[chosen] += left[rank, chosen]
             velocity[rank, chosen] = left[rank, chosen] = 0.0
-        assert torch.equal(sums, others)
+        assert all(torch.equal(sums, other) for other in others)
         assert (sums - expected).abs().max() < 1e-5
 
 
@@ -155,12 +156,11 @@ def test_the_first_rounds_send_more_each_part_of_them_a_quarter_of_the_one_befor
         rank.scheme = scheme_named("topk", rank.residual, (("fraction", 0.01), ("quantise", "none"), ("warm_up", 8)))
         sent = []
         for round in (0, 1, 2, 3, 4, 6, 7, 8, 1000):
-            rank.scheme.begin(round)
             rank.residual.load({}, is_owed=False)
-            sent.append(int(rank.exchange(0)[: rank.numel].count_nonzero()))
+            sent.append(int(rank.exchange(round)[: rank.numel].count_nonzero()))
         return sent
 
     sent, _ = ranks(2, 100_003, work)
     shares = [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.01, 0.01, 0.01, 0.01]
     two = [share + share - share * share for share in shares]  # of two ranks, whose largest fall together by chance
-    assert [n / 100_003 for n in sent] == pytest.approx(two, rel=0.2)
+    assert [n / 100_003 for n in sent] == pytest.approx(two, rel=0.3)

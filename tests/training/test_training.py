@@ -35,7 +35,8 @@ OPTIMIZERS: dict[str, OptimizerOf] = {
     "adafactor": lambda p, lr: torch.optim.Adafactor(p, lr=lr),
     "rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr=lr, momentum=0.5, centered=True),
     "rprop": lambda p, lr: torch.optim.Rprop(p, lr=lr),
-    "asgd": lambda p, lr: torch.optim.ASGD(p, lr=lr),
+    # By foreach, which torch takes on a GPU by itself, the rate is computed in fp32 and not in fp64: 1e-8 apart.
+    "asgd": lambda p, lr: torch.optim.ASGD(p, lr=lr, foreach=False),
     "muon": lambda p, lr: torch.optim.Muon(p, lr=lr),
 }
 

@@ -138,6 +138,11 @@ def test_a_field_that_cannot_be_read_makes_no_other_one_wrong() -> None:
         ({"promote": "a b"}, "/promote", "the name of a configuration"),
         ({"metric": "accuracy"}, "/metric", "write 'eval.accuracy' for what `evaluate`"),
         ({"metric": "gpu_utilisation"}, "/metric", "is measured on GPUs only (seen: resources.gpus=0)"),
+        (
+            {"metric": "gpu_utilisation", "job": {**JOB, "resources": {"gpus": 1, "cpus_instead": 2}}},
+            "/metric",
+            "and trials may sit on CPUs (seen: resources.cpus_instead=2)",
+        ),
         ({"metric": "loss"}, "/mode", "say mode: min (or max)"),
         ({"metric": "user.latency_s"}, "/mode", "say mode: min (or max)"),
         ({"job": 3}, "/job", "must be a job spec without name, or {from: NAME}"),

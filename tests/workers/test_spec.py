@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from workers.errors import SpecError
 from workers.lr import Decay, LrRule
 from workers.spec import JobSpec, parse_job_spec
+from workers.spec_parts import Resources
 
 BASE: dict[str, Any] = {"name": "digits", "entrypoint": "workers.recipes.digits:build", "steps": 500}
 
@@ -251,6 +252,17 @@ def test_the_value_of_a_variable_is_never_shown(env: Any, pointer: str) -> None:
 def test_a_worker_has_a_part_of_a_gpu_that_holds_something() -> None:
     assert "must be 0, or 0.01 at least" in refused(resources={"gpus": 0.001})["/resources/gpus"]
     assert parse_job_spec({**BASE, "resources": {"gpus": 0.25}}).resources.gpus == 0.25
+
+
+def test_cpus_take_the_place_of_a_gpu_only_where_one_is_asked_for() -> None:
+    resources = parse_job_spec({**BASE, "resources": {"gpus": 0.5, "cpus_instead": 4}}).resources
+    assert resources.without_gpu() == Resources(cpus=4, gpus=0, cpus_instead=4)
+    told = refused(resources={"cpus_instead": 4})
+    assert told == {
+        "/resources/cpus_instead": "4 CPUs would take the place of a GPU, and gpus=0 asks for none; set gpus, or leave "
+        "cpus_instead out"
+    }
+    assert list(refused(resources={"gpus": 1, "cpus_instead": 0})) == ["/resources/cpus_instead"]
 
 
 @pytest.mark.parametrize("name", ["str", "Secret", "[x]", "int"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor
 from statistics import median
 from typing import TypeAlias
 
@@ -20,13 +20,21 @@ LEAST_GAIN = 1.05
 """Other parts must make steps this many times as fast: less is noise."""
 
 LEAST_KEPT = 1.02
-"""What they must turn out to bring; it was expected to be ``LEAST_GAIN`` at least."""
+"""What they must turn out to bring where much was expected of them."""
 
 LEAST_PART = 1
 """Nobody is left without a sample: its speed could never be seen again."""
 
 GROWTH = 4
-"""A part grows to so many times what was measured at most: how a line goes on far from there is anybody's guess."""
+"""A part grows to so many times what was measured at most, or to an even share, which every part begins with: how a
+line goes on far from there is anybody's guess."""
+
+WAITS = 0.5
+"""Whoever is done within so much of a step, with less than an even share, may get twice as much though little is
+expected of it: a line through a single small part takes what is fixed for what samples cost."""
+
+GROWTH_WAITING = 2
+"""It gets no more at once, whatever its line promises: a few samples may be all that it can do fast."""
 
 DOUBTS = 2.0
 """Standard errors by which an expected gain must exceed the least one."""
@@ -129,28 +137,59 @@ def advise(standing: Standing) -> Advice:
     size, costs = sum(standing.parts), standing.costs
     if size < len(costs) * LEAST_PART or min(standing.parts) < LEAST_PART:
         return Keep(reason=f"There is not a sample of each {size} for every one of {len(costs)} workers.")
-    parts = share(size, costs, _bounds(standing))
-    now_s, then_s = slowest_s(costs, standing.parts), slowest_s(costs, parts)
+    now_s = slowest_s(costs, standing.parts)
+    parts = share(size, costs, _bounds(standing, now_s))
+    then_s = slowest_s(costs, parts)
     gain = (now_s + standing.overhead_s) / (then_s + standing.overhead_s)
     doubt = DOUBTS * max(cost.error for cost in costs)
-    if gain < LEAST_GAIN + doubt:
+    waiting = _waiting(standing, parts, now_s)
+    if gain < LEAST_GAIN + doubt and waiting is None:
         return Keep(
             reason=f"The parts stay {in_words(standing.parts)}: the best would make steps {gain:.2f} times as fast, "
             f"and {LEAST_GAIN + doubt:.2f} is the least that is worth a change."
         )
-    own_s = [cost.seconds(part) / part for cost, part in zip(costs, standing.parts, strict=True)]
+    told = f"parts {in_words(parts)} instead of {in_words(standing.parts)}, expected {gain:.2f} times as fast"
+    return Change(parts=parts, reason=f"{waiting or _slowest(standing)}; {told}", expected_gain=gain)
+
+
+def least_kept(expected_gain: float) -> float:
+    """What parts must turn out to bring to stay.
+
+    Where little is expected, no more is asked than that they fall short of it by noise: more for who waits hardly pays
+    by itself while its part is small, and it may get still more.
+    """
+    return min(LEAST_KEPT, expected_gain / LEAST_GAIN)
+
+
+def _slowest(standing: Standing) -> str:
+    own_s = [cost.seconds(part) / part for cost, part in zip(standing.costs, standing.parts, strict=True)]
     slow, times = own_s.index(max(own_s)), max(own_s) / min(own_s)
-    return Change(
-        parts=parts,
-        reason=f"worker {standing.names[slow]} takes {times:.1f} times as long a sample as the fastest; parts "
-        f"{in_words(parts)} instead of {in_words(standing.parts)}, expected {gain:.2f} times as fast",
-        expected_gain=gain,
-    )
+    return f"worker {standing.names[slow]} takes {times:.1f} times as long a sample as the fastest"
 
 
-def _bounds(standing: Standing) -> list[Bounds]:
+def _waiting(standing: Standing, parts: Sequence[int], now_s: float) -> str | None:
+    """Who is to get twice as much, as it waits for others most of a step; None where nobody does."""
+    for name, cost, part, after in zip(standing.names, standing.costs, standing.parts, parts, strict=True):
+        if after >= GROWTH_WAITING * part and _is_waiting(standing, cost, part, now_s):
+            return f"worker {name} waits for others {1 - cost.seconds(part) / now_s:.0%} of a step"
+    return None
+
+
+def _is_waiting(standing: Standing, cost: Cost, part: int, now_s: float) -> bool:
+    is_small = part * len(standing.parts) < sum(standing.parts)
+    return is_small and cost.seconds(part) <= WAITS * now_s
+
+
+def _bounds(standing: Standing, now_s: float) -> list[Bounds]:
     """From one sample to as far as a measurement reaches."""
-    return [Bounds(least=LEAST_PART, most=GROWTH * part) for part in standing.parts]
+    even = ceil(sum(standing.parts) / len(standing.parts))
+    return [
+        Bounds(
+            least=LEAST_PART,
+            most=GROWTH_WAITING * part if _is_waiting(standing, cost, part, now_s) else max(GROWTH * part, even),
+        )
+        for cost, part in zip(standing.costs, standing.parts, strict=True)
+    ]
 
 
 def slowest_s(costs: Sequence[Cost], parts: Sequence[int]) -> float:
@@ -158,8 +197,11 @@ def slowest_s(costs: Sequence[Cost], parts: Sequence[int]) -> float:
     return max(cost.seconds(part) for cost, part in zip(costs, parts, strict=True))
 
 
-def stragglers(standing: Standing) -> dict[str, str]:
-    """Workers that hold the others up whatever their share, each with a sentence that says by how much."""
+def stragglers(standing: Standing, times: float) -> dict[str, str]:
+    """Workers that hold the others up whatever their share, each with a sentence that says by how much.
+
+    Those that take so many ``times`` as long; of one that was found by more, 1 tells whether it holds them up still.
+    """
     size, found = sum(standing.parts), {}
     for rank, cost in enumerate(standing.costs):
         others = [other for i, other in enumerate(standing.costs) if i != rank]
@@ -167,7 +209,7 @@ def stragglers(standing: Standing) -> dict[str, str]:
             continue
         free = [Bounds(least=LEAST_PART)] * len(others)
         least_s, others_s = cost.seconds(LEAST_PART), slowest_s(others, share(size - LEAST_PART, others, free))
-        if least_s > STRAGGLES * others_s + (STRAGGLES - 1) * standing.overhead_s:
+        if least_s > times * others_s + (times - 1) * standing.overhead_s:
             found[standing.names[rank]] = (
                 f"worker {standing.names[rank]} cannot be balanced away: a step takes it {least_s:.3g} s with "
                 f"{LEAST_PART} sample, the others {others_s:.3g} s with all the rest"

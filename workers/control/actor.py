@@ -102,6 +102,8 @@ class TrainWorker:
             self._name, self._pool = worker_name(assignment.key, assignment.worker_id), assignment.pool
         self._hear(self._name, term)
         self._num_rests = 0  # those before were another worker's
+        assigned: Callable[[], dict[str, float]] = ray.get_runtime_context().get_assigned_resources
+        assignment = assignment.as_placed(assigned())
         os.environ["OMP_NUM_THREADS"] = str(max(1, int(assignment.spec.resources.cpus)))
         os.environ.update(assignment.env)
         # The one place where Ray's side of a worker meets torch's.

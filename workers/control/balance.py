@@ -95,7 +95,8 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     if plan.id != trial.plan_id or sharing.num_shifts(known, plan) != known.num_shifts:
         return replace(state, sharing=replace(known, trial=None)), ()
     now = sharing.rate(known, plan.id)
-    verdict, standing = judging.judge(trial.rate, now, least_gain=shares.LEAST_KEPT), sharing.standing(known, plan)
+    least = shares.least_kept(trial.expected_gain)
+    verdict, standing = judging.judge(trial.rate, now, least_gain=least), sharing.standing(known, plan)
     if verdict is None or now is None or standing is None:
         return None
     known = replace(known, num_judged=known.num_judged + 1, trial=None)
@@ -134,15 +135,19 @@ def _parts(by_worker: Mapping[str, int]) -> dict[str, object]:
 def _named(
     state: ControllerState, inputs: Inputs, standing: shares.Standing, now_s: float
 ) -> tuple[ControllerState, tuple[Action, ...]]:
-    """Name each worker that no share is small enough for, once, and look for another in place of the first."""
-    found = shares.stragglers(standing)
-    if not found:
-        return state, ()
-    news = {i: why for i, why in found.items() if i not in state.sharing.told}
-    state = replace(state, sharing=replace(state.sharing, told=state.sharing.told | set(news)))
+    """Name each worker that no share is small enough for, and look for another in place of the first.
+
+    Once, but anew where it had recovered meanwhile.
+    """
+    found, known = shares.stragglers(standing, shares.STRAGGLES), state.sharing
+    holding = known.told & shares.stragglers(standing, 1.0).keys()
+    news = {i: why for i, why in found.items() if i not in holding}
+    relief = replace(known.relief, told=known.relief.told & holding)
+    number, told = known.num_told, holding | news.keys()
+    state = replace(state, sharing=replace(known, told=told, num_told=number + len(news), relief=relief))
     rows = [
         TimelineRow(
-            key=f"straggler/{state.term}/{worker_id}",
+            key=f"straggler/{state.term}/{number + n}",
             kind=TimelineKind.LIMIT,
             time=inputs.unix_s,
             step=planning.progress_step(state),
@@ -152,7 +157,9 @@ def _named(
             cost_s=0.0,
             steps_lost=0,
         )
-        for worker_id, why in news.items()
+        for n, (worker_id, why) in enumerate(news.items(), 1)
     ]
+    if not found:
+        return state, ()
     state, begun = relieve.begin(state, inputs, next(iter(found)), now_s)
     return state, (*(Note(row) for row in rows), *begun)

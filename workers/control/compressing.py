@@ -214,11 +214,14 @@ def spoilt(known: Compressing) -> Compressing:
     return replace(unjudged(known), num_failed=known.num_failed + 1)
 
 
-def retreat(known: Compressing) -> Exchange | None:
-    """What a new group begins with where the scheme in force was not judged yet: the one before."""
+def begins_with(known: Compressing, latest: Exchange) -> Exchange:
+    """What a new group begins with: as the ``latest`` plan has it, or the scheme before where that is not judged yet.
+
+    Where a verdict has just brought a scheme back its plan is the latest, and may not be in force anywhere.
+    """
     scheme = known.unjudged if known.trial is None else known.trial.before
     told = "auto: another scheme was on trial when its group ended"
-    return None if scheme is None else Exchange.named(scheme, told)
+    return latest if scheme is None else Exchange.named(scheme, told)
 
 
 def without_barred(reason: str, known: Compressing) -> str:

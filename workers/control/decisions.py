@@ -9,6 +9,7 @@ from typing import TypeAlias
 from workers.assignment import JobKey
 from workers.control.adapting import Adapting
 from workers.control.compressing import Compressing
+from workers.control.fatal_passes import FatalPasses
 from workers.control.sharing import Sharing
 from workers.control.sizing import Sizing
 from workers.errors import Failure, Reason
@@ -30,6 +31,7 @@ from workers.status import (
 BOUND_SETTINGS: Mapping[Phase, str] = {
     Phase.INSTALL: "install_s",
     Phase.BUILD: "build_s",
+    Phase.DATA: "data_s",
     Phase.COMPUTE: "step_s",
     Phase.EVAL: "eval_s",
 }
@@ -37,12 +39,16 @@ BOUND_SETTINGS: Mapping[Phase, str] = {
 
 SLOW_START_S = 60.0
 SLOW_VERDICT_S = 5.0
-DATA_S = 300.0
 INSTALL_MARGIN_S = 60.0
 
 
 def phase_bounds_s(
-    *, install_s: float = 1800.0, build_s: float = 1800.0, step_s: float = 600.0, eval_s: float = 900.0
+    *,
+    install_s: float = 1800.0,
+    build_s: float = 1800.0,
+    data_s: float = 300.0,
+    step_s: float = 600.0,
+    eval_s: float = 900.0,
 ) -> Mapping[Phase, float]:
     """Seconds that a worker may be in each phase.
 
@@ -54,9 +60,9 @@ def phase_bounds_s(
         Phase.BUILD: build_s,
         Phase.RENDEZVOUS: 30.0,
         Phase.SYNC: 120.0,
-        Phase.DATA: DATA_S,
+        Phase.DATA: data_s,
         Phase.COMPUTE: step_s,
-        Phase.EXCHANGE: DATA_S + step_s,
+        Phase.EXCHANGE: data_s + step_s,
         Phase.COMMIT: 120.0,
         Phase.EVAL: eval_s,
         Phase.SAVE: 600.0,
@@ -140,7 +146,7 @@ class ControllerState:
     ``num_formed`` counts generations since the last commit, ``num_launches`` those that began without a survivor
     since samples were trained on for the first time: ``best_cursor`` is how many that were. ``num_start_failures``
     counts workers in a row that never became ready (``starts``) at the size ``filled_to``. ``spurned`` is the
-    number of the order whose donor cannot be had.
+    number of the order whose donor cannot be had. ``fatal`` is what is known of forward passes that workers died in.
     """
 
     key: JobKey
@@ -178,6 +184,7 @@ class ControllerState:
     reached: int = 0
     sizing: Sizing = field(default_factory=Sizing)
     sharing: Sharing = field(default_factory=Sharing)
+    fatal: FatalPasses = field(default_factory=FatalPasses)
     adapting: Adapting = field(default_factory=Adapting)
     compressing: Compressing = field(default_factory=Compressing)
     forecast: Forecast | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from workers.advisors.throughput import Layout, Model
-from workers.control import adapt, adapting
+from workers.control import adapt, adapting, membership
 from workers.control.adapting import Adapting, Steps
 from workers.control.decisions import ControllerState
 from workers.measures import Forecast, Prediction
@@ -46,22 +46,29 @@ def foresee(state: ControllerState, now_s: float) -> ControllerState:
     is_rough = state.foreseen_by < adapting.MAX_STEPS <= num_steps
     if not (is_other or is_rough) and now_s - state.foreseen_s < REFRESH_S:
         return state
-    told = forecast(known, known.layout, state.spec, adapt.largest_batch(state))
+    settled = max((status.micro_size or 0 for status in membership.statuses(state)), default=0)
+    told = forecast(known, known.layout, state.spec, adapt.largest_batch(state), settled or None)
     return replace(state, forecast=told, foreseen_s=now_s, foreseen_by=num_steps)
 
 
-def forecast(known: Adapting, layout: Layout, spec: JobSpec, largest_batch: int) -> Forecast:
-    """By all that was measured; ``layout`` is in force, and ``largest_batch`` as far as ``adapt: goodput`` may go."""
+def forecast(
+    known: Adapting, layout: Layout, spec: JobSpec, largest_batch: int, micro_size: int | None = None
+) -> Forecast:
+    """By all that was measured; ``layout`` is in force, and ``largest_batch`` as far as ``adapt: goodput`` may go.
+
+    ``micro_size`` is what workers have settled on, None where they tell none.
+    """
     model = adapting.model(known)
-    batch = layout.global_batch
+    batch, workers = layout.global_batch, layout.num_workers
+    a_pass = _samples_a_pass(known, layout, spec, micro_size)
     most = min(spec.workers.max, batch)
-    sizes = _chosen(range(min(spec.workers.min, most), most + 1), {layout.num_workers}, MAX_SIZES)
+    sizes = _chosen(range(min(spec.workers.min, most), most + 1), {workers}, MAX_SIZES)
     batches = _batches(known, layout, spec, largest_batch)
     return Forecast(
-        num_workers=layout.num_workers,
+        num_workers=workers,
         global_batch=batch,
-        sizes=tuple(_prediction(known, model, _resized(layout, size)) for size in sizes),
-        batches=tuple(_prediction(known, model, _rebatched(layout, each)) for each in batches),
+        sizes=tuple(_prediction(known, model, _at(layout, (size, batch), a_pass)) for size in sizes),
+        batches=tuple(_prediction(known, model, _at(layout, (workers, each), a_pass)) for each in batches),
     )
 
 
@@ -88,34 +95,34 @@ def _batches(known: Adapting, layout: Layout, spec: JobSpec, largest: int) -> li
     return sorted({*doubled, *seen[-MAX_BATCHES:], now, *([high] if high >= low else [])})
 
 
-def _resized(layout: Layout, num_workers: int) -> Layout:
-    """The same batch on another number of workers, on the nodes that there are now."""
-    return replace(
-        layout,
-        num_workers=num_workers,
-        num_nodes=min(num_workers, layout.num_nodes),
-        num_passes=_passes(layout, layout.global_batch / num_workers),
-    )
+def _samples_a_pass(known: Adapting, layout: Layout, spec: JobSpec, micro_size: int | None) -> float:
+    """How many samples a pass has at most where nothing was measured; without a bound where no part was ever cut."""
+    asked = spec.batch.micro_size
+    if known.is_by_length:
+        return math.inf
+    if isinstance(asked, int):
+        return asked
+    if layout.num_passes > 1:
+        return micro_size or layout.samples_a_pass
+    cut = [each.samples_a_pass for each in known.memory if each.num_passes > 1]
+    return max(cut[-1], layout.samples_a_pass) if cut else math.inf
 
 
-def _rebatched(layout: Layout, global_batch: int) -> Layout:
-    return replace(layout, global_batch=global_batch, num_passes=_passes(layout, global_batch / layout.num_workers))
-
-
-def _passes(layout: Layout, part: float) -> int:
-    """Forward passes of a part; where the part in force is computed at once, so is any."""
-    return 1 if layout.num_passes == 1 else max(1, math.ceil(part / layout.samples_a_pass - _ROUNDING))
+def _at(layout: Layout, place: tuple[int, int], samples_a_pass: float) -> Layout:
+    """Another number of workers and another batch, on the nodes that there are now."""
+    workers, batch = place
+    if place == (layout.num_workers, layout.global_batch):
+        return layout
+    num_passes = max(1, math.ceil(batch / workers / samples_a_pass - _ROUNDING))
+    num_nodes = min(workers, layout.num_nodes)
+    return Layout(num_workers=workers, num_nodes=num_nodes, global_batch=batch, num_passes=num_passes)
 
 
 def _prediction(known: Adapting, model: Model, layout: Layout) -> Prediction:
-    told = model.step_s(layout)
     # At a batch and a size that were seen, whatever their passes and nodes, what was seen is told besides.
-    alike = [
-        steps.times_s
-        for each, steps in known.memory.items()
-        if (each.num_workers, each.global_batch) == (layout.num_workers, layout.global_batch)
-    ]
-    times_s = max(alike, key=len, default=())
+    seen = _seen(known, layout)
+    times_s = known.memory[seen].times_s if seen is not None else ()
+    told = model.step_s(layout if seen is None else replace(layout, num_passes=seen.num_passes))
     measured = layout.global_batch / median(step_s for _, step_s in times_s) if times_s else None
     return Prediction(
         num_workers=layout.num_workers,
@@ -125,3 +132,12 @@ def _prediction(known: Adapting, model: Model, layout: Layout) -> Prediction:
         measured=measured,
         num_steps=len(times_s),
     )
+
+
+def _seen(known: Adapting, layout: Layout) -> Layout | None:
+    """What was measured at its size and batch: itself, else what most steps had, of as many the latest."""
+    if layout in known.memory:
+        return layout
+    place = (layout.num_workers, layout.global_batch)
+    alike = [each for each in known.memory if (each.num_workers, each.global_batch) == place]
+    return max(reversed(alike), key=lambda each: len(known.memory[each].times_s), default=None)

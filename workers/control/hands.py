@@ -78,7 +78,8 @@ class Hands(Protocol):
     async def create(self, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool) -> Any:
         """A new actor on none of the nodes to avoid; it may still wait for its place.
 
-        Raises ValueError where it ``must_fit`` and no node has room for it right now, as far as is known.
+        None where it may have a GPU or CPUs instead and there is room for neither, so that nobody knows for which to
+        wait. Raises ValueError where it ``must_fit`` and no node has room for it right now, as far as is known.
         """
         ...
 
@@ -115,6 +116,20 @@ class Hands(Protocol):
         """Return once something on that node other than a worker answers, for which a process may have to be started.
 
         At once for this process's own node: no network is between, and were it frozen so would we be.
+        """
+        ...
+
+    async def has_lost(self, actor: Any) -> bool:
+        """Whether others took what a new actor waits for: nothing of it is left, and Ray tells of some who lack it.
+
+        Also where another waits for just the same while this one begins; False of one that ``create`` did not make.
+        """
+        ...
+
+    async def give_up(self, actor: Any) -> None:
+        """Kill an actor that got no place.
+
+        Where it chose between a GPU and CPUs instead, the next of its name tries the other first.
         """
         ...
 

@@ -23,7 +23,8 @@ READY_S = 10.0
 async def place(hands: Hands, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool = False) -> Any:
     """The actor of a worker, by that ``name`` from now on, on none of the nodes ``avoids``.
 
-    A new one may still wait for its place, if it need not fit right now. Raises RayError, ValueError.
+    A new one may still wait for its place, if it need not fit right now; None as of ``Hands.create``. Raises RayError,
+    ValueError.
     """
     room = _room(launch)
     if launch.pool and (actor := await _from_pool(hands, launch.pool, name, room, avoids)) is not None:

@@ -58,7 +58,7 @@ class Draft:
 
 def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | None) -> tuple[ControllerState, Note]:
     """Make ``draft`` the latest plan, with the sections of ``base`` (or of the spec), and its timeline row."""
-    draft = _within_judged(state, draft)
+    draft = _within_judged(state, draft, is_start=base is None)
     generation = _highest_generation(state) + 1 if draft.is_new_group or base is None else base.generation
     lineage = state.furthest[0] if base is None else base.lineage
     if draft.is_new_lineage:
@@ -80,6 +80,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         source=draft.source,
         saves=saves,
         until=line(state, inputs),
+        most_micro=_most_micro(state),
         members=_ranked(state, draft, base, sections.global_batch),
         cause=draft.cause,
         failures=state.failures,
@@ -99,12 +100,24 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     return after, Note(_row(state, inputs, plan, base))
 
 
-def _within_judged(state: ControllerState, draft: Draft) -> Draft:
-    """A new group begins with the scheme before one that is not judged yet, and its row tells so."""
-    if not draft.is_new_group:
+def _most_micro(state: ControllerState) -> int | None:
+    """The bound on forward passes that is known by now, also to earlier controllers; None where the spec fixes it."""
+    if isinstance(state.spec.batch.micro_size, int):
+        return None
+    known = (state.fatal.most, state.plan.most_micro if state.plan else None)
+    return min((most for most in known if most is not None), default=None)
+
+
+def _within_judged(state: ControllerState, draft: Draft, *, is_start: bool) -> Draft:
+    """A new group begins with the latest scheme, in force yet or not; its row tells where that was not judged yet.
+
+    Not once more where none survived and nobody got further by it: memory may not do for that scheme.
+    """
+    plan = state.plan
+    if not draft.is_new_group or plan is None or (is_start and state.num_launches > 0):
         return draft
-    exchange, plan = compressing.retreat(state.compressing), state.plan
-    if exchange is None or plan is None or plan.exchange.name == exchange.name:
+    exchange = compressing.begins_with(state.compressing, plan.exchange)
+    if plan.exchange.name == exchange.name:
         return replace(draft, exchange=exchange)
     told = f"gradients travel as {exchange.name} again, as {plan.exchange.name} was not judged yet"
     return replace(draft, exchange=exchange, cause=replace(draft.cause, reason=f"{draft.cause.reason}; {told}"))
@@ -161,6 +174,8 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
 def _begun(state: ControllerState, draft: Draft, wish: RunSettings | None) -> Plan:
     """The sections of a start without survivors."""
     plan, source = _ordered(_first_sections(state, draft.members), wish), draft.source
+    if draft.exchange is not None:
+        plan = replace(plan, exchange=draft.exchange)
     if isinstance(source, CheckpointSource) and source.global_batch:
         return replace(plan, global_batch=source.global_batch)
     return plan

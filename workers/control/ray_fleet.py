@@ -29,6 +29,7 @@ from workers.control.head import Head
 from workers.control.launch import Launch
 from workers.control.names import highest_term, worker_ids, worker_name
 from workers.control.placing import place
+from workers.control.settling import settle
 from workers.errors import ReturnedError, StaleTermError
 from workers.plan import Plan, PlanId
 from workers.secrets import secrets_of
@@ -176,8 +177,7 @@ class RayFleet:
     async def _start(self, link: _Link) -> None:
         try:
             bundle = await self.bundle()
-            name = worker_name(self._key, link.worker_id)
-            link.actor = await place(self._hands, self._launch, name, link.avoids, must_fit=link.must_fit)
+            link.actor = await self._placed(link)
             if link.is_taken_back:
                 await self._kill(link)
             if await self._has_successor():
@@ -192,6 +192,13 @@ class RayFleet:
             self._lose(link, error)
             return
         self._up(link)
+
+    async def _placed(self, link: _Link) -> Any:
+        name = worker_name(self._key, link.worker_id)
+        make = partial(place, self._hands, self._launch, name, link.avoids, must_fit=link.must_fit)
+        if self._launch.spec.resources.cpus_instead is None:
+            return await make()
+        return await settle(self._hands, name, make, lambda: link.is_taken_back or self._is_superseded)
 
     async def _find(self, link: _Link) -> None:
         name = worker_name(self._key, link.worker_id)
@@ -259,7 +266,8 @@ class RayFleet:
             self.news.set()
 
     async def _kill(self, link: _Link) -> None:
-        await self._look_for_successor()
+        while not await self._has_looked():
+            await asyncio.sleep(RETRY_S)
         if not self._is_superseded and link.actor is not None and not await self._has_returned(link):
             await self._hands.kill(link.actor)
 
@@ -281,6 +289,13 @@ class RayFleet:
             await asyncio.sleep(RETRY_S)  # it may be known to be gone, and refused at once
         finally:
             self._asked_nodes.discard(node_id)
+
+    async def _has_looked(self) -> bool:
+        """Whether Ray's head told of all controllers there are."""
+        with contextlib.suppress(RayError):
+            await self._look_for_successor()
+            return True
+        return False
 
     async def _look_for_successor(self) -> None:
         if await self._has_successor():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from workers.control import membership, planning, resize, starts
+from workers.control import killed, membership, planning, resize, starts
 from workers.control.decisions import Action, ControllerState, Ending, Inputs, KillWorker, StopWorker
 from workers.errors import Failure, Reason
 from workers.plan import Cause, CheckpointSource, Plan, Switch, TimelineKind
@@ -116,9 +116,22 @@ def count_stalls(state: ControllerState, verdicts: Mapping[str, str]) -> Control
     for worker_id, why in verdicts.items():
         if not why.startswith("stalled"):
             continue
-        failure = Failure(reason=Reason.STALLED, type="StalledError", message=why, worker_id=worker_id)
-        state = _failed_once(state, failure)
+        state = _failed_once(state, _stall(state, worker_id, why))
     return state
+
+
+def _stall(state: ControllerState, worker_id: str, why: str) -> Failure:
+    """A stall as a failure of the round that the worker was in, as far as it told."""
+    status = state.workers[worker_id].status
+    member = status.plan.member(worker_id) if status and status.plan else None
+    return Failure(
+        reason=Reason.STALLED,
+        type="StalledError",
+        message=why,
+        worker_id=worker_id,
+        rank=member.rank if member else None,
+        round=status.round + 1 if status and status.round is not None else None,
+    )
 
 
 def drop_failed(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
@@ -225,12 +238,12 @@ def _await_workers(state: ControllerState, inputs: Inputs, now_s: float) -> Turn
 
 
 def _give_up(state: ControllerState) -> Turned:
-    unread = _unread(state)
+    told = _unread(state) or killed.failure(state)
     lost = "; ".join(sorted(set(state.departed.values()))) or "no worker told why"
     detail = f"all workers were lost {state.num_launches} times without getting further ({lost})"
-    if unread is not None:
-        detail = f"{unread.message} (started {state.num_launches} times without getting further)"
-    failure = unread or state.failure or Failure(reason=Reason.USER_ERROR, type="WorkersLost", message=detail)
+    if told is not None:
+        detail = f"{told.message} (started {state.num_launches} times without getting further)"
+    failure = told or state.failure or Failure(reason=Reason.USER_ERROR, type="WorkersLost", message=detail)
     end = Ending(outcome=Outcome.FAILED, reason=failure.reason, failure=failure, detail=detail)
     return replace(state, ending=end), ()
 

@@ -1,6 +1,7 @@
-"""A worker that no share is small enough for gets a stand-in on another node, if one has room right now. Pure.
+"""A worker that no share is small enough for gets a stand-in, if a node has room for one right now. Pure.
 
-It trains on until the stand-in is ready. What the stand-in is worth the next review of the parts finds out.
+On another node if there is one: its own may be what is slow, so that there one is tried once only. The worker trains on
+until the stand-in is ready. What the stand-in is worth the next review of the parts finds out.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ def begin(state: ControllerState, inputs: Inputs, slow: str, now_s: float) -> Tu
     is_apt = plan is not None and plan.num_members == resize.wanted(state, inputs) == len(state.workers)
     if not is_apt or known.stand_in or known.num_placed >= MOST or not node_id:
         return state, ()
-    worker_id, nodes = f"{state.term}.{state.next_worker}", known.nodes | {node_id}
-    avoids = state.avoided | nodes
+    relief = replace(known, slow=slow, is_beside=False, nodes=known.nodes | {node_id})
+    return _asked(state, relief, state.avoided | relief.nodes, now_s)
+
+
+def _asked(state: ControllerState, relief: Relief, avoids: frozenset[str], now_s: float) -> Turned:
+    worker_id = f"{state.term}.{state.next_worker}"
     facts = WorkerFacts(worker_id=worker_id, started_s=now_s, avoids=avoids)
     state = replace(state, workers={**state.workers, worker_id: facts}, next_worker=state.next_worker + 1)
-    relief = replace(known, slow=slow, stand_in=worker_id, nodes=nodes)
-    return _knowing(state, relief), (StartWorker(worker_id, avoids, must_fit=True),)
+    return _knowing(state, replace(relief, stand_in=worker_id)), (StartWorker(worker_id, avoids, must_fit=True),)
 
 
 def observe(before: ControllerState, state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
-    """Hear of a stand-in that came to nothing: a word to the job's owner, once for each who is slow.
+    """Hear of a stand-in that came to nothing: another try, or a word to the job's owner, once for each who is slow.
 
     It is no failure of the job's: nobody had asked for it.
     """
@@ -48,7 +52,9 @@ def observe(before: ControllerState, state: ControllerState, inputs: Inputs, now
     facts = state.workers.get(known.stand_in)
     if (why := inputs.lost.get(known.stand_in)) is not None:
         old = before.workers.get(known.stand_in)
-        return _unrelieved(state, inputs, why, is_placed=old is not None and old.heard_s is not None)
+        if old is not None and old.heard_s is not None:
+            return _unrelieved(state, inputs, why, is_placed=True)
+        return _beside(state, inputs, now_s) or _unrelieved(state, inputs, why, is_placed=False)
     if facts is None or facts.status is None or facts.status.phase is not Phase.FAILED:
         return state, ()
     why = facts.status.failure.message if facts.status.failure else "it could not be made ready"
@@ -57,19 +63,31 @@ def observe(before: ControllerState, state: ControllerState, inputs: Inputs, now
     return state, (*notes, *stops)
 
 
+def _beside(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None:
+    """Where no other node has room, ask for a stand-in on the slow one's own; None where that was tried."""
+    known, plan = state.sharing.relief, state.plan
+    here = state.nodes.get(known.slow)
+    if known.is_beside or here is None or here in known.tried | state.avoided:
+        return None
+    if plan is None or not _is_needed(state, inputs, plan, known):
+        return None
+    return _asked(state, replace(known, is_beside=True), state.avoided | (known.nodes - {here}), now_s)
+
+
 def _unrelieved(state: ControllerState, inputs: Inputs, why: str, *, is_placed: bool) -> Turned:
     known = state.sharing.relief
-    ended = replace(_ended(known), told=known.told | {known.slow}, num_placed=known.num_placed + is_placed)
-    state = _knowing(state, ended)
+    ended = _placed(state, known) if is_placed else _ended(known)
+    state = _knowing(state, replace(ended, told=known.told | {known.slow}))
     if known.slow in known.told:
         return state, ()
+    where = "" if known.is_beside else " on another node"
     row = TimelineRow(
-        key=f"relief/{state.term}/{known.slow}",
+        key=f"relief/{state.term}/{known.stand_in}",
         kind=TimelineKind.LIMIT,
         time=inputs.unix_s,
         step=planning.progress_step(state),
         actor=sharing.ACTOR,
-        reason=f"worker {known.slow} stays: no other could take its place on another node ({why})",
+        reason=f"worker {known.slow} stays: no other could take its place{where} ({why})",
         after={"worker_id": known.slow, "node_id": state.nodes.get(known.slow, "")},
         cost_s=0.0,
         steps_lost=0,
@@ -118,11 +136,17 @@ def _replaced(state: ControllerState, inputs: Inputs, plan: Plan, known: Relief)
         parts=dict.fromkeys(members, 1),
     )
     state, note = planning.issue(state, inputs, draft, plan)
-    return _knowing(state, replace(_ended(known), num_placed=known.num_placed + 1)), (note,)
+    return _knowing(state, _placed(state, known)), (note,)
+
+
+def _placed(state: ControllerState, known: Relief) -> Relief:
+    """After a stand-in that had got a place, whatever came of it."""
+    tried = known.tried | {state.nodes.get(known.slow, "")} if known.is_beside else known.tried
+    return replace(_ended(known), num_placed=known.num_placed + 1, tried=tried)
 
 
 def _ended(known: Relief) -> Relief:
-    return replace(known, slow="", stand_in="")
+    return replace(known, slow="", stand_in="", is_beside=False)
 
 
 def _knowing(state: ControllerState, relief: Relief) -> ControllerState:

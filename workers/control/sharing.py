@@ -55,12 +55,15 @@ class Trial:
 class Relief:
     """``stand_in`` is being started for ``slow``, or both are empty; ``nodes`` are where the slow ones ran so far.
 
+    One that ``is_beside`` runs on the slow one's own node, as no other has room; on nodes ``tried`` one did before.
     ``num_placed`` stand-ins got a place; of those ``told`` the job's owner knows that they could not be relieved.
     """
 
     slow: str = ""
     stand_in: str = ""
+    is_beside: bool = False
     nodes: frozenset[str] = frozenset()
+    tried: frozenset[str] = frozenset()
     num_placed: int = 0
     told: frozenset[str] = frozenset()
 
@@ -69,17 +72,21 @@ class Relief:
 class Sharing:
     """Speeds by worker id; steps as (samples a second, seconds) under the plan ``plan_id``; when parts were reviewed.
 
-    ``wire_bytes_per_s`` is what each member sends, by the newest step, ``most_bytes_per_s`` the most that it was seen
-    to send while gradients were under way; both without what was sent for rounds done again. ``reviewed_s`` is the
-    controller's monotonic clock, ``reviewed_generation`` and ``num_shifts`` what they were then: another group, or
-    a worker whose speed has changed, is looked at without delay. ``told`` are the workers that were named as
-    stragglers, ``why`` tells why the parts stay, empty while they do not.
+    Speeds and steps of samples with lengths are as if these were as long as in the mean: ``num_tokens`` in
+    ``num_samples``. ``wire_bytes_per_s`` is what each member sends, by the newest step, ``most_bytes_per_s`` the most
+    that it was seen to send while gradients were under way; both without what was sent for rounds done again.
+    ``reviewed_s`` is the controller's monotonic clock, ``reviewed_generation`` and ``num_shifts`` what they were then:
+    another group, or a worker whose speed has changed, is looked at without delay. ``told`` are the workers that were
+    named as stragglers and hold the others up still, ``num_told`` is how often one was. ``why`` tells why the parts
+    stay, empty while they do not.
     """
 
     known: Mapping[str, Known] = field(default_factory=dict)
     last: tuple[int, int] = (0, 0)
     plan_id: PlanId = PlanId(0, 0)
     steps: tuple[tuple[float, float], ...] = ()
+    num_samples: int = 0
+    num_tokens: float = 0.0
     wire_bytes_per_s: float | None = None
     most_bytes_per_s: float = 0.0
     reviewed_s: float = float("-inf")
@@ -89,34 +96,42 @@ class Sharing:
     num_judged: int = 0
     trial: Trial | None = None
     told: frozenset[str] = frozenset()
+    num_told: int = 0
     relief: Relief = field(default_factory=Relief)
     why: str = ""
 
 
 def observe(sharing: Sharing, statuses: Iterable[WorkerStatus]) -> Sharing:
     """Fold in what workers tell: each run of rounds and each record once."""
-    known, found = dict(sharing.known), list[RoundRecord]()
-    for status in statuses:
-        found += [record for record in status.records if record.key > sharing.last]
-        if status.loads:
-            known[status.worker_id] = _heard(known.get(status.worker_id, Known()), status)
-    if known != sharing.known:
-        sharing = replace(sharing, known=known)
+    told = list(statuses)
+    found = [record for status in told for record in status.records if record.key > sharing.last]
     for record in sorted(found, key=lambda record: record.key):
         if record.key > sharing.last:
             sharing = _stepped(sharing, record)
-    return sharing
+    known = dict(sharing.known)
+    for status in told:
+        if status.loads:
+            known[status.worker_id] = _heard(sharing, known.get(status.worker_id, Known()), status)
+    return replace(sharing, known=known) if known != sharing.known else sharing
 
 
-def _heard(known: Known, status: WorkerStatus) -> Known:
+def _heard(sharing: Sharing, known: Known, status: WorkerStatus) -> Known:
     for load in status.loads:
         if load.n <= known.n:
             continue
         num_loads = known.num_loads + 1 if load.plan_id == known.plan_id else 1
         known = replace(known, n=load.n, plan_id=load.plan_id, num_loads=num_loads)
         if load.samples > 0 and load.seconds > 0:
-            known = replace(known, speed=known.speed.seen(load.samples, load.seconds))
+            seconds = load.seconds * _to_mean(sharing, load.samples, load.tokens)
+            known = replace(known, speed=known.speed.seen(load.samples, seconds))
     return known
+
+
+def _to_mean(sharing: Sharing, samples: int, tokens: float) -> float:
+    """By what seconds are to be multiplied, to be those of so many samples as long as they are in the mean."""
+    if tokens <= 0 or sharing.num_tokens <= 0:
+        return 1.0
+    return samples / tokens * sharing.num_tokens / sharing.num_samples
 
 
 def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
@@ -127,11 +142,15 @@ def _stepped(sharing: Sharing, record: RoundRecord) -> Sharing:
     exchange_s = record.values.get("exchange_s", 0.0)
     most = max(sharing.most_bytes_per_s, (wire_bytes or 0.0) / exchange_s if exchange_s > 0.0 else 0.0)
     sharing = replace(sharing, last=record.key, wire_bytes_per_s=wire_bytes_per_s, most_bytes_per_s=most)
+    if record.tokens > 0 and sharing.trial is None:  # both sides of a trial are told as of the same mean
+        num_samples, num_tokens = sharing.num_samples + record.samples, sharing.num_tokens + record.tokens
+        sharing = replace(sharing, num_samples=num_samples, num_tokens=num_tokens)
     if record.plan_id != sharing.plan_id:
         return replace(sharing, plan_id=record.plan_id, steps=())  # the first step of a plan pays for warming up
     if record.is_skipped or record.is_trial or step_s <= 0.0:
         return sharing
-    return replace(sharing, steps=(*sharing.steps, (record.samples / step_s, step_s / record.num_steps))[-MAX_STEPS:])
+    usual_s = step_s * _to_mean(sharing, record.samples, record.tokens)
+    return replace(sharing, steps=(*sharing.steps, (record.samples / usual_s, usual_s / record.num_steps))[-MAX_STEPS:])
 
 
 def wire_share(sharing: Sharing) -> float | None:

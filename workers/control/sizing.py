@@ -6,13 +6,16 @@ service grants while there is room. So growth never takes what others were given
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from workers.advisors import judging, scaling
 from workers.advisors.judging import Judged, Rate
 from workers.advisors.scaling import Change, Situation
+from workers.advisors.throughput import Estimate
 from workers.control import compressing, sharing
+from workers.measures import Forecast
 from workers.plan import Cause, Goal, Plan, TimelineKind
 from workers.status import Direction, RoundRecord
 
@@ -28,12 +31,29 @@ MEMORY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Of a size that did not pay, given back to ``origin``: how long that holds, and what it ran at.
+
+    ``rate`` is None once the speed of ``origin`` was measured again, and where that is not to count.
+    """
+
+    origin: int
+    until_s: float
+    rate: Rate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """The newest steps at one size, in samples a second, when they were heard, and how often it did not pay."""
 
     samples_per_s: tuple[float, ...] = ()
     heard_s: float = 0.0
     num_failed: int = 0
+    refusal: Refusal | None = None
+
+    @property
+    def believed_s(self) -> float:
+        return math.ldexp(MEMORY_S, self.num_failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +89,14 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The job as it trains: the plan in force everywhere, and how many samples are left (None: unknown)."""
+    """The job as it trains: the plan in force everywhere, and how many samples are left (None: unknown).
+
+    ``forecast`` is what the model fitted to its steps tells, of this plan or of an older one.
+    """
 
     plan: Plan
     num_left: int | None
+    forecast: Forecast | None = None
 
 
 def observe(sizing: Sizing, records: Iterable[RoundRecord], plan: Plan | None, now_s: float) -> Sizing:
@@ -141,7 +165,7 @@ def consider(
     rates = _rates(sizing, size, now_s)
     ask = sizing.ask
     if ask is not None and ask.is_growth and size > ask.origin:
-        return _judged(sizing, ask, standing, rates.get(size), unix_s)
+        return _judged(sizing, ask, standing, rates.get(size), (now_s, unix_s))
     if ask is not None:
         is_done = size == ask.num_workers or unix_s - ask.unix_s > LAPSE_S
         return (replace(sizing, ask=None) if is_done else sizing), None
@@ -153,6 +177,7 @@ def _advised(
 ) -> Sizing:
     now_s, unix_s = at
     size = standing.plan.num_members
+    sizing = _reconsidered(sizing, size, rates.get(size), now_s)
     advice = scaling.advise(
         Situation(
             num_workers=size,
@@ -162,6 +187,9 @@ def _advised(
             since_change_s=now_s - sizing.changed_s,
             stalls_s=sizing.stalls_s,
             delays_s=sizing.delays_s,
+            foreseen=_foreseen(sizing, standing),
+            tried=frozenset(sizing.memory),
+            refused={n: m.refusal.until_s - now_s for n, m in sizing.memory.items() if m.refusal is not None},
         )
     )
     if isinstance(advice, Change):
@@ -193,21 +221,61 @@ def _rates(sizing: Sizing, size: int, now_s: float) -> dict[int, Rate]:
     known = {
         n: judging.rate_of(memory.samples_per_s)
         for n, memory in sizing.memory.items()
-        if n == size or now_s - memory.heard_s < MEMORY_S * 2**memory.num_failed
+        if n == size or now_s - memory.heard_s < memory.believed_s
     }
     least = {size: 1}  # of the present size the advisor says itself what is too little
     return {n: r for n, r in known.items() if r is not None and r.num_steps >= least.get(n, scaling.MIN_STEPS)}
 
 
+def _foreseen(sizing: Sizing, standing: Standing) -> dict[int, Estimate]:
+    """How many times as fast as this size others are, of those that were not tried: an old trial is made again.
+
+    Empty where the model was fitted to no other size or batch: then it tells what is usual, and only trying shows.
+    """
+    told, here = standing.forecast, (standing.plan.num_members, standing.plan.global_batch)
+    if told is None or (told.num_workers, told.global_batch) != here:
+        return {}
+    measured = {(e.num_workers, e.global_batch) for e in (*told.sizes, *told.batches) if e.measured is not None}
+    if not measured - {here}:
+        return {}
+    by_size = {each.num_workers: each for each in told.sizes}
+    now = by_size[here[0]].samples_per_s
+    return {n: Estimate(e.samples_per_s / now, e.error) for n, e in by_size.items() if n not in sizing.memory}
+
+
+def _reconsidered(sizing: Sizing, size: int, now: Rate | None, now_s: float) -> Sizing:
+    """Without refusals that hold no longer, and those of sizes that beat ``size``, now that this was measured again.
+
+    Then it was not the size that made steps slow, but what else the machine did, and does still.
+    """
+    memory = dict(sizing.memory)
+    for n, known in sizing.memory.items():
+        refusal = known.refusal
+        if refusal is None:
+            continue
+        if refusal.until_s <= now_s:
+            memory[n] = replace(known, refusal=None)
+        elif refusal.rate is not None and refusal.origin == size and now is not None and _is_long(sizing, now, now_s):
+            doubt = 2 * (refusal.rate.error**2 + now.error**2) ** 0.5
+            pays = refusal.rate.samples_per_s * (1 - doubt) > scaling.LEAST_GAIN * now.samples_per_s
+            memory[n] = replace(known, refusal=None if pays else replace(refusal, rate=None))
+    return sizing if memory == sizing.memory else replace(sizing, memory=memory)
+
+
+def _is_long(sizing: Sizing, now: Rate, now_s: float) -> bool:
+    return now.num_steps >= judging.JUDGE_STEPS and now_s - sizing.changed_s >= scaling.REST_S
+
+
 def _judged(
-    sizing: Sizing, ask: Ask, standing: Standing, rate: Rate | None, unix_s: float
+    sizing: Sizing, ask: Ask, standing: Standing, rate: Rate | None, at: tuple[float, float]
 ) -> tuple[Sizing, Judged | None]:
+    now_s, unix_s = at
     size = standing.plan.num_members
     verdict = judging.judge(ask.before, rate, least_gain=scaling.LEAST_GAIN)
     if verdict is None or rate is None:
         return replace(sizing, why=f"It is being measured whether {size} workers pay."), None
     known = sizing.memory[size]
-    known = replace(known, num_failed=0 if verdict.is_kept else known.num_failed + 1)
+    known = replace(known, num_failed=0, refusal=None) if verdict.is_kept else _refused(known, ask, rate, now_s)
     sizing = replace(sizing, num_judged=sizing.num_judged + 1, memory={**sizing.memory, size: known})
     judged = Judged(
         actor=ACTOR,
@@ -223,6 +291,13 @@ def _judged(
         return replace(sizing, ask=None, why=judged.told), judged
     back = Ask(num_workers=ask.origin, origin=size, reason=judged.told, expected_gain=1.0, before=rate, unix_s=unix_s)
     return replace(sizing, ask=back, why=judged.told), judged
+
+
+def _refused(known: Memory, ask: Ask, rate: Rate, now_s: float) -> Memory:
+    """It is tried again when it is not believed any more; that the machine was slow meanwhile is no excuse twice."""
+    excusable = rate if known.num_failed == 0 else None
+    known = replace(known, num_failed=known.num_failed + 1)
+    return replace(known, refusal=Refusal(origin=ask.origin, until_s=now_s + known.believed_s, rate=excusable))
 
 
 def num_asked(sizing: Sizing, direction: Direction) -> int:

@@ -137,4 +137,5 @@ def _view(state: ControllerState, status: WorkerStatus, plan: Plan | None, parts
         wire_share=sharing.wire_share(state.sharing) if member else None,
         footprint=footprint,
         rack_label=build.rack if build else "",
+        reading=status.reading,
     )

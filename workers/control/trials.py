@@ -32,7 +32,10 @@ def issue(
 
 
 def row_of(state: ControllerState, inputs: Inputs, judged: Judged, number: int) -> TimelineRow:
-    """What a change was found to bring, the ``number``-th of its actor; ``error`` is the standard error of the gain."""
+    """What a change was found to bring, the ``number``-th of its actor; ``error`` is the standard error of the gain.
+
+    ``num_steps`` are those measured, before and since.
+    """
     rate, now, verdict = judged.rate, judged.now, judged.verdict
     return TimelineRow(
         key=f"{judged.actor}/{state.term}/{number}",
@@ -48,6 +51,7 @@ def row_of(state: ControllerState, inputs: Inputs, judged: Judged, number: int) 
             "expected_gain": round(judged.expected_gain, 3),
             "gain": round(verdict.gain, 3),
             "error": round(verdict.gain * (rate.error**2 + now.error**2) ** 0.5, 3),
+            "num_steps": rate.num_steps + now.num_steps,
             **judged.more,
             "is_kept": verdict.is_kept,
         },

@@ -18,6 +18,7 @@ from workers.control import (
     ending,
     evacuate,
     forecasting,
+    killed,
     membership,
     planning,
     racks,
@@ -64,13 +65,14 @@ def turn(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
         return state, ()
     before = state
     state, told = starts.observe(before, membership.observe(before, inputs, now_s), inputs, now_s)
+    state, bounded = killed.observe(before, state, inputs, now_s)
     state, unrelieved = relieve.observe(before, state, inputs, now_s)
     state, kills = _kill(state, inputs, now_s)
     state = adapt.observe(balance.observe(ending.noted(state, inputs), inputs), inputs)
     state, doubts = racks.observe(compress.observe(state, inputs), inputs)
     state = forecasting.foresee(state, now_s)
     state, notes = _size(state, inputs, now_s)
-    actions: tuple[Action, ...] = (*told, *unrelieved, *kills, *doubts, *notes)
+    actions: tuple[Action, ...] = (*told, *bounded, *unrelieved, *kills, *doubts, *notes)
     for rule in _RULES:
         turned = rule(state, inputs, now_s)
         if turned is not None:
@@ -110,7 +112,7 @@ def _size(state: ControllerState, inputs: Inputs, now_s: float) -> Turned:
     plan, standing = state.plan, None
     is_calm = state.has_trained and state.ending is None and not state.is_broken and not state.is_adopting
     if plan is not None and is_calm and membership.is_settled(state, plan) and not _is_weighing(state, plan):
-        standing = sizing.Standing(plan=plan, num_left=membership.num_left(state))
+        standing = sizing.Standing(plan=plan, num_left=membership.num_left(state), forecast=state.forecast)
     known, judged = sizing.consider(known, inputs.direction, standing, now_s, inputs.unix_s)
     state = state if known is state.sizing else replace(state, sizing=known)
     return state, () if judged is None else (Note(trials.row_of(state, inputs, judged, known.num_judged)),)

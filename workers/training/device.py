@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from workers.errors import JobError
 from workers.plan import Format
+from workers.spec_parts import Resources
 
 TORCH_DTYPES = {Format.FP32: torch.float32, Format.BF16: torch.bfloat16, Format.FP16: torch.float16}
 
@@ -45,13 +46,14 @@ def pick_device(num_gpus: float) -> torch.device:
     return torch.device(device.type, torch.accelerator.current_device_index())
 
 
-def backend_for(device: torch.device, num_gpus: float) -> str:
-    """The name of the torch.distributed backend for workers with ``num_gpus``, of which ``device`` is one.
+def backend_for(device: torch.device, resources: Resources) -> str:
+    """The name of the torch.distributed backend of a job's workers, of which ``device`` is one.
 
     nccl for whole CUDA devices. Workers with a part of one may share it, which NCCL refuses ("Duplicate GPU
-    detected"), so theirs is gloo, as on the CPU.
+    detected"), and some may have CPUs instead, so theirs is gloo, as on the CPU.
     """
-    return "gloo" if 0 < num_gpus < 1 else torch.distributed.get_default_backend_for_device(device)
+    is_alike = resources.cpus_instead is None and not 0 < resources.gpus < 1
+    return torch.distributed.get_default_backend_for_device(device) if is_alike else "gloo"
 
 
 def synchronize(device: torch.device) -> None:
@@ -65,15 +67,15 @@ def measure_formats(device: torch.device) -> Mapping[str, float]:
     """Seconds of one fixed linear layer, forward and backward under autocast, by number format.
 
     The best of a few repeats within a bounded time (150 ms in all, after one pass to warm up), once in a process;
-    formats that the device cannot compute in are left out. Draws no random numbers.
+    formats that the device cannot compute in, or has no memory for, are left out. Draws no random numbers.
     """
     passes = {}
     for format, dtype in TORCH_DTYPES.items():
         try:
             once = _timed_pass(device, dtype)
             once()  # the first pass sets libraries up, which took half a second where a pass took 0.1 ms
-        except (RuntimeError, TypeError):
-            if format is Format.FP32:
+        except (RuntimeError, TypeError) as error:
+            if format is Format.FP32 and not isinstance(error, torch.OutOfMemoryError):
                 raise
         else:
             passes[format.value] = once

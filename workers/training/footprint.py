@@ -6,8 +6,9 @@ import ctypes
 import functools
 import gc
 import resource
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import torch
 
@@ -23,7 +24,24 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_NO_LIMIT = 2**62
+"""Version 1 has the largest number of whole pages in place of a word."""
+
 _RESET_PEAK = "5"  # proc(5): "resets the peak resident set size to the process's current"
+
+
+class _Form(NamedTuple):
+    """Where a version of control groups has its memory groups, and what their files and numbers are called."""
+
+    mount: str
+    limit: str
+    used: str
+    droppable: str
+
+
+_VERSION_1 = _Form("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+_VERSION_2 = _Form("", "memory.max", "memory.current", "inactive_file ")
 
 
 def restart_peak(device: torch.device) -> None:
@@ -96,26 +114,58 @@ def _malloc_trim() -> Callable[[int], int] | None:
 def _data_left() -> int | None:
     """Bytes until the limit that ``memory.enforce_limit`` set on a CPU, None where there is none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    used = _kib("VmData:", _STATUS)
+    used = data_bytes()
     return None if soft == resource.RLIM_INFINITY or used is None else max(0, soft - used)
+
+
+def data_bytes() -> int | None:
+    """What ``RLIMIT_DATA`` counts of this process: what it may write to, touched or not; None where nobody tells."""
+    return _kib("VmData:", _STATUS)
 
 
 def _machine_left() -> int | None:
     return _kib("MemAvailable:", _MEMINFO)
 
 
-def cgroup_left(root: Path = _CGROUP) -> int | None:
-    """Bytes until the limit of a container (of version 2, its files in ``root``); None where it has none.
+def cgroup_left(root: Path = _CGROUP, own: Path = _OWN_GROUPS) -> int | None:
+    """Bytes until the nearest limit of the groups that this process is in, as in a container; None where there is none.
 
     Pages of files that nobody has read lately count as free, as the kernel drops them before it kills anybody.
     """
+    lefts = [left for group, form in _groups(root, own) if (left := _group_left(group, form)) is not None]
+    return min(lefts, default=None)
+
+
+def _groups(root: Path, own: Path) -> Iterator[tuple[Path, _Form]]:
+    """Those that ``own`` names and all above them: a limit holds for whoever is below it.
+
+    A container may be shown its own group as the root, under a path that only the machine has (cgroup_namespaces(7)).
+    """
     try:
-        limit = (root / "memory.max").read_text().strip()
-        used = int((root / "memory.current").read_text())
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = ["0::/"]
+    for line in lines:
+        told = line.split(":", 2)
+        if len(told) < 3:
+            continue
+        _, controllers, path = told
+        form = _VERSION_2 if not controllers else _VERSION_1 if "memory" in controllers.split(",") else None
+        if form is None:
+            continue
+        parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
+        for depth in range(len(parts), -1, -1):
+            yield root.joinpath(form.mount, *parts[:depth]), form
+
+
+def _group_left(group: Path, form: _Form) -> int | None:
+    try:
+        limit, used = (group / form.limit).read_text().strip(), int((group / form.used).read_text())
     except (OSError, ValueError):
         return None
-    droppable = _told("inactive_file", root / "memory.stat") or 0
-    return max(0, int(limit) - used + droppable) if limit.isdigit() else None
+    if not limit.isdigit() or int(limit) >= _NO_LIMIT:
+        return None
+    return max(0, int(limit) - used + (_told(form.droppable, group / "memory.stat") or 0))
 
 
 def _kib(name: str, path: Path) -> int | None:

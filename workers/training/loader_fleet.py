@@ -9,13 +9,13 @@ import torch
 from workers.errors import described
 from workers.training import footprint, memory, wire
 from workers.training.loader_choice import Way
-from workers.training.loader_main import Task
+from workers.training.loader_main import LOADED_BYTES, Task
 from workers.training.loader_process import LoaderGoneError, LoaderStartError
 from workers.training.loaders import LoaderProcesses, Loaders, ReadingThread
 from workers.training.reading import Reader
 
-PROCESS_BYTES = 256 * 2**20
-"""What a loader holds besides the dataset and batches: Python, torch and numpy come to 180 MB of writable memory."""
+PROCESS_BYTES = LOADED_BYTES + 64 * 2**20
+"""What a loader holds besides the dataset and batches."""
 
 MAX_DATASET_BYTES = 2 * 2**30
 _NUM_BATCHES = 4

@@ -28,7 +28,7 @@ import torch
 
 from workers.errors import JobError, described
 from workers.task import Batch, MapDataset
-from workers.training import memory, wire
+from workers.training import footprint, memory, wire
 from workers.training.batching import Batcher, Turnstile
 from workers.training.place import NOWHERE, Place
 from workers.training.reading import Reader, Wanted
@@ -38,6 +38,9 @@ INDEX = struct.Struct("<q")
 
 KILLED = 128
 """Added to the number of the signal that killed a loader it is the code with which all of them end."""
+
+LOADED_BYTES = 192 * 2**20
+"""Of writable memory that Python, torch and numpy come to, where torch is built for CPUs; for CUDA it is far more."""
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -106,10 +109,14 @@ def _end_with_parent() -> None:
 
 
 def serve(socket_fd: int, place_fd: int, limit_bytes: int | None) -> None:
-    """Answer the worker's wishes until it is gone."""
+    """Answer the worker's wishes until it is gone.
+
+    Where torch brought more than ``LOADED_BYTES`` that comes on top of the limit: loaders share it, as they are forked.
+    """
     if limit_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+        shared_bytes = max(0, (footprint.data_bytes() or 0) - LOADED_BYTES)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes + shared_bytes, hard))
     sock = socket.socket(fileno=socket_fd)
     threading.Thread(target=_end_with_worker, args=(socket_fd,), name="end", daemon=True).start()
     torch.set_num_threads(1)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from workers.measures import RankLoad
 from workers.plan import PlanId
@@ -26,12 +26,14 @@ class OwnCost:
     ``exchange_s``, ``exposed_s``, ``wire_s`` and ``backward_s`` are those of ``RankLoad``.
 
     Of a batch that is dealt by length the part is the worker's share of it, as the plan has it: tokens come in that
-    proportion, and how many samples they are changes with every step.
+    proportion, and how many samples they are changes with every step. ``tokens`` are those of the samples drawn, 0
+    where they have no lengths.
     """
 
     plan_id: PlanId
     samples: int
     seconds: float
+    tokens: float = 0.0
     exchange_s: float = 0.0
     exposed_s: float = 0.0
     wire_s: float | None = None
@@ -57,12 +59,14 @@ class Loads:
         if (num_rounds < LEAST_ROUNDS or self._run_s < LEAST_S) and num_rounds < MOST_ROUNDS:
             return
         self._n += 1
+        tokens = fmean(one.tokens for one in self._run)
         load = RankLoad(
             n=self._n,
             plan_id=cost.plan_id,
             samples=cost.samples,
             num_rounds=num_rounds,
-            seconds=median(one.seconds for one in self._run),
+            seconds=_seconds(self._run, tokens),
+            tokens=tokens,
             exchange_s=median(one.exchange_s for one in self._run),
             exposed_s=median(one.exposed_s for one in self._run),
             wire_s=_known(one.wire_s for one in self._run),
@@ -74,6 +78,13 @@ class Loads:
     def newest(self) -> tuple[RankLoad, ...]:
         """The runs that are kept, oldest first."""
         return tuple(self._told)
+
+
+def _seconds(run: Sequence[OwnCost], tokens: float) -> float:
+    """The median round's; of rounds that differ in length, what the median token's are for so many ``tokens``."""
+    if tokens == 0:
+        return median(one.seconds for one in run)
+    return tokens * median(one.seconds / one.tokens for one in run if one.tokens > 0)
 
 
 def _known(seconds: Iterable[float | None]) -> float | None:

@@ -111,6 +111,7 @@ class LocalSteps:
             plan_id=self.plan.id,
             samples=round(sum(cost.samples for cost in costs) / num),
             seconds=sum(cost.seconds for cost in costs) / num,
+            tokens=sum(cost.tokens for cost in costs) / num,
             exchange_s=self.times.exchange_s / num,
             exposed_s=self.times.exposed_s / num,
             wire_s=None if wire_s is None else wire_s / num,

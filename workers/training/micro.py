@@ -91,7 +91,7 @@ class MicroSize:
 
     def __init__(self, fixed: int | None, least: int = 1) -> None:
         self._fixed, self._least = fixed, least
-        self._limit = fixed
+        self._limit = self._ceiling = fixed
         self._capped_bytes: int | None = None  # what room there was where memory had run out
         self._part = 0
         self._num_other = 0
@@ -150,7 +150,7 @@ class MicroSize:
     def again(self) -> None:
         """What a pass takes has changed: try anew from the next round on, as if nothing were known."""
         self._part, self._size = 0, None
-        self._limit, self._capped_bytes = self._fixed, None
+        self._limit, self._capped_bytes = self._ceiling, None
 
     def measured(
         self, size: int, seconds: float, peak_bytes: int, room: Room, warm_s: float | None = None
@@ -233,11 +233,12 @@ class MicroSize:
             self.again()
         return None
 
-    def halve(self, tried: int) -> int | None:
-        """Remember that ``tried`` samples did not fit; how many to have now, None where fewer may not be chosen."""
+    def halve(self, tried: int, *, is_for_good: bool = False) -> int | None:
+        """Remember that ``tried`` samples did not fit, or never will; what to have now, None where fewer may not be."""
         if self._fixed is not None or tried <= 1:
             return None
-        self._limit, self._capped_bytes = tried // 2, None
+        self._limit, self._capped_bytes = min(tried // 2, self._limit or tried), None
+        self._ceiling = tried // 2 if is_for_good else self._ceiling
         self._trials = {size: trial for size, trial in self._trials.items() if size <= self._limit}
         if self._size is not None and self._size > self._limit:
             self._size = self._limit
@@ -362,23 +363,26 @@ class MicroSize:
         left = [s for s in self._excluded if s > max(seconds)]
         refused = f"; {left[0]} would not fit into the memory that there is" if left else ""
         is_whole = self._size >= self._part
-        reason = f"{reason}{more}{refused}"
         with_largest = self._compared_with(max(seconds))
         cost_s = max(0.0, self._rounds_s - self._num_rounds * self._part * seconds[self._size])
         return Choice(
             size=self._size,
             is_whole=is_whole,
-            reason=reason,
+            reason=f"{reason}{self._by_passes(max(seconds))}{more}{refused}",
             seconds=seconds,
             compared=with_largest,
             cost_s=cost_s,
         )
 
+    def _by_passes(self, largest: int) -> str:
+        """Which of the two that are compared no whole round was measured of, in words."""
+        warm = [str(s) for s in sorted({largest, self._size or largest}) if self._trials[s].is_warm]
+        return f" ({' and '.join(warm)} by passes alone, without what a round takes besides)" if warm else ""
+
     def _compared_with(self, largest: int) -> Compared | None:
         if self._size is None or self._size == largest:
             return None
-        before, after = self._trials[largest], self._trials[self._size]
-        return None if before.is_warm or after.is_warm else compared("sample", before.seconds, after.seconds, min, None)
+        return compared("sample", self._trials[largest].seconds, self._trials[self._size].seconds, min, None)
 
 
 def _neighbours(size: int, sizes: Sequence[int]) -> list[int]:

@@ -23,9 +23,16 @@ class MicroTuning:
     def __init__(self, sizes: MicroSize, device: torch.device) -> None:
         self._sizes, self._device = sizes, device
         self._settled: int | None = None
+        self._most: int | None = None
         self._was_whole = False
         self.within, self.halve, self.again = sizes.within, sizes.halve, sizes.again
         self.regrouped = sizes.regrouped
+
+    def cap(self, most: int) -> None:
+        """Never more than ``most`` samples from now on, however much memory there seems to be."""
+        if self._most is None or most < self._most:
+            self._most = most
+            self._sizes.halve(2 * most, is_for_good=True)
 
     def release(self) -> None:
         """Give back what passes of another size have left; call it after a lack of memory, once its frames are gone."""

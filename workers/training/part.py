@@ -12,6 +12,7 @@ import torch
 from workers.errors import OutOfMemoryError, described
 from workers.plan import Plan
 from workers.status import Phase
+from workers.task import Batch
 from workers.training import batching, footprint, memory
 from workers.training.back_off import MemoryInExchangeError, back_off, settle, too_big
 from workers.training.dealer import check_division
@@ -194,6 +195,7 @@ class Part:
             plan_id=self.plan.id,
             samples=self._num_own,
             seconds=self._own_s(),
+            tokens=self.sums.tokens,
             exchange_s=self.times.exchange_s,
             exposed_s=self.times.exposed_s,
             wire_s=self._exchange.took.wire_s,
@@ -291,17 +293,24 @@ class Part:
             check_tokens(batch, micro.tokens, len(micro.indexes))
         weight = float(len(micro.indexes)) if num_units is None else checked_weight(num_units(batch))
         if weight > 0:
-            with setup.precision.computing():
-                loss, values = checked_loss(setup.task.loss(state.model, batch))
-            self.sums.add(loss, weight, values)
-            if is_last and not self._is_alone:
-                self._exchange.arm(self.fill, loss)
-            # In units of the last round, so that what comes back is the mean already as long as they stay.
-            factor = weight / self.expected_weight * self.gradient_scale
-            if self.squares is not None:
-                self.squares.begin(weight / factor**2)
-            torch.autograd.backward(loss, torch.full_like(loss, factor))
+            # Passes by length differ in tokens, of which the number of samples tells nothing.
+            size = len(micro.indexes) if setup.train_dealer is None else 0
+            with setup.pass_note.trying(size):
+                self._pass(batch, weight, is_last=is_last)
         times.compute_s += time.perf_counter() - drawn_s
+
+    def _pass(self, batch: Batch, weight: float, *, is_last: bool) -> None:
+        setup, state = self._setup, self._state
+        with setup.precision.computing():
+            loss, values = checked_loss(setup.task.loss(state.model, batch))
+        self.sums.add(loss, weight, values)
+        if is_last and not self._is_alone:
+            self._exchange.arm(self.fill, loss)
+        # In units of the last round, so that what comes back is the mean already as long as they stay.
+        factor = weight / self.expected_weight * self.gradient_scale
+        if self.squares is not None:
+            self.squares.begin(weight / factor**2)
+        torch.autograd.backward(loss, torch.full_like(loss, factor))
 
     def _give_up_noise(self, squares: PieceSquares, error: Exception) -> None:
         squares.give_up(described(error))

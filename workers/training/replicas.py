@@ -3,6 +3,9 @@
 What is compared is what training makes alike: the parameters that are trained and the buffers that are exchanged.
 A wrong state must not last: it is looked for before a checkpoint is taken, before a group hands its state over, and
 where members of a new group say that they hold the same; besides every ``EVERY_ROUNDS`` rounds.
+
+Processors of unlike kinds, a GPU and a CPU say, round differently, so that by and by states part. There ranks are
+compared by how far apart they are, and where that has come to something all go on with what rank 0 holds.
 """
 
 from __future__ import annotations
@@ -12,14 +15,18 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NoReturn
 
 import torch
 
-from workers.errors import ReplicaError
+from workers.errors import ReplicaError, described
 from workers.plan import Plan
 from workers.status import Phase
+from workers.training import memory, transfer
+from workers.training.back_off import MemoryInExchangeError
 from workers.training.hashing import hash_of
 from workers.training.mailbox import Mailbox
+from workers.training.sketch import WIDTH, apart, sketch_of
 from workers.training.state import TrainingState
 from workers.training.world import World, WorldError
 
@@ -27,9 +34,14 @@ EVERY_ROUNDS = 200  # one takes about as long as half a step of the smallest mod
 
 MAX_TOLD = 5
 
+BARELY_APART, MOST_APART = 1e-4, 0.01
+"""Of the norm of what is compared. What fp32 rounds to takes very many rounds to come to the first; formats in which
+that comes to more may be further apart."""
+
 UNLIKE_REASON = (
-    "whether all workers hold the same weights is not checked, as their processors (or numbers of threads) are of "
-    "unlike kinds, which round differently; workers on machines of one kind are checked"
+    f"whether all workers hold the same weights is checked to {MOST_APART:.0%} or so, as their processors (or numbers "
+    f"of threads) are of unlike kinds, which round differently; where they are {BARELY_APART:.2%} apart all take those "
+    "of the first; workers on machines of one kind are compared bit by bit"
 )
 
 _ADVICE = (
@@ -61,11 +73,21 @@ class Replicas:
             return
         self._checked, started_s = self._state.round, time.perf_counter()
         self._mailbox.set_phase(Phase.EXCHANGE)
-        rows = self._world.gather(look(self._state, self._world))
-        if len({kind for kind, _ in rows}) > 1:
+        if self._world.is_mixed:
             self._mailbox.cut("replicas", UNLIKE_REASON)
-        compare(self._state, self._world, self._plan, dict(enumerate(rows)))
+            self._draw_together()
+        else:
+            rows = self._world.gather(look(self._state, self._world))
+            compare(self._state, self._world, self._plan, dict(enumerate(rows)))
         self.seconds = time.perf_counter() - started_s
+
+    def _draw_together(self) -> None:
+        try:
+            draw_together(self._state, self._world, self._plan)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_out_of_memory(error):
+                raise
+            raise MemoryInExchangeError(f"none left for a copy of another's weights: {described(error)}") from error
 
 
 def look(state: TrainingState, world: World, *, is_held: bool = True) -> list[int]:
@@ -76,9 +98,7 @@ def look(state: TrainingState, world: World, *, is_held: bool = True) -> list[in
 def compare(state: TrainingState, world: World, plan: Plan, rows: Mapping[int, Sequence[int]]) -> None:
     """Find out whether ranks are alike by what each saw of its own; all members of the world call it with the same.
 
-    Processors of unlike kinds round differently, so that their states part by and by: nothing is asked of those, which
-    ``Replicas.check`` tells.
-    Raises as ``Replicas.check``.
+    Nothing is asked of processors of unlike kinds. Raises as ``Replicas.check``.
     """
     if len({kind for kind, _ in rows.values()}) > 1:
         return
@@ -86,7 +106,57 @@ def compare(state: TrainingState, world: World, plan: Plan, rows: Mapping[int, S
     if not odd:
         return
     where = _where(state, world, sorted(rows))
-    told = _told(plan, odd, state.round, where, has_majority=len(odd) < len(rows))
+    _part(world, odd, _told(plan, odd, state.round, where, has_majority=len(odd) < len(rows)))
+
+
+def draw_together(state: TrainingState, world: World, plan: Plan) -> None:
+    """Find ranks that are far from most, and let all take what rank 0 holds where they have parted by a little.
+
+    All members of the world call it. Raises as ``Replicas.check``, and MemoryError and RuntimeError where memory ran
+    out: for a copy of what is compared.
+    """
+    compared = _compared(state)
+    distances = _distances([*state.trained.values()], [compared[name] for name in state.buffers.tracked], world)
+    most = max(MOST_APART, *(8.0 * torch.finfo(p.dtype).eps for p in state.trained.values()))
+    odd = far_ranks(distances, most)
+    if odd:
+        with suppress(WorldError):
+            world.agree([0.0])  # who leaves at once would break the sum for a slower one
+        where = f"more than {most:.0%} of the weights' norm apart, in what is no number, or in whole numbers"
+        _part(world, odd, _told(plan, odd, state.round, where, has_majority=len(odd) < world.size))
+    if max(map(max, distances)) <= BARELY_APART:
+        return
+    if world.rank == 0:
+        transfer.send(world, compared)
+        return
+    given = transfer.receive(world, 0)
+    with torch.no_grad():
+        for name, value in given.items():
+            compared[name].copy_(value)
+    state.buffers.anchor()
+
+
+def _distances(
+    trained: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor], world: World
+) -> Sequence[Sequence[float]]:
+    """How far ranks are from each other by their parameters or by their buffers: by a count of steps infinitely."""
+    kinds = (trained, [b for b in buffers if b.is_floating_point() or b.is_complex()])
+    counts = [b for b in buffers if not b.is_floating_point() and not b.is_complex()]
+    sketches_NK2W = torch.zeros(world.size, len(kinds), 2, WIDTH, dtype=torch.float64, device=world.device)
+    sketches_NK2W[world.rank] = torch.stack([sketch_of(kind, world.device) for kind in kinds])
+    world.sum(sketches_NK2W)
+    hashes_N1 = torch.tensor(world.gather([int(hash_of(counts, world.device))]))
+    farthest_NN = torch.stack([apart(kind_N2W) for kind_N2W in sketches_NK2W.cpu().unbind(1)]).amax(0)
+    return farthest_NN.masked_fill(hashes_N1 != hashes_N1.T, torch.inf).tolist()
+
+
+def far_ranks(distances: Sequence[Sequence[float]], most: float) -> list[int]:
+    """The ranks that are near no more than half of all, themselves among them; where none is near most all of them."""
+    num_near = [sum(distance <= most for distance in row) for row in distances]
+    return [rank for rank, num in enumerate(num_near) if 2 * num <= len(num_near)]
+
+
+def _part(world: World, odd: Sequence[int], told: str) -> NoReturn:
     if world.rank in odd:
         raise ReplicaError(told)
     raise WorldError(told)

@@ -23,6 +23,7 @@ from workers.training.gauge_reader import GaugeReader
 from workers.training.links import survey
 from workers.training.local_steps import LocalSteps
 from workers.training.mailbox import Mailbox, Position
+from workers.training.micro_tuning import MicroTuning
 from workers.training.noise_meter import NoiseMeter
 from workers.training.part import CLIP_EPSILON, Part
 from workers.training.setup import Setup
@@ -87,6 +88,8 @@ class Rounds:
             self._setup.micro.again()
             if (dealer := self._setup.train_dealer) is not None and dealer.passes is not None:
                 dealer.passes.again()
+        if plan.most_micro is not None and isinstance(self._setup.micro, MicroTuning):
+            self._setup.micro.cap(max(plan.most_micro, self._setup.pass_note.passed))
         self._choose_scheme(plan)
         self._state.scaler = self._setup.precision.scaler(self._state.scaler)
         self._setup.feed.interrupted()
@@ -108,7 +111,7 @@ class Rounds:
     def _may_use_racks(self, world: World) -> bool:
         """Whether ``auto`` may come to send these gradients over racks; the same on all ranks."""
         num_values = sum(p.numel() for p in self._state.trained.values())
-        is_open = self._setup.spec.exchange.scheme == "auto" and self._setup.device.type == "cpu"
+        is_open = self._setup.spec.exchange.scheme == "auto" and self._setup.spec.resources.are_cpus_alone
         return is_open and world.size >= LEAST_RANKS and num_values >= SMALL_GRADIENT
 
     def restart_clock(self) -> None:
@@ -321,6 +324,7 @@ class Rounds:
             is_trial=sums.is_trial,
             num_passes=part.num_passes,
             num_steps=part.num_steps,
+            tokens=sums.tokens,
             noise_bounds=self._state.noise.bounds(sums.samples) if sums.noise_pieces > 1 else None,
         )
 

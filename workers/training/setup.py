@@ -17,7 +17,7 @@ from workers.lr import LrRule
 from workers.spec import JobSpec
 from workers.status import Phase
 from workers.task import TrainingTask
-from workers.training import build, memory
+from workers.training import build, memory, pass_note
 from workers.training.batching import Batcher, Turnstile
 from workers.training.bounds import Bounds
 from workers.training.data import SampleOrder
@@ -30,6 +30,7 @@ from workers.training.lengths import Lengths
 from workers.training.loader_choice import LoaderChoice
 from workers.training.micro import MicroSize
 from workers.training.micro_tuning import MicroTuning, least_size
+from workers.training.pass_note import PassNote
 from workers.training.pass_share import PassShare
 from workers.training.pass_tokens import PassTokens
 from workers.training.pieces import check_model
@@ -60,6 +61,7 @@ class Setup:
     num_eval: int
     precision: PrecisionApplier
     micro: MicroTuning | TokenTuning
+    pass_note: PassNote
     total_samples: int
     train_dealer: Dealer | None = None
     eval_dealer: Dealer | None = None
@@ -131,6 +133,7 @@ def equip(assignment: Assignment, task: TrainingTask, device: torch.device) -> S
         num_eval=len(task.eval_data) if task.eval_data is not None else 0,
         precision=PrecisionApplier(device),
         micro=micro,
+        pass_note=pass_note.own(assignment),
         total_samples=spec.total_samples(len(task.train_data)),
         train_dealer=dealer(train, state.needs_pairs and not task.packed),
         eval_dealer=None if evaluation is None else dealer(evaluation, False),

@@ -127,7 +127,7 @@ class Trainer:
             group=f"{plan.id.term}/{plan.generation}",
             rank=member.rank,
             size=plan.num_members,
-            backend=backend_for(self._setup.device, self._setup.spec.resources.gpus),
+            backend=backend_for(self._setup.device, self._setup.spec.resources),
             device=self._setup.device,
         )
         world = World(seat, self._calls)

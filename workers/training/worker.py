@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from workers.assignment import Assignment
-from workers.errors import failure_of
+from workers.errors import JobError, OutOfMemoryError, failure_of
 from workers.measures import BuildInfo
 from workers.scratch import tidy
 from workers.storage_urls import provide
+from workers.training import memory, pass_note
 from workers.training.calls import StoreCalls
 from workers.training.device import measure_formats
 from workers.training.exchange.buckets import cuts
@@ -35,7 +36,8 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
         setup = prepare(assignment, fetch_bundle, mailbox.set_phase)
         info = _describe(setup)
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        failure = failure_of(error, worker_id=assignment.worker_id, blot=assignment.secrets.text)
+        lack = _lack(error, assignment)
+        failure = failure_of(lack or error, worker_id=assignment.worker_id, blot=assignment.secrets.text)
         log_failure(failure)
         mailbox.failed(failure)
         return
@@ -48,6 +50,19 @@ def work(assignment: Assignment, calls: StoreCalls, fetch_bundle: Callable[[], b
             setup.feed.end()
         finally:
             _bring_home(assignment)
+
+
+def _lack(error: BaseException, assignment: Assignment) -> OutOfMemoryError | None:
+    """What to tell where memory ran out for what is built around the task: for its model on a GPU, say."""
+    if isinstance(error, JobError) or not memory.is_out_of_memory(error):
+        return None
+    lack = OutOfMemoryError(
+        "what a worker holds before its first step (the model on its device, the optimizer) does not fit into its "
+        f"memory ({memory.told_limit(assignment.spec.resources)}): {memory.told_lack(error)}; give workers more "
+        "memory, or make the model smaller"
+    )
+    lack.__cause__ = error
+    return lack
 
 
 def _bring_home(assignment: Assignment) -> None:
@@ -67,7 +82,7 @@ def _tidy(assignment: Assignment) -> None:
 def _describe(setup: Setup) -> BuildInfo:
     exchange, trained = setup.spec.exchange, [*setup.state.trained.values()]
     chooses = exchange.scheme == "auto" and setup.spec.workers.max > 1
-    may_lose = exchange.loss_class == "lossy" and not setup.spec.follows_noise and setup.device.type == "cpu"
+    may_lose = exchange.loss_class == "lossy" and not setup.spec.follows_noise and setup.spec.resources.are_cpus_alone
     lossy = [real_shape(p) for p in trained] if may_lose else ()
     num_trained = sum(real_shape(p).numel() for p in trained)
     return BuildInfo(
@@ -83,4 +98,5 @@ def _describe(setup: Setup) -> BuildInfo:
         pid=os.getpid(),
         schemes=dict(measure_schemes(setup.device, lossy)) if chooses else {},
         buckets=cuts(trained) if chooses else {},
+        last_passes=pass_note.others(setup.assignment),
     )

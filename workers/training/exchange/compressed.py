@@ -71,11 +71,10 @@ class _Piece:
 
 
 class _Bucket:
-    """A bucket's gradients in fp32, with zeros to the end of the rows, in ``pieces``."""
+    """A bucket's gradients in fp32, with zeros to the end of the rows, in ``pieces``: ``most`` of a row in each."""
 
-    def __init__(self, flat: torch.Tensor, num_gradients: int, num_ranks: int, codec: Codec) -> None:
+    def __init__(self, flat: torch.Tensor, num_gradients: int, codec: Codec, num_ranks: int, most: int) -> None:
         num_rows = _num_rows(num_ranks)
-        most = MOST_VALUES if flat.device.type == "cpu" else MOST_VALUES_THERE
         numels = _row_numels(num_gradients, num_rows, codec, most)
         self.flat = flat
         self.values_N = torch.zeros(num_rows * sum(numels), dtype=torch.float32, device=flat.device)
@@ -160,7 +159,7 @@ class Compressed:
         self.name, self.blurs_norm = codec.name, codec.blurs_norm
         self._codec, self._residual, self.coding = codec, residual, Coding()
         self._buckets: dict[int, _Bucket] = {}
-        self._num_ranks = 0
+        self._group = (0, 0)
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return
@@ -176,7 +175,7 @@ class Compressed:
         if num_gradients == 0:
             transfer = world.all_reduce(flat)
             return None if transfer is None else Summed(transfer)
-        bucket = self._bucket(number, flat, num_gradients, world.size)
+        bucket = self._bucket(number, flat, num_gradients, world)
         with self.coding.encode:
             bucket.load()
             self._residual.add_to(number, bucket.gradients)
@@ -194,12 +193,15 @@ class Compressed:
             return _Exchanged(piece, self.coding, world.all_gather(received, sent))
         return _Scattered(piece, self.coding, world, world.all_to_all(received, sent))
 
-    def _bucket(self, number: int, flat: torch.Tensor, num_gradients: int, num_ranks: int) -> _Bucket:
-        if num_ranks != self._num_ranks:
-            self._buckets, self._num_ranks = {}, num_ranks
+    def _bucket(self, number: int, flat: torch.Tensor, num_gradients: int, world: World) -> _Bucket:
+        # Ranks of which some are on accelerators send each other pieces as those on the host do.
+        is_there = flat.device.type != "cpu" and not world.is_mixed
+        group = (world.size, MOST_VALUES_THERE if is_there else MOST_VALUES)
+        if group != self._group:
+            self._buckets, self._group = {}, group
         found = self._buckets.get(number)
         if found is None or found.flat is not flat:
-            found = self._buckets[number] = _Bucket(flat, num_gradients, num_ranks, self._codec)
+            found = self._buckets[number] = _Bucket(flat, num_gradients, self._codec, *group)
         return found
 
 

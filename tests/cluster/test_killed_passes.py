@@ -1,0 +1,78 @@
+"""Workers that are killed in a forward pass, as the kernel kills where memory runs out, on a real Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.gated import ENDED, START_S, Gated
+from tests.cluster.serving import Serving
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+TASK = """
+import ctypes
+import os
+import signal
+
+import torch
+from torch import nn
+
+from workers.task import TrainingTask
+
+
+def build(config):
+    def loss(model, batch):
+        if len(batch[0]) > config["most"]:
+            if config["crashes"]:
+                ctypes.string_at(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    data = torch.utils.data.TensorDataset(torch.ones(640, 2), torch.ones(640, 1))
+    return TrainingTask(model=nn.Linear(2, 1), train_data=data, loss=loss)
+"""
+
+
+def killed_above(most: int, served: Serving, folder: Path, *, crashes: bool = False) -> Gated:
+    """A job that has ended, whose workers kill themselves in passes of more samples than that, or crash there."""
+    (folder / "train.py").write_text(TASK)
+    batch = {"global_size": 64, "micro_size": "auto"}
+    job = Gated(
+        served, folder, steps=60, code=folder, workers=1, batch=batch, config={"most": most, "crashes": crashes}
+    )
+    wait_for("its end", lambda: job.job()["state"] in ENDED, 2 * START_S)
+    return job
+
+
+def bounds(job: Gated) -> list[dict[str, Any]]:
+    """The rows of bounds on its passes, oldest first."""
+    return [row for row in job.timeline() if "was killed in its first forward pass" in row["reason"]]
+
+
+def test_a_job_whose_workers_are_killed_in_larger_passes_goes_on_with_smaller_ones(
+    served: Serving, tmp_path: Path
+) -> None:
+    job = killed_above(16, served, tmp_path)
+    assert job.job()["state"] == "SUCCEEDED"
+    rows = bounds(job)
+    assert {row["kind"] for row in rows} == {"batch"}
+    assert rows[-1]["after"]["micro_size"] == 16
+    assert " samples, as the kernel does where memory runs out (8 had passed on its node)" in rows[0]["reason"]
+
+
+def test_workers_that_are_killed_in_passes_of_one_sample_lack_memory(served: Serving, tmp_path: Path) -> None:
+    job = killed_above(0, served, tmp_path)
+    assert (job.job()["state"], job.job()["reason"]) == ("FAILED", "OUT_OF_MEMORY")
+    with served.client() as client:
+        told = client.get(f"/jobs/{job.id}/explain")
+    assert "killed in one first forward pass after the other, the smallest of 1 sample, as the" in told["summary"]
+    assert "more memory" in told["remedy"]
+
+
+def test_a_crash_in_a_pass_is_no_lack_of_memory(served: Serving, tmp_path: Path) -> None:
+    job = killed_above(0, served, tmp_path, crashes=True)
+    assert (job.job()["state"], job.job()["reason"], bounds(job)) == ("FAILED", "USER_ERROR", [])
