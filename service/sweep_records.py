@@ -93,7 +93,8 @@ class SweepRow:
 class Taking:
     """A trial shall go on from the state of trial ``donor`` with these parameters.
 
-    The donor's job was asked for a checkpoint at ``asked_at`` (Unix seconds), its request number ``saves``.
+    The donor's job was asked for a checkpoint at ``asked_at`` (Unix seconds), its request number ``saves``; 0 where it
+    did not train then, so that what it saved last has to do.
     """
 
     donor: int

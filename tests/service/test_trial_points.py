@@ -14,7 +14,7 @@ from service.store.opening import Store
 from tests.service.given import Clock, checkpoint, leader, record, snapshot, spec
 from tests.service.swept import JOB, Swept, point
 from tuning.optuna_trials import optuna_trial
-from tuning.orders import Exploit, Prune, Standing
+from tuning.orders import Exploit, Prune, Resume, Standing
 from tuning.promote import finalists
 from tuning.search import Search
 from tuning.space import space_of
@@ -51,6 +51,24 @@ async def ordered(
     assert (job.settings.lr, job.settings.global_batch, job.settings.donor.path) == (lr, batch, saved.path)
     assert ((await swept.trial(0)).params, (await swept.trial(0)).samples) == (params, 640)
     return swept
+
+
+async def test_a_job_that_starts_again_gives_what_it_saved_last(store: Store, clock: Clock) -> None:
+    swept = await Swept.created(store, clock, await leader(store), pruner="none")
+    await swept.begin(point(0.001), point(0.01))
+    await swept.report(0, r10=0.1)
+    await swept.report(1, r10=0.9)
+    await store.reconciler.fold(snapshot(await swept.job(1), checkpoints=(checkpoint(10),)), swept.fence)
+    await swept.hold(1)
+    await swept.order(Resume(number=1, reason=""))
+    giver = await store.reconciler.admit(await swept.job(1), 1, swept.fence)
+    await swept.order(Exploit(number=0, donor=1, params=NEW, reason="among the worst"))
+    await store.reconciler.transition(await swept.job(1), JobState.RUNNING, Transition(), swept.fence)
+    await swept.look()
+    settings = (await swept.job(0)).settings
+    assert settings is not None
+    assert settings.donor is not None
+    assert (settings.donor.job_id, settings.donor.path) == (giver.id, checkpoint(10).path)
 
 
 async def test_reports_of_the_state_that_was_given_up_end_where_the_other_goes_on(store: Store, clock: Clock) -> None:
