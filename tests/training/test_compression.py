@@ -75,6 +75,19 @@ class Job:
         """Wait until so many rounds are done; the gate was closed there."""
         return self.group.await_all(lambda s: s.round == num_rounds, workers)
 
+    def resized(self, workers: list[str], exchange: Exchange) -> dict[str, WorkerStatus]:
+        """Train to the end by three, without the last of them for a third; the statuses before that."""
+        self.gate.close_at(10 * BATCH)
+        self.group.train(members(workers), exchange=exchange)
+        statuses = self.closed_after(10, workers)
+        self.group.agree(members(workers[:2]), exchange=exchange)
+        self.gate.close_at(20 * BATCH)
+        self.closed_after(20, workers[:2])
+        self.group.agree(members(workers), exchange=exchange)
+        self.gate.open()
+        self.group.await_done(workers)
+        return statuses
+
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:

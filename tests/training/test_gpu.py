@@ -12,8 +12,7 @@ from torch import nn
 from tests.training import reference
 from tests.training.group import Group
 from tests.training.tasks import Regression, Script, mlp, mse
-from tests.training.test_compression import BATCH as JOB_BATCH
-from tests.training.test_compression import Job, assert_alike, members, plain
+from tests.training.test_compression import Job, assert_alike, plain
 from tests.training.test_noise import adam, assert_noise_is_as_by_brute_force, sgd
 from workers.checkpoints import list_checkpoints
 from workers.errors import OutOfMemoryError
@@ -93,15 +92,8 @@ def test_parts_of_a_gpu_exchange_resize_and_come_out_near_the_plain_loop(
     job, exchange = Job(resources={"gpus": 0.25}), Exchange(scheme=scheme)
     with job.group as group:
         workers = group.start(3)
-        job.gate.close_at(10 * JOB_BATCH)
-        group.train(members(workers), exchange=exchange)
-        devices = {str(s.build.device) for s in job.closed_after(10, workers).values() if s.build is not None}
-        group.agree(members(workers[:2]), exchange=exchange)
-        job.gate.close_at(20 * JOB_BATCH)
-        job.closed_after(20, workers[:2])
-        group.agree(members(workers), exchange=exchange)
-        job.gate.open()
-        group.await_done(workers)
+        statuses = job.resized(workers, exchange)
+        devices = {str(s.build.device) for s in statuses.values() if s.build is not None}
         losses = group.losses()
     expected = plain()
     assert all("cuda" in device for device in devices)

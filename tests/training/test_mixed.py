@@ -59,16 +59,8 @@ def test_a_gpu_and_cpus_exchange_resize_and_come_out_near_the_plain_loop(
     job = MixedJob(resources=BESIDE)
     with job.group as group:
         workers = group.start(3)
-        job.gate.close_at(10 * BATCH)
-        group.train(members(workers), exchange=exchange)
-        statuses = job.closed_after(10, workers)
+        statuses = job.resized(workers, exchange)
         devices = [s.build.device.partition(":")[0] for i in workers if (s := statuses[i]).build is not None]
-        group.agree(members(workers[:2]), exchange=exchange)
-        job.gate.close_at(20 * BATCH)
-        job.closed_after(20, workers[:2])
-        group.agree(members(workers), exchange=exchange)
-        job.gate.open()
-        group.await_done(workers)
         losses = group.losses()
     expected = plain()
     assert devices == ["cuda", "cpu", "cuda"]

@@ -69,7 +69,6 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
     if base is not None and draft.exchange is not None:
         base = replace(base, exchange=draft.exchange)
     sections = _tuned(state, base, wish) if base else _begun(state, draft, wish)
-    saves = inputs.direction.saves if base is None else max(base.saves, draft.saves)
     plan = replace(
         sections,
         id=PlanId(state.term, state.next_n),
@@ -78,7 +77,7 @@ def issue(state: ControllerState, inputs: Inputs, draft: Draft, base: Plan | Non
         generation=generation,
         lineage=lineage,
         source=draft.source,
-        saves=saves,
+        saves=inputs.direction.saves if base is None else max(base.saves, draft.saves),
         until=line(state, inputs),
         most_micro=_most_micro(state),
         members=_ranked(state, draft, base, sections.global_batch),
