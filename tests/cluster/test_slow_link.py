@@ -138,8 +138,14 @@ def test_a_slow_link_is_made_bearable_and_a_link_that_is_fast_again_left_alone(
             job.wait_sending(lambda sent: sent > DENSE_BYTES)
         finally:
             job.end()
-        tried, left = (row for row in job.told("exchange") if "expected_gain" in row["after"])  # turning back has none
-        kept, gone = job.told("probation")
+        trials = [row for row in job.told("exchange") if "expected_gain" in row["after"]]  # turning back has none
+        verdicts = job.told("probation")
+    told = "\n".join(map(str, [*trials, *verdicts]))
+    # One during which the link changed has no verdict, and comes again.
+    tried, left = trials[0], next(row for row in trials if row["after"]["scheme"] == "none")
+    kept, gone, *later = verdicts
+    # A fast link on a busy machine may look slow for a moment, and nothing that loses more may stay for it.
+    assert not [row for row in later if row["after"]["is_kept"] and row["after"]["scheme"] != "none"], told
     assert (tried["before"], tried["after"]["scheme"]) == ({"scheme": "none"}, "int4")
     assert tried["reason"].endswith("times as fast")
     assert kept["after"]["is_kept"]
