@@ -7,6 +7,7 @@ from typing import Any
 
 from service import sweep_words
 from service.configuration_records import BY_HAND
+from service.promotion_records import CHEAPER
 
 
 def by(who: str) -> str:
@@ -20,7 +21,11 @@ def evidence(told: Mapping[str, Any] | None) -> str:
         return "–"
     winner = next(each for each in told["finalists"] if each["trial"] == told["trial"])
     where = f" ({sweep_words.params(winner['params'])})" if winner["params"] else ""
-    return f"trial {winner['trial']}{where} is better by {effect(winner)}"
+    if told.get("because") == CHEAPER:
+        how = f"costs {winner['saving'] * 100:.2g} % less and is as good: better"
+    else:
+        how = "is better"
+    return f"trial {winner['trial']}{where} {how} by {effect(winner)}"
 
 
 def effect(compared: Mapping[str, Any]) -> str:

@@ -10,9 +10,11 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
-from service.cost import Prices, amount
+from service.cost import Prices, amount, hourly_rate, is_upper_bound
 from service.finalists import finalist, outdated
 from service.promotion_records import (
+    BETTER,
+    CHEAPER,
     INCUMBENT,
     Contender,
     Contest,
@@ -27,7 +29,17 @@ from service.promotion_records import (
 from service.sweep_records import ENDED_SWEEPS, SweepRow, TrialRow
 from tuning.inheritance import point_of
 from tuning.limits import limit_reached
-from tuning.promote import Better, Comparison, LookAgain, NotDistinguishable, Runs, finalists, judge
+from tuning.promote import (
+    Better,
+    Cheaper,
+    Comparison,
+    Incomparable,
+    LookAgain,
+    NotDistinguishable,
+    Runs,
+    finalists,
+    judge,
+)
 from tuning.promotion_plan import LOOKS
 from tuning.pruning import rungs_for
 from tuning.seeds import fresh_seeds, seed_of
@@ -75,23 +87,36 @@ def step_of(view: PromotionView, prices: Prices, now_s: float) -> Step:
         return Step(cancel=going_on)
     if (interruption := _interrupted(view, promotion, prices, now_s)) is not None:
         return Step(cancel=going_on, end=interruption)
-    runs = {contender.number: _runs_of(contender.number, view.runs) for contender in promotion.contenders}
+    priced = _prices_of(promotion, prices)
+    runs = {
+        contender.number: _judged(_runs_of(contender.number, view.runs), priced.get(contender.number))
+        for contender in promotion.contenders
+    }
     incumbent = runs.pop(INCUMBENT)
     verdict = judge(incumbent, runs, view.sweep.spec.mode)
     match verdict:
         case LookAgain():
             return _next_runs(view, promotion, (INCUMBENT, *verdict.finalists), verdict.num_pairs)
         case Better():
-            evidence = _evidence(view, promotion, verdict.evidence, verdict.number)
-            winner = next(c for c in promotion.contenders if c.number == verdict.number)
-            told = f"trial {winner.number} is better"
-            end = End(state=PromotionState.PROMOTED, reason=told, winner=winner, evidence=evidence)
-            return Step(cancel=going_on, end=end)
+            told = f"trial {verdict.number} is better"
+            return Step(cancel=going_on, end=_replacing(view, promotion, verdict, told))
+        case Cheaper():
+            told = f"not distinguishable: {verdict.reason}; trial {verdict.number} is as good and cheaper"
+            return Step(cancel=going_on, end=_replacing(view, promotion, verdict, told))
         case NotDistinguishable():
-            cheaper = "" if verdict.cheapest is None else f"; trial {verdict.cheapest} takes fewer seconds of workers"
-            told = f"not distinguishable: {verdict.reason}{cheaper}"
-            evidence = _evidence(view, promotion, verdict.evidence, None)
+            told = f"not distinguishable: {verdict.reason}"
+            evidence = _evidence(view, promotion, verdict.evidence)
             return Step(cancel=going_on, end=End(state=PromotionState.KEPT, reason=told, evidence=evidence))
+        case Incomparable():
+            told = f"{verdict.reason}, so nothing can be compared; see to the cause in its runs, and promote again"
+            evidence = _evidence(view, promotion, verdict.evidence)
+            return Step(cancel=going_on, end=End(state=PromotionState.FAILED, reason=told, evidence=evidence))
+
+
+def _replacing(view: PromotionView, promotion: PromotionRow, verdict: Better | Cheaper, told: str) -> End:
+    winner = next(c for c in promotion.contenders if c.number == verdict.number)
+    evidence = _evidence(view, promotion, verdict.evidence, verdict)
+    return End(state=PromotionState.PROMOTED, reason=told, winner=winner, evidence=evidence)
 
 
 def _as_trained(contender: Contender) -> dict[str, Any]:
@@ -127,33 +152,57 @@ def _cost(
     return None if None in amounts else sum(each for each in amounts if each is not None)
 
 
-def _runs_of(contender: int, runs: Sequence[PromotionRun]) -> Runs:
+def _prices_of(promotion: PromotionRow, prices: Prices) -> dict[int, float]:
+    """What a second of a worker of each contender costs, in a unit that they share; empty where nothing tells."""
+    wanted = {c.number: Resources.model_validate(c.job["resources"]) for c in promotion.contenders}
+    if len({(each.cpus, each.gpus, each.cpus_instead) for each in wanted.values()}) == 1:
+        return dict.fromkeys(wanted, 1.0)
+    rates = {number: hourly_rate(each, prices) for number, each in wanted.items()}
+    known = {number: rate for number, rate in rates.items() if rate is not None}
+    is_exact = not any(is_upper_bound(each, prices) for each in wanted.values())
+    return known if is_exact and len(known) == len(rates) else {}
+
+
+def _runs_of(contender: int, runs: Sequence[PromotionRun]) -> list[PromotionRun]:
     """In the order of their pairs, until the first that has not ended."""
     ended = {run.pair: run for run in runs if run.contender == contender and not run.is_open}
     found: list[PromotionRun] = []
     while len(found) in ended:
         found.append(ended[len(found)])
-    seconds = [run.seconds for run in found]
-    return Runs(scores=tuple(run.score for run in found), seconds=fmean(seconds) if seconds else 0.0)
+    return found
+
+
+def _judged(found: Sequence[PromotionRun], price: float | None) -> Runs:
+    costs = () if price is None else tuple(run.seconds * price for run in found)
+    return Runs(scores=tuple(run.score for run in found), costs=costs)
 
 
 def _next_runs(view: PromotionView, promotion: PromotionRow, wanted: Sequence[int], num_pairs: int) -> Step:
-    """Pair by pair, no more at once than trials were; of who is out of it nothing goes on."""
+    """Pair by pair, no more at once than trials were; of who is out of it nothing goes on.
+
+    Within a pair in an order of chance, which its seed decides: who is always the first finds other places and
+    processes than who is always the last, and would cost less for that.
+    """
     known = {(run.contender, run.pair) for run in view.runs}
-    missing = [(number, pair) for pair in range(num_pairs) for number in wanted if (number, pair) not in known]
+    seeds = enumerate(promotion.seeds[:num_pairs])
+    order = [(number, pair) for pair, seed in seeds for number in sorted(wanted, key=lambda n: seed_of(seed, n))]
+    missing = [each for each in order if each not in known]
     left_over = tuple(run for run in view.runs if run.can_cancel and run.contender not in wanted)
     room = max(0, view.sweep.spec.parallel - sum(run.is_open for run in view.runs))
     return Step(start=tuple(missing[:room]), cancel=left_over)
 
 
 def _evidence(
-    view: PromotionView, promotion: PromotionRow, compared: Sequence[Comparison], winner: int | None
+    view: PromotionView,
+    promotion: PromotionRow,
+    compared: Sequence[Comparison],
+    replacing: Better | Cheaper | None = None,
 ) -> Evidence:
     by_number = {comparison.number: comparison for comparison in compared}
     told = []
     for contender in promotion.contenders:
         runs = _runs_of(contender.number, view.runs)
-        scores = [score for score in runs.scores if score is not None]
+        scores = [run.score for run in runs if run.score is not None]
         found = by_number.get(contender.number)
         measured = {key: value for key, value in asdict(found).items() if key != "number"} if found else {}
         told.append(
@@ -161,7 +210,7 @@ def _evidence(
                 "trial": None if contender.number == INCUMBENT else contender.number,
                 "params": dict(contender.params),
                 "mean": fmean(scores) if scores else None,
-                "worker_s": round(runs.seconds, 3),
+                "worker_s": round(fmean(run.seconds for run in runs), 3) if runs else 0.0,
                 "num_runs": len(scores),
                 **measured,
             }
@@ -171,7 +220,8 @@ def _evidence(
         "sweep_id": view.sweep.id,
         "metric": spec.metric,
         "mode": spec.mode,
-        "trial": winner,
+        "trial": None if replacing is None else replacing.number,
+        "because": None if replacing is None else CHEAPER if isinstance(replacing, Cheaper) else BETTER,
         "incumbent": told[0],
         "finalists": told[1:],
     }

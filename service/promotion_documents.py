@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.documents import Document
-from service.promotion_records import INCUMBENT, PromotionStanding, PromotionState
+from service.promotion_records import BETTER, INCUMBENT, PromotionStanding, PromotionState
 from service.sweep_records import SweepRow
 from service.times import rfc3339
 
@@ -32,6 +32,7 @@ def promotion_document(row: SweepRow, standing: PromotionStanding | None) -> Doc
         "base_version": promotion.base_version or None,
         "version": promotion.version,
         "trial": evidence.get("trial"),
+        "because": evidence.get("because", None if evidence.get("trial") is None else BETTER),
         "runs": {"started": standing.num_runs, "ended": standing.num_ended},
         "worker_s": round(standing.seconds, 3),
         "incumbent": evidence.get("incumbent"),
@@ -42,7 +43,9 @@ def promotion_document(row: SweepRow, standing: PromotionStanding | None) -> Doc
 
 
 _NOTHING_YET: Mapping[str, Any] = {
-    **dict.fromkeys(("reason", "base_version", "version", "trial", "incumbent", "created_at", "finished_at")),
+    **dict.fromkeys(
+        ("reason", "base_version", "version", "trial", "because", "incumbent", "created_at", "finished_at")
+    ),
     "runs": {"started": 0, "ended": 0},
     "worker_s": 0.0,
     "finalists": [],

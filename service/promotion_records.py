@@ -19,7 +19,8 @@ INCUMBENT = -1
 class PromotionState(StrEnum):
     """How it stands. WAITING: it begins once the sweep has ended; no row has it.
 
-    KEPT: nothing was proven better. FAILED: there was nothing to compare, or nothing to replace (any more).
+    KEPT: nothing was proven better, nor as good and cheaper. FAILED: there was nothing to compare, runs
+    that were to tell failed, or there was nothing to replace (any more).
     """
 
     WAITING = "WAITING"
@@ -31,6 +32,9 @@ class PromotionState(StrEnum):
 
 
 Evidence: TypeAlias = Mapping[str, Any]
+
+BETTER, CHEAPER = "better", "cheaper"
+"""Why a finalist took the incumbent's place; rows from before there were two reasons have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +111,9 @@ class PromotionView:
     """A sweep of which something may be promoted, as one transaction saw it.
 
     ``trials`` are there to begin one, and to count costs. ``promotion`` is the latest, with its ``runs``.
-    ``configuration`` is the one that is to be compared with, as it is now; ``seeds`` are those of earlier promotions,
-    ``samples_per_epoch`` is None while nobody knows it.
+    ``configuration`` is the one that is to be compared with, as it is now; ``seeds`` are those of earlier promotions of
+    this sweep and to that configuration, by its luck with which it may be in use. ``samples_per_epoch`` is None while
+    nobody knows it.
     """
 
     sweep: SweepRow

@@ -31,5 +31,6 @@ def run_document(run: RunRow) -> Document:
         "kind": run.kind,
         "child_id": run.child_id,
         "child_state": run.child_state,
+        "child_lives": run.child_lives,
         "reason": run.reason,
     }

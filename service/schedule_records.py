@@ -88,7 +88,10 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """What became of one nominal time, decided at ``fired_at``; ``child_state`` is None where there is no child."""
+    """What became of one nominal time, decided at ``fired_at``; ``child_state`` is None where there is no child.
+
+    ``child_lives`` also where that has ended, and what follows it by itself has not: a sweep's winner is compared.
+    """
 
     nominal_at: float
     fired_at: float
@@ -96,6 +99,7 @@ class RunRow:
     kind: Kind
     child_id: str | None
     child_state: str | None
+    child_lives: bool
     reason: str | None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -217,8 +218,8 @@ class Schedules:
             except (KeyReusedError, KeySpentError) as error:
                 raise refused_key(str(key), error) from None
             self._wake()
-            found = [run for run in await self._store.runs(schedule_id, MAX_TRIES) if run.nominal_at == nominal_s]
-            if not found:
+            found = await self._store.runs(schedule_id, 1, math.nextafter(nominal_s, math.inf))
+            if not found or found[0].nominal_at != nominal_s:
                 raise ConflictError(f"the run that Idempotency-Key {key!r} made is gone; take a new key")
             return run_document(found[0])
         raise ConflictError(f"{schedule_id} kept changing meanwhile; try again")

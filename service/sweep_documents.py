@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.cost import Prices, amount
+from service.cost import Prices, amount, is_upper_bound
 from service.documents import Document
 from service.promotion_documents import promotion_document
 from service.store.sweeps import Standing
@@ -12,7 +12,7 @@ from service.sweep_records import ENDED_SWEEPS, Experience, SweepRow, TrialRow
 from service.times import rfc3339
 from tuning.estimate import Estimate, estimate
 from tuning.lengths import drawn_range, total_range
-from tuning.promotion_plan import LOOKS, NUM_FINALISTS
+from tuning.promotion_plan import num_runs
 from tuning.space import space_of
 from tuning.spec import SweepSpec
 from tuning.trial import last_value
@@ -88,20 +88,22 @@ def estimate_document(spec: SweepSpec, known: Experience, resources: Resources, 
         else (None, None)
     )
     worker_s = (found[0].worker_s_low, found[1].worker_s_high) if found else (None, None)
+    is_one_price = not any(path.startswith("resources.") for path in spec.space)
     amounts = [None if each is None else amount(each, resources, prices) for each in worker_s]
     count = space_of(spec.space).count()
+    num_trials = spec.trials if count is None else min(spec.trials, count)
     return {
-        "trials": spec.trials if count is None else min(spec.trials, count),
+        "trials": num_trials,
         "samples": _bounds(*samples),
         "promotion_samples": _bounds(*_promotion_samples(found)) if spec.promote else None,
         "worker_s": _bounds(*worker_s),
-        "amount": None if any(path.startswith("resources.") for path in spec.space) else _bounds(*amounts),
+        "amount": _bounds(*amounts) if is_one_price else None,
         "currency": prices.currency,
-        "notes": _notes(spec, known),
+        "notes": [*_notes(spec, known, num_trials), *(_price_notes(spec, resources, prices) if is_one_price else ())],
     }
 
 
-def _notes(spec: SweepSpec, known: Experience) -> list[str]:
+def _notes(spec: SweepSpec, known: Experience, num_trials: int) -> list[str]:
     """What the figures rest on, or lack."""
     notes = ["the low figures hold if pruning is as sharp as it can be, the high ones if nothing is pruned"]
     if total_range(spec, None) is None and known.samples_per_epoch is None:
@@ -126,9 +128,23 @@ def _notes(spec: SweepSpec, known: Experience) -> list[str]:
         speed = f"{known.samples_per_worker_s:,.0f} samples a second"
         notes.append(f"one worker did {speed} in {jobs} of this code, waiting and starting counted")
     if spec.promote is not None:
-        runs = [(NUM_FINALISTS + 1) * look for look in (LOOKS[0], LOOKS[-1])]
-        notes.append(f"promoting to {spec.promote} trains {runs[0]} to {runs[1]} times more, which is counted here")
+        fewest, most = num_runs(num_trials)
+        notes.append(f"promoting to {spec.promote} trains {fewest} to {most} times more, which is counted here")
+        limits = [f"limits.{name}" for name in ("time_s", "cost") if getattr(spec.limits, name) is not None]
+        if limits:
+            told = " and ".join(limits)
+            notes.append(f"that counts against {told}, too: a sweep that is ended by a limit of these promotes nothing")
     return notes
+
+
+def _price_notes(spec: SweepSpec, resources: Resources, prices: Prices) -> list[str]:
+    if not is_upper_bound(resources, prices):
+        return []
+    limit = "" if spec.limits.cost is None else ", and so does limits.cost"
+    return [
+        f"the amounts take each worker for the dearer of one with a GPU and one with CPUs instead{limit}: it may cost "
+        "less than the low figure"
+    ]
 
 
 def _promotion_samples(found: Sequence[Estimate]) -> tuple[int | None, int | None]:

@@ -34,7 +34,7 @@ class Asha:
         rung = crossed[-1]
         ranked = self._ranked(rung, [trial, *others])
         place, quota = ranked.index(trial) + 1, self._quota(len(ranked))
-        told = f"{place} of {len(ranked)} at {rung:,} samples"
+        told = f"{place} of {len(ranked)} so far at {rung:,} samples"
         if place <= quota:
             return Continue(reason=told)
         return Pause(rung=rung, reason=told) if self.promotes else Stop(reason=told)
@@ -52,7 +52,7 @@ class Asha:
                 passing += [trial for trial in ranked if trial.state is not TrialState.PRUNED][:1]
             for trial in passing:
                 if self._is_held(trial, rung):
-                    told = f"{ranked.index(trial) + 1} of {len(ranked)} at {rung:,} samples"
+                    told = f"{ranked.index(trial) + 1} of {len(ranked)} so far at {rung:,} samples"
                     return Promote(number=trial.number, rung=rung, reason=told)
         return None
 

@@ -147,7 +147,7 @@ def distribution_of(spec: DistributionSpec) -> Distribution:
 def faults(spec: DistributionSpec, is_secret: bool = False) -> list[tuple[str, str]]:
     """Key of the distribution (empty for all of it) and what is wrong with it, for each thing that is wrong.
 
-    Of one that ``is_secret`` no choice is named.
+    Of one that ``is_secret``, as the value of a variable may be, nothing that was given is named.
     """
     kinds = [kind for kind in ("uniform", "log_uniform", "int", "choice") if getattr(spec, kind) is not None]
     if len(kinds) != 1:
@@ -157,6 +157,8 @@ def faults(spec: DistributionSpec, is_secret: bool = False) -> list[tuple[str, s
     if spec.choice is not None:
         told = _choice_fault(spec.choice, is_secret)
         return [*([("choice", told)] if told else []), *_misplaced(spec, kind)]
+    if is_secret:
+        return [(kind, "the value of a variable is a text; list a choice of texts")]
     low, high = getattr(spec, kind)
     if low > high:
         return [(kind, f"low={low} is above high={high}; swap them")]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tuning.asha import rungs_of
 from tuning.hyperband import Hyperband
-from tuning.promotion_plan import LOOKS, NUM_FINALISTS
+from tuning.promotion_plan import num_runs
 from tuning.pruning import spelled_out
 from tuning.space import space_of
 from tuning.spec import SweepSpec
@@ -30,25 +30,20 @@ class Estimate:
     worker_s_high: float | None
 
 
-def estimate(
-    spec: SweepSpec, total_samples: int, samples_per_worker_s: float | None = None, start_s: float = 0.0
-) -> Estimate:
+def estimate(spec: SweepSpec, total_samples: int, samples_per_worker_s: float | None = None) -> Estimate:
     """The cost of a whole sweep whose trials train on ``total_samples`` each.
 
-    ``samples_per_worker_s`` is what jobs of this entrypoint did per second of one worker; ``start_s`` are
-    worker-seconds that each trial takes besides its steps.
+    ``samples_per_worker_s`` is what jobs of this entrypoint did per second of one worker, their starts counted.
     """
     count = space_of(spec.space).count()
     num_trials = min(spec.trials, count) if count else spec.trials
     high = num_trials * total_samples
     low = round(high * least_share(spec, total_samples))
-    confirming = (NUM_FINALISTS + 1) * total_samples if spec.promote else 0
-    confirm_low, confirm_high = confirming * LOOKS[0], confirming * LOOKS[-1]
+    confirming = num_runs(num_trials) if spec.promote else (0, 0)
+    confirm_low, confirm_high = (runs * total_samples for runs in confirming)
     seconds: list[float | None] = [None, None]
     if samples_per_worker_s:
-        runs = [num_trials + (NUM_FINALISTS + 1) * look * bool(spec.promote) for look in (LOOKS[0], LOOKS[-1])]
-        samples = [low + confirm_low, high + confirm_high]
-        seconds = [s / samples_per_worker_s + n * start_s for s, n in zip(samples, runs, strict=True)]
+        seconds = [samples / samples_per_worker_s for samples in (low + confirm_low, high + confirm_high)]
     return Estimate(
         num_trials=num_trials,
         samples_low=low,

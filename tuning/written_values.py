@@ -33,7 +33,7 @@ def whole_bound(value: object) -> object:
     """An end of a range of whole numbers; 5.0 is one."""
     found = whole_number(value)
     if isinstance(found, float) and math.isfinite(found):
-        raise ValueError(f"must be a whole number; round it, or search uniform: [{found:g}, ...]")
+        raise ValueError("must be a whole number; round it, or search uniform")
     if isinstance(found, bool) or not isinstance(found, int):
         raise _no_number(found, "a whole number", f"{_BOUND}, such as 8")
     if abs(found) > MAX_SAMPLES:

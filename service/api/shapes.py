@@ -160,7 +160,10 @@ class ScheduleList(Shape):
 
 
 class ScheduleRun(Shape):
-    """What became of one nominal time; ``child_state`` is null where the child is not there (any more)."""
+    """What became of one nominal time; ``child_state`` is null where the child is not there (any more).
+
+    ``child_lives`` also where a sweep has ended and its winner is compared.
+    """
 
     nominal_time: str
     fired_at: str
@@ -168,6 +171,7 @@ class ScheduleRun(Shape):
     kind: Kind
     child_id: str | None
     child_state: str | None
+    child_lives: bool
     reason: str | None
 
 

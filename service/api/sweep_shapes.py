@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from service.api.shapes import CostShape, Shape
 from service.promotion_records import PromotionState
 from service.sweep_records import SweepState
@@ -44,7 +46,8 @@ class OriginShape(Shape):
 class ContenderShape(Shape):
     """A finalist, or the incumbent with ``trial`` null, in the new runs; what compares it with the incumbent.
 
-    ``effect`` is relative to the incumbent's mean, above 0 better, and lies between ``low`` and ``high`` with 90 %.
+    ``effect`` is relative to the incumbent's mean, above 0 better, and lies between ``low`` and ``high`` with 90 %;
+    ``saving`` is the share of the incumbent's cost that it saves, null where their costs cannot be compared.
     """
 
     trial: int | None
@@ -58,6 +61,8 @@ class ContenderShape(Shape):
     high: float | None = None
     p_value: float | None = None
     better_fraction: float | None = None
+    saving: float | None = None
+    cheaper_p_value: float | None = None
 
 
 class RunNumbers(Shape):
@@ -68,7 +73,10 @@ class RunNumbers(Shape):
 
 
 class PromotionShape(Shape):
-    """Its best trials against a configuration; ``version`` is what that became, with ``trial``."""
+    """Its best trials against a configuration; ``version`` is what that became, with ``trial``.
+
+    That is ``because`` it is better, or as good and cheaper.
+    """
 
     configuration: str
     state: PromotionState
@@ -76,6 +84,7 @@ class PromotionShape(Shape):
     base_version: int | None
     version: int | None
     trial: int | None
+    because: Literal["better", "cheaper"] | None
     runs: RunNumbers
     worker_s: float
     incumbent: ContenderShape | None

@@ -12,7 +12,7 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 
-from service import schedule_words, words
+from service import schedule_words
 from service.cli.documents import apply_settings
 from service.cli.failures import CommandError
 from service.cli.options import Form
@@ -84,7 +84,7 @@ def show_runs(client: Client, reference: str, count: int, form: Form) -> None:
         (
             _there(run["nominal_time"], found["spec"]["time_zone"]),
             schedule_words.outcome(run["outcome"]),
-            words.state(run["child_state"]) if run["child_state"] else "–",
+            schedule_words.child(run),
             run["child_id"] or "–",
             run["reason"] or "",
         )

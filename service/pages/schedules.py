@@ -112,6 +112,7 @@ def _run(schedule: Document, run: Document | None) -> dict[str, Any] | None:
         "child_id": run["child_id"],
         "child": f"/{run['kind']}s/{run['child_id']}",
         "child_state": run["child_state"],
+        "followed": schedule_words.followed(run),
         "reason": run["reason"] or "",
     }
 

@@ -146,7 +146,7 @@ class ReconcilerStore(Protocol):
         ...
 
     async def acknowledged(self, job_id: str, attempt: int, fence: int | None = None) -> Acknowledged:
-        """What of this attempt is stored, ``unpriced`` rows included: the first thing to hand to a controller.
+        """What of this attempt is stored, ``unpriced`` and ``exchange`` included: the first to hand to a controller.
 
         With ``fence``, as for whoever hands it over, it raises FencedOutError once that number was superseded.
         """

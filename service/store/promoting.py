@@ -32,6 +32,7 @@ from service.store.promotion_rows import (
     contenders_text,
     fetch_promotions,
     fetch_runs,
+    fetch_seeds,
     insert_promotion,
     update_promotion,
 )
@@ -93,7 +94,7 @@ def _view(conn: Connection, sweep_id: str) -> PromotionView | None:
         promotion=latest,
         runs=() if latest is None else fetch_runs(conn, latest, sweep.document["metric"]),
         configuration=None if name is None else fetch_configuration(conn, name),
-        seeds=tuple(seed for each in known for seed in each.seeds),
+        seeds=() if is_compared or name is None else fetch_seeds(conn, sweep_id, name),
         samples_per_epoch=samples_per_epoch(conn, sweep_id),
     )
 

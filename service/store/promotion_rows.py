@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, update
 
 from service.promotion_records import Contender, PromotionRow, PromotionRun, PromotionStanding, PromotionState
 from service.states import JobState
@@ -44,6 +44,13 @@ def fetch_promotions(conn: Connection, sweep_id: str) -> list[PromotionRow]:
     """All of a sweep, the first one first."""
     of_it = select(promotions).where(promotions.c.sweep_id == sweep_id).order_by(promotions.c.number)
     return [promotion_of(row) for row in conn.execute(of_it)]
+
+
+def fetch_seeds(conn: Connection, sweep_id: str, configuration: str) -> tuple[int, ...]:
+    """With which runs were compared, of this sweep or against this configuration."""
+    chosen = or_(promotions.c.sweep_id == sweep_id, promotions.c.configuration == configuration)
+    found = conn.execute(select(promotions.c.seeds).where(chosen)).scalars()
+    return tuple(seed for text in found for seed in json.loads(text))
 
 
 def fetch_runs(conn: Connection, promotion: PromotionRow, metric: str) -> tuple[PromotionRun, ...]:

@@ -41,7 +41,8 @@ _OPEN = frozenset({Outcome.STARTED, Outcome.BUFFERED})
 
 # Built once: putting a statement together takes longer than SQLite does to run it.
 _OF_SCHEDULE = runs.c.schedule_id == bindparam("of")
-_OPEN_RUNS = select(runs, HAS_LIVING_CHILD.label("has_living")).where(_OF_SCHEDULE, runs.c.is_open)
+WITH_LIVING = select(runs, HAS_LIVING_CHILD.label("has_living"))
+_OPEN_RUNS = WITH_LIVING.where(_OF_SCHEDULE, runs.c.is_open)
 _SUMMARY = select(func.sum(case((HAS_LIVING_CHILD, 1), else_=0)), func.max(runs.c.nominal_at)).where(_OF_SCHEDULE)
 _LIVING = select(runs.c.kind, runs.c.child_id).where(_OF_SCHEDULE, HAS_LIVING_CHILD)
 _SCHEDULE = select(schedules).where(schedules.c.id == bindparam("of"))
@@ -70,7 +71,7 @@ def fetch_schedule(conn: Connection, schedule_id: str) -> ScheduleRow | None:
 
 
 def runs_of(conn: Connection, found: Sequence[Row[Any]]) -> list[RunRow]:
-    """Rows of ``schedule_runs`` with the states of their children."""
+    """Rows of ``WITH_LIVING``, with the states of their children."""
     states: dict[str, str] = {}
     for kind, of_kind in CHILDREN.items():
         if ids := [row.child_id for row in found if row.kind == kind and row.child_id]:
@@ -83,6 +84,7 @@ def runs_of(conn: Connection, found: Sequence[Row[Any]]) -> list[RunRow]:
             kind=Kind(row.kind),
             child_id=row.child_id,
             child_state=states.get(row.child_id or ""),
+            child_lives=bool(row.has_living),
             reason=row.reason,
         )
         for row in found

@@ -19,6 +19,7 @@ from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.list_parts import part_of
 from service.store.port import StaleRowError, StoreError
 from service.store.schedule_rows import (
+    WITH_LIVING,
     due_of,
     fetch_schedule,
     runs_of,
@@ -186,7 +187,7 @@ class ScheduleStore:
 
     async def runs(self, schedule_id: str, limit: int, before_s: float | None = None) -> list[RunRow]:
         """At most ``limit`` runs, the latest nominal time first, those before ``before_s``."""
-        chosen = select(schedule_runs).where(schedule_runs.c.schedule_id == schedule_id)
+        chosen = WITH_LIVING.where(schedule_runs.c.schedule_id == schedule_id)
         if before_s is not None:
             chosen = chosen.where(schedule_runs.c.nominal_at < before_s)
         chosen = chosen.order_by(schedule_runs.c.nominal_at.desc()).limit(limit)
@@ -204,7 +205,7 @@ class ScheduleStore:
         same = (table.c.schedule_id == latest.c.schedule_id) & (table.c.nominal_at == latest.c.nominal_at)
 
         def work(conn: Connection) -> dict[str, RunRow]:
-            found = conn.execute(select(table).join(latest, same)).all()
+            found = conn.execute(WITH_LIVING.join(latest, same)).all()
             return {row.schedule_id: run for row, run in zip(found, runs_of(conn, found), strict=True)}
 
         return await self._database.read(work)

@@ -93,7 +93,7 @@ def test_live_trials_change_rate_and_batch_with_their_processes_unchanged(served
 def test_where_half_of_them_find_a_place_trials_take_turns_and_lose_no_step(served: Serving) -> None:
     job = {**SPEC["job"], "resources": {"cpus": 1.5}}  # of three
     with served.client() as client:
-        sweep_id = client.submit_sweep({**SPEC, "job": job})["id"]
+        sweep_id = client.submit_sweep({**SPEC, "job": job, "population": "pb2"})["id"]
         wait_for("the sweep", lambda: has_ended(client.get(f"/sweeps/{sweep_id}")), LIMIT_S)
         sweep = client.get(f"/sweeps/{sweep_id}")
         trials = client.get(f"/sweeps/{sweep_id}/trials")["trials"]
@@ -103,7 +103,8 @@ def test_where_half_of_them_find_a_place_trials_take_turns_and_lose_no_step(serv
     returns = [row for row in told if row["kind"] == "restore" and "donor" not in row["after"]]
     # One that is told to pause may be done by then.
     assert 0 < len(returns) <= len(pauses) <= 4 * NUM_PARTS
-    assert [row for row in told if "donor" in row["after"]]
+    taken = [row for row in told if "donor" in row["after"]]
+    assert {row["actor"] for row in taken} == {"pb2"}
     assert not [row for row in told if row["kind"] in ("worker_lost", "failure")]
     assert all(row["steps_lost"] in (0, None) for row in told)
     assert_service_at_rest(served)

@@ -132,9 +132,13 @@ def script(served: Serving, tmp_path: Path) -> Iterator[Script]:
                     client.command(job["id"], "cancel")
 
 
-def test_a_tuner_that_is_interrupted_and_restored_submits_no_job_twice(script: Script) -> None:
+def test_a_tuner_that_is_killed_then_interrupted_and_each_time_restored_submits_no_job_twice(script: Script) -> None:
     script.start()
     script.wait_reports()
+    script.end()  # at once, as when its machine loses power: nobody cancels its jobs
+    script.start()
+    script.wait_reports()
+    assert [(job["state"], job["attempt"]) for job in script.jobs()] == [("RUNNING", 1)] * 3
     script.interrupt()  # while all trials wait for the next report
     wait_for("their jobs to be cancelled", lambda: script.states() == ["CANCELLED"] * 3)
     script.start()

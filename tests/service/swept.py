@@ -67,6 +67,7 @@ class Swept:
 
     def __init__(self, store: Store, clock: Hand, fence: int, sweep_id: str) -> None:
         self.store, self.clock, self.fence, self.id = store, clock, fence, sweep_id
+        self.prices = Prices(None, None, "EUR")
 
     @classmethod
     async def of(cls, store: Store, clock: Hand, sweep_id: str) -> Swept:
@@ -161,10 +162,10 @@ class Swept:
             if view.sweep.promote_to is not None:
                 await store.begin_promotion(view, contest_of(view), self.fence)
             else:
-                step = step_of(view, Prices(None, None, "EUR"), self.clock.now_s)
+                step = step_of(view, self.prices, self.clock.now_s)
                 await store.carry_promotion(view, step, self.fence)
 
-    async def conclude(self, score: Callable[[int], float]) -> None:
+    async def conclude(self, score: Callable[[int], float], lasts_s: Callable[[int], float] = lambda _: 0.0) -> None:
         """Let the runs of the promotion end with the score of their contender, until it is decided."""
         store = self.store.reconciler
         while True:
@@ -179,6 +180,7 @@ class Swept:
                 assert job is not None
                 job = await store.admit(job, 1, self.fence)
                 job = await store.transition(job, JobState.RUNNING, Transition(), self.fence)
+                self.clock.now_s += lasts_s(run.contender)
                 await store.fold(snapshot(job, [record(1, eval__accuracy=score(run.contender))]), self.fence)
                 job = await store.job(run.job_id)
                 assert job is not None

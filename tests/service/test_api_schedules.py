@@ -9,6 +9,7 @@ import pytest
 
 from service.api.shapes import Schedule, ScheduleList, ScheduleRun, ScheduleRuns, UpcomingTimes
 from service.feed import read_topics
+from service.jobs import MAX_TRIES
 from service.services import Services
 from service.settings import Settings
 from tests.service.given import Clock
@@ -186,6 +187,7 @@ async def test_the_history_tells_each_nominal_time_with_its_child(client: httpx2
         "kind": "job",
         "child_id": child["id"],
         "child_state": "QUEUED",
+        "child_lives": True,
         "reason": None,
     }
     params = {"page_size": 1, "page_token": answer.json()["next_page_token"]}
@@ -298,9 +300,12 @@ async def test_a_trigger_runs_it_now_by_its_own_rule_once_a_key(client: httpx2.A
     ScheduleRun.model_validate_json(first.content)
     assert (first.json()["outcome"], first.json()["reason"]) == ("STARTED", "triggered by hand")
     assert (await client.post(f"{place}/trigger", headers=key)).json() == first.json()
-    other = (await client.post(f"{place}/trigger")).json()
-    assert other["outcome"] == "SKIPPED"
-    assert other["nominal_time"] != first.json()["nominal_time"]
+    for _ in range(MAX_TRIES):
+        other = (await client.post(f"{place}/trigger")).json()
+        assert other["outcome"] == "SKIPPED"
+        assert other["nominal_time"] != first.json()["nominal_time"]
+    # However many runs there were since.
+    assert (await client.post(f"{place}/trigger", headers=key)).json() == first.json()
     assert len((await client.get("/api/v1/jobs")).json()["jobs"]) == 1
 
 

@@ -155,6 +155,9 @@ async def test_an_estimate_counts_the_runs_of_a_promotion(client: httpx2.AsyncCl
     assert told["promotion_samples"] == {"low": 20 * 3200, "high": 80 * 3200}
     assert told["samples"]["high"] == (8 + 80) * 3200
     assert "promoting to digits trains 20 to 80 times more" in told["notes"][-1]
+    limited = sweep_document(promote="digits", limits={"time_s": 60, "trials_without_improvement": 3})
+    told = (await client.post(f"{SWEEPS}/estimate", json=limited)).json()
+    assert told["notes"][-1].startswith("that counts against limits.time_s, too")
 
 
 async def test_money_is_told_where_the_settings_have_prices(running_app: Any, settings: Settings) -> None:

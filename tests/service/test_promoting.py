@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from service import configuration_words
 from service.configuration_records import ConfigurationRow, Origin
 from service.cost import Prices
 from service.promotion import contest_of, step_of
@@ -140,13 +141,93 @@ async def test_a_winner_that_is_really_better_replaces_the_configuration_whoever
 
 
 @on_sqlite
-async def test_luck_replaces_nothing(scene: Scene) -> None:
+async def test_luck_replaces_nothing(scene: Scene, clock: Clock) -> None:
+    scene.clock = clock  # stands still, so that nothing costs anything
+    await scene.restart()
     sweep = await swept(scene, gain=0.0)
     view = await until(scene, sweep, has_ended)
     assert view.promotion is not None
     assert view.promotion.state is PromotionState.KEPT
     assert str(view.promotion.reason).startswith("not distinguishable: after ")
     assert (await configuration(scene)).version == 1
+
+
+async def test_of_what_cannot_be_told_apart_the_cheaper_is_in_use_from_then_on(store: Store, clock: Clock) -> None:
+    await store.configurations.create("digits", spec(**JOB))
+    sweep = await Swept.created(store, clock, await leader(store), promote="digits")
+    await sweep.play()
+    await sweep.finish()
+    await sweep.compare()
+    await sweep.conclude(lambda _: 0.9, lasts_s=lambda contender: 10.0 if contender == 1 else 40.0)
+    found = await store.configurations.view("digits", 10)
+    assert found is not None
+    assert (found[0].version, found[0].document["optimizer"]["lr"]) == (2, 0.01)
+    told = configuration_words.evidence(found[1].rows[0].evidence)
+    assert told.startswith("trial 1 (optimizer.lr 0.01, batch.global_size 64) costs 75 % less and is as good: better")
+    view = await store.reconciler.promotion_view(sweep.id)
+    assert view is not None
+    assert view.promotion is not None
+    assert str(view.promotion.reason).endswith("; trial 1 is as good and cheaper")
+
+
+@on_sqlite
+async def test_where_a_run_of_what_is_in_use_fails_nothing_is_decided_and_it_may_be_asked_again(scene: Scene) -> None:
+    sweep = await swept(scene, gain=0.02)
+    view = await until(
+        scene,
+        sweep,
+        lambda view: any((run.contender, run.pair, run.is_open) == (INCUMBENT, 0, False) for run in view.runs),
+    )
+    runs = tuple(replace(run, score=None) if run.contender == INCUMBENT else run for run in view.runs)
+    end = step_of(replace(view, runs=runs), Prices(None, None, "EUR"), 0.0).end
+    assert end is not None
+    assert end.state is PromotionState.FAILED
+    assert end.reason.startswith("a run of the incumbent has failed, so nothing can be compared")
+
+
+async def test_nobody_is_always_the_first_of_its_pair(store: Store, clock: Clock) -> None:
+    await store.configurations.create("digits", spec(**JOB))
+    sweep = await Swept.created(store, clock, await leader(store), promote="digits", parallel=40)
+    await sweep.play()
+    await sweep.finish()
+    await sweep.compare()
+    view = await store.reconciler.promotion_view(sweep.id)
+    assert view is not None
+    begun = step_of(replace(view, runs=()), sweep.prices, clock.now_s).start
+    assert [pair for _, pair in begun] == sorted(pair for _, pair in begun)
+    firsts = {next(number for number, of in begun if of == pair) for pair in range(LOOKS[0])}
+    assert len(firsts) > 1
+
+
+async def test_each_sweep_compares_on_seeds_of_its_own(store: Store, clock: Clock) -> None:
+    await store.configurations.create("digits", spec(**JOB))
+    fence, seeds = await leader(store), list[set[int]]()
+    for _ in range(2):  # as of one schedule, night by night
+        sweep = await Swept.created(store, clock, fence, promote="digits")
+        await sweep.play()
+        await sweep.finish()
+        view = await store.reconciler.promotion_view(sweep.id)
+        assert view is not None
+        seeds.append(set(contest_of(view).seeds))
+        await sweep.compare()
+    assert [len(each) for each in seeds] == [LOOKS[-1]] * 2
+    assert not seeds[0] & seeds[1]
+
+
+@pytest.mark.parametrize(("cpu_hour", "is_cheaper"), [(None, False), (0.5, True)])
+async def test_where_workers_differ_prices_tell_which_is_the_cheaper(
+    store: Store, clock: Clock, cpu_hour: float | None, is_cheaper: bool
+) -> None:
+    await store.configurations.create("digits", spec(**JOB, resources={"cpus": 2}))
+    sweep = await Swept.created(store, clock, await leader(store), promote="digits")
+    await sweep.play()
+    await sweep.finish()
+    await sweep.compare()
+    sweep.prices = Prices(cpu_hour, None, "EUR")
+    await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
+    row = await store.configurations.configuration("digits")
+    assert row is not None
+    assert (row.version == 2) == is_cheaper
 
 
 @on_sqlite

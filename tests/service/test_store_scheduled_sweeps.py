@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from service import schedule_words
 from service.promotion_records import PromotionRow, PromotionView
+from service.schedule_documents import run_document
 from service.schedule_records import ScheduleRow
 from service.store.opening import Store
 from service.sweep_records import SweepState
@@ -107,8 +109,12 @@ async def test_a_sweep_goes_on_until_its_promotion_has_ended(firing: Firing, ove
     assert await firing.told(schedule) == told
     (run, *_) = await firing.store.schedules.runs(schedule.id, 1)
     assert str(run.reason).startswith("the run before, its promotion counted, has not ended")
+    (begun,) = [run for run in await firing.store.schedules.runs(schedule.id, 9) if run.outcome == "STARTED"]
+    assert schedule_words.child(run_document(begun)) == "Succeeded, its winner is being compared"
     await first.conclude(lambda _: 0.9)
     await firing.at(at(10, 1))
+    (*_, begun) = await firing.store.schedules.runs(schedule.id, 9)
+    assert schedule_words.child(run_document(begun)) == "Succeeded"
     await firing.at(at(11))
     assert (await firing.told(schedule))[1:] == (
         [("09:00", "STARTED"), ("10:00", "SKIPPED"), ("11:00", "BUFFERED")]

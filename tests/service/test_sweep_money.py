@@ -48,6 +48,21 @@ def test_a_worker_that_may_have_cpus_instead_costs_as_much_as_the_dearer_of_both
     assert estimated(job=either, pruner="none") == {"low": cost, "high": cost}
 
 
+def test_an_estimate_tells_that_even_its_low_amount_may_be_more_than_what_it_costs() -> None:
+    def told(instead: float | None, **changes: Any) -> str:
+        job = {**JOB, "resources": {"cpus": 2, "gpus": 1, "cpus_instead": instead}}
+        spec = read_sweep_spec(sweep_document(job=job, **changes), has_prices=True)
+        return str(estimate_document(spec, TRAINED, sample_job(spec).resources, BOTH)["notes"][-1])
+
+    assert told(4) == (
+        "the amounts take each worker for the dearer of one with a GPU and one with CPUs instead: it may cost less "
+        "than the low figure"
+    )
+    assert "and so does limits.cost" in told(4, limits={"cost": 5.0})
+    assert "CPUs instead" not in told(None)
+    assert "CPUs instead" not in told(4, space={"resources.cpus": {"choice": [1, 2]}})
+
+
 @pytest.mark.parametrize(("instead", "expected"), [(None, False), (4, True), (22, False)])
 def test_an_amount_is_a_bound_where_a_gpu_and_what_takes_its_place_cost_unlike(
     instead: float | None, expected: bool

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from tuning.promote import (
+    MIN_SAVING,
     Better,
+    Cheaper,
+    Incomparable,
     LookAgain,
     NotDistinguishable,
     Runs,
@@ -36,15 +39,31 @@ def coarse(chance: np.random.Generator) -> float:
     return float(chance.choice([-1, 0, 0, 1])) / 270
 
 
-def promotion(effects: list[float], noise: Noise, seed: int, min_effect: float = 0.005, mode: Mode = "max") -> Verdict:
-    """Runs what the verdicts ask for, around a mean of 0.95; a seed shifts all who share it alike."""
+def promotion(
+    effects: list[float],
+    noise: Noise,
+    seed: int,
+    min_effect: float = 0.005,
+    mode: Mode = "max",
+    saving: float = 0.0,
+) -> Verdict:
+    """Runs what the verdicts ask for, around a mean of 0.95; a seed shifts all who share it alike.
+
+    Finalists save that share of what a run of the incumbent costs, give or take a tenth.
+    """
     chance = np.random.default_rng(seed)
     sign = 1 if mode == "max" else -1
     shared = [float(chance.normal(0, 0.01)) for _ in range(LOOKS[-1])]
     scores = [[0.95 * (1 + sign * e) + shift + noise(chance) for shift in shared] for e in (0.0, *effects)]
+    costs = [
+        [100 * share * chance.uniform(0.9, 1.1) for _ in shared] for share in (1.0, *(1 - saving for _ in effects))
+    ]
     asked: dict[int, int] = {}
     while True:
-        runs = [Runs(scores=tuple(s[: asked.get(n, 0)]), seconds=1.0) for n, s in enumerate(scores)]
+        runs = [
+            Runs(scores=tuple(s[: asked.get(n, 0)]), costs=tuple(c[: asked.get(n, 0)]))
+            for n, (s, c) in enumerate(zip(scores, costs, strict=True))
+        ]
         verdict = judge(runs[0], dict(enumerate(runs[1:], start=1)), mode, min_effect)
         if not isinstance(verdict, LookAgain):
             return verdict
@@ -88,22 +107,50 @@ def test_the_verdict_asks_for_the_next_look_and_only_of_those_still_in() -> None
 def test_a_finalist_whose_run_failed_drops_out_and_a_failed_incumbent_ends_it() -> None:
     base, broken = Runs(scores=(0.9,) * 5), Runs(scores=(0.95, None, 0.95, 0.95, 0.95))
     verdict = judge(base, {1: broken}, "max")
-    assert isinstance(verdict, NotDistinguishable)
+    assert isinstance(verdict, Incomparable)
     assert "every finalist has failed" in verdict.reason
     verdict = judge(broken, {1: base}, "max")
-    assert isinstance(verdict, NotDistinguishable)
+    assert isinstance(verdict, Incomparable)
     assert "the incumbent has failed" in verdict.reason
+    # The other was found no better before.
+    verdict = judge(Runs(scores=(0.9,) * 8), {1: Runs(scores=(0.8,) * 5), 2: Runs(scores=(0.95,) * 7 + (None,))}, "max")
+    assert isinstance(verdict, NotDistinguishable)
+    assert verdict.reason == "a run of each finalist that could be better has failed"
 
 
-def test_the_cheaper_is_named_where_no_difference_is_proven() -> None:
-    base = Runs(scores=(0.9,) * 20, seconds=10.0)
-    same = {3: Runs(scores=base.scores, seconds=4.0), 5: Runs(scores=base.scores, seconds=20.0)}
-    verdict = judge(base, same, "max")
-    assert isinstance(verdict, NotDistinguishable)
-    assert verdict.cheapest == 3
-    verdict = judge(base, {5: same[5]}, "max")
-    assert isinstance(verdict, NotDistinguishable)
-    assert verdict.cheapest is None
+def test_of_what_cannot_be_told_apart_the_cheaper_is_taken() -> None:
+    base = Runs(scores=(0.9,) * 20, costs=(10.0,) * 20)
+
+    def at(cost: float, score: float = 0.9) -> Runs:
+        return Runs(scores=(score,) * 20, costs=(cost,) * 20)
+
+    verdict = judge(base, {3: at(4.0), 5: at(3.0, score=0.8999), 6: at(9.0), 7: at(20.0)}, "max")
+    assert isinstance(verdict, Cheaper)
+    assert (verdict.number, verdict.reason) == (3, "after 8 pairs no finalist can be better by 0.50%")
+    (found,) = [comparison for comparison in verdict.evidence if comparison.number == 3]
+    assert (found.effect, found.saving, found.num_pairs) == (0.0, pytest.approx(0.6), LOOKS[1])
+    for other in (at(9.6), at(20.0), Runs(scores=base.scores)):
+        kept = judge(base, {3: other}, "max")
+        assert isinstance(kept, NotDistinguishable)
+        assert kept.evidence[0].num_pairs == LOOKS[0]  # that costs nothing more
+    # What is better comes first, whatever it costs.
+    better = judge(base, {3: at(4.0), 5: at(20.0, score=0.92)}, "max")
+    assert isinstance(better, Better)
+    assert better.number == 5
+
+
+@pytest.mark.parametrize("noise", [normal, coarse])
+@pytest.mark.parametrize(("effect", "saving"), [(-0.005, 0.5), (0.0, MIN_SAVING)])
+def test_what_is_worse_or_hardly_cheaper_is_taken_as_the_cheaper_in_fewer_than_one_of_twenty(
+    noise: Noise, effect: float, saving: float
+) -> None:
+    verdicts = [promotion([effect] * 3, noise, seed, saving=saving) for seed in range(200)]
+    assert sum(isinstance(verdict, Cheaper) for verdict in verdicts) <= 10
+
+
+def test_what_is_as_good_for_half_the_cost_is_found() -> None:
+    verdicts = [promotion([0.0] * 3, normal, seed, saving=0.5) for seed in range(100)]
+    assert sum(isinstance(verdict, Cheaper) for verdict in verdicts) >= 50
 
 
 def test_sign_flips_are_counted_exactly() -> None:

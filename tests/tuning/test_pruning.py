@@ -115,8 +115,8 @@ def test_where_the_best_of_a_rung_has_ended_the_next_one_goes_on_until_one_is_co
 def test_a_trial_that_failed_takes_no_place_of_others() -> None:
     failed = [at(n, (100, 0.9), state=TrialState.FAILED) for n in range(3)]
     others = [waiting(n, (100, 0.5)) for n in range(3, 5)]
-    assert PROMOTING.decide(at(7, (100, 0.6)), [*failed, *others]) == Continue(reason="1 of 3 at 100 samples")
-    assert STOPPING.decide(at(7, (100, 0.6)), failed) == Continue(reason="1 of 1 at 100 samples")
+    assert PROMOTING.decide(at(7, (100, 0.6)), [*failed, *others]) == Continue(reason="1 of 3 so far at 100 samples")
+    assert STOPPING.decide(at(7, (100, 0.6)), failed) == Continue(reason="1 of 1 so far at 100 samples")
     assert PROMOTING.promote([*failed, *others, waiting(7, (100, 0.6))], can_start=True)
 
 
@@ -147,12 +147,14 @@ def test_rungs_are_counted_in_samples_and_lie_before_the_end() -> None:
 
 def test_a_trial_waits_at_its_rung_until_enough_worse_ones_have_come() -> None:
     first = at(0, (100, 0.9))
-    assert PROMOTING.decide(first, []) == Pause(rung=100, reason="1 of 1 at 100 samples")
+    assert PROMOTING.decide(first, []) == Pause(rung=100, reason="1 of 1 so far at 100 samples")
     held = waiting(0, (100, 0.9))
     two = [held, waiting(1, (100, 0.5))]
     assert PROMOTING.promote(two, can_start=True) is None
     three = [*two, waiting(2, (100, 0.7))]
-    assert PROMOTING.promote(three, can_start=True) == Promote(number=0, rung=100, reason="1 of 3 at 100 samples")
+    assert PROMOTING.promote(three, can_start=True) == Promote(
+        number=0, rung=100, reason="1 of 3 so far at 100 samples"
+    )
 
 
 def test_a_promoted_trial_is_not_promoted_twice_and_keeps_its_place() -> None:
@@ -172,7 +174,7 @@ def test_the_highest_rung_is_served_first() -> None:
 
 def test_a_trial_that_is_among_the_best_when_it_comes_goes_on_without_waiting() -> None:
     others = [waiting(n, (100, 0.5)) for n in range(5)]
-    assert PROMOTING.decide(at(7, (100, 0.6)), others) == Continue(reason="1 of 6 at 100 samples")
+    assert PROMOTING.decide(at(7, (100, 0.6)), others) == Continue(reason="1 of 6 so far at 100 samples")
     assert isinstance(PROMOTING.decide(at(7, (100, 0.4)), others), Pause)
 
 
@@ -184,14 +186,14 @@ def test_nothing_is_decided_between_rungs() -> None:
 
 def test_one_report_past_two_rungs_is_judged_at_the_higher_and_counts_at_both() -> None:
     sparse = at(7, (350, 0.1))
-    assert STOPPING.decide(sparse, [at(1, (100, 0.5))]) == Continue(reason="1 of 1 at 300 samples")
+    assert STOPPING.decide(sparse, [at(1, (100, 0.5))]) == Continue(reason="1 of 1 so far at 300 samples")
     told = STOPPING.decide(at(8, (100, 0.05)), [sparse, at(1, (100, 0.5))])
-    assert told == Stop(reason="3 of 3 at 100 samples")
+    assert told == Stop(reason="3 of 3 so far at 100 samples")
 
 
 def test_a_rung_remembers_what_a_trial_was_worth_there() -> None:
     fell = at(0, (100, 0.9), (200, 0.1))
-    assert STOPPING.decide(at(1, (100, 0.5)), [fell]) == Stop(reason="2 of 2 at 100 samples")
+    assert STOPPING.decide(at(1, (100, 0.5)), [fell]) == Stop(reason="2 of 2 so far at 100 samples")
 
 
 def test_of_equals_the_earlier_trial_is_preferred() -> None:

@@ -182,10 +182,11 @@ def test_where_a_large_batch_is_worth_less_an_estimate_counts_what_is_drawn(
     assert total_range(spec, None) == (1_000, 1_000)
 
 
-def test_an_estimate_counts_a_promotion_and_what_each_trial_takes_to_start() -> None:
-    told = estimate(accepted(pruner="none", promote="best", trials=10), 1_000, samples_per_worker_s=100.0, start_s=1.0)
-    assert (told.confirm_samples_low, told.confirm_samples_high) == (4 * 5 * 1_000, 4 * 20 * 1_000)
-    assert (told.worker_s_low, told.worker_s_high) == (10 * 11 + 20 * 11, 10 * 11 + 80 * 11)
+@pytest.mark.parametrize(("trials", "contenders"), [(10, 4), (2, 3)])
+def test_an_estimate_counts_a_promotion(trials: int, contenders: int) -> None:
+    told = estimate(accepted(pruner="none", promote="best", trials=trials), 1_000, samples_per_worker_s=100.0)
+    assert (told.confirm_samples_low, told.confirm_samples_high) == (contenders * 5_000, contenders * 20_000)
+    assert (told.worker_s_low, told.worker_s_high) == (10 * (trials + contenders * 5), 10 * (trials + contenders * 20))
 
 
 def test_an_estimate_of_a_small_grid_counts_its_points() -> None:

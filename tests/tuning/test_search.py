@@ -39,7 +39,7 @@ def test_where_the_first_rung_is_given_all_begin_at_once() -> None:
     reported = replace(rows[0], reports=(Report(samples=150, value=0.5),))
     assert search.answer([reported, *rows[1:]], standing(4, samples_per_epoch=300)).orders == (
         *(Advance(number=number, until=150) for number in (1, 2, 3)),
-        Hold(number=0, rung=150, reason="1 of 1 at 150 samples"),
+        Hold(number=0, rung=150, reason="1 of 1 so far at 150 samples"),
     )
 
 

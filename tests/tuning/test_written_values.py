@@ -27,7 +27,7 @@ LOOKED_UP = "search its parts by their paths, or choose among names that your co
         ({"uniform": [0, True]}, "/uniform/1", f"must be a number, neither true nor false; {BOUND} 0.1 (seen: True)"),
         ({"uniform": [0, 9], "step": True}, "/step", f"must be a number, neither true nor false; {APART} (seen: True)"),
         ({"int": [False, 2]}, "/int/0", f"must be a whole number, neither true nor false; {BOUND} 8 (seen: False)"),
-        ({"int": [1.5, 8]}, "/int/0", "must be a whole number; round it, or search uniform: [1.5, ...] (seen: 1.5)"),
+        ({"int": [1.5, 8]}, "/int/0", "must be a whole number; round it, or search uniform (seen: 1.5)"),
         ({"int": ["8", 9]}, "/int/0", "must be a whole number; a number is written without quotes (seen: '8')"),
         ({"int": [[8], 9]}, "/int/0", f"must be a whole number; {BOUND} 8 (seen: [8])"),
         (
@@ -89,6 +89,15 @@ def test_the_value_of_a_variable_is_not_shown(value: Any) -> None:
     told = refused(space={"env.TOKEN": {"choice": [value]}})["/space/env.TOKEN/choice/0"]
     assert told.endswith(" (seen: ...)")
     assert "s3cret" not in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "bounds"), [("int", [48151, 2]), ("uniform", [48151.0, 48151.1]), ("log_uniform", [-48151, 48151])]
+)
+def test_no_bound_of_a_variable_is_shown_either(kind: str, bounds: list[float]) -> None:
+    found = refused(space={"env.PIN": {kind: bounds, "step": 481516}})
+    assert found == {f"/space/env.PIN/{kind}": "the value of a variable is a text; list a choice of texts"}
+    assert "4815" not in repr(refused(space={"env.PIN": {"int": [48151.5, 48152]}}))
 
 
 TWO = {"choice": ["s3cret", "other"]}
