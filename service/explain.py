@@ -6,16 +6,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from service.avoidance import usable
 from service.batching import in_words, reading_in_words, waiting_in_words, weighed_in_words
 from service.documents import desired_workers
 from service.queue import earliest_start_s, has_room, running, waiting
 from service.racks import one_level, racks_in_words
 from service.records import Explanation, JobRow, NodeView, StoredCluster
-from service.room import fit, free_now, need_of
+from service.room import empty, fit, free_now, need_of
 from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
 from workers.errors import Failure, Reason
 from workers.exchange_options import filled, name_of
+from workers.status import AvoidedNode
 
 STALE_CLUSTER_S = 30.0
 NUM_FRAMES = 12
@@ -55,14 +57,15 @@ UNSEEN = (
 class Circumstances:
     """What is around a job: the first in line, how many are before it, the cluster as last seen, and the time.
 
-    ``placed`` are the jobs that hold room, ``batch_reasons`` tell why the batch is what it is. ``limits`` are what it
-    no longer tells in full, or not as it was asked to.
+    On the nodes ``shunned`` no worker shall be. ``placed`` are the jobs that hold room, ``batch_reasons`` tell why the
+    batch is what it is. ``limits`` are what it no longer tells in full, or not as it was asked to.
     """
 
     before: Sequence[JobRow]
     num_before: int
     cluster: StoredCluster | None
     now_s: float
+    shunned: Sequence[AvoidedNode] = ()
     placed: Sequence[JobRow] = ()
     batch_reasons: Sequence[str] = ()
     limits: Sequence[str] = ()
@@ -144,22 +147,34 @@ def _needs(job: JobRow) -> str:
     need = job.spec.resources
     gpus = f", {need.gpus:g} GPU" if need.gpus else ""
     instead = "" if need.cpus_instead is None else f" (on nodes without GPUs {need.cpus_instead:g} CPU)"
-    count = job.scale.pinned or job.scale.min
-    return f"To start it needs {count} worker{'s' if count > 1 else ''} with {need.cpus:g} CPU{gpus}{instead} each."
+    least, pinned = job.scale.min, job.scale.pinned or 0
+    more = f"; the others of {pinned} come when there is room" if pinned > least else ""
+    workers = f"{least} worker{'s' if least > 1 else ''}"
+    return f"To start it needs {workers} with {need.cpus:g} CPU{gpus}{instead} each{more}."
+
+
+def _nodes(around: Circumstances) -> Sequence[NodeView]:
+    """Those in use; none where nobody sees the cluster."""
+    if around.cluster is None or _down(around) is not None:
+        return ()
+    return usable(around.cluster.view.nodes, around.shunned)
 
 
 def _free(job: JobRow, around: Circumstances) -> list[str]:
     if around.cluster is None or _down(around) is not None:
         return []
-    nodes = [node for node in around.cluster.view.nodes if node.is_alive]
+    return [_room_now(job, _nodes(around)), *(f"Not in use: {node.reason}." for node in around.shunned)]
+
+
+def _room_now(job: JobRow, nodes: Sequence[NodeView]) -> str:
     need = need_of(job.spec.resources)
     if need.instead is None:
-        return [f"Free now: {_left(nodes)}."]
+        return f"Free now: {_left(nodes)}."
     # It may use no CPUs beside a GPU that is taken: amounts alone would tell of room that it does not have.
     room = f"room for {plural(fit(need, free_now(nodes), job.most_workers), 'worker')}"
     kinds = {has_gpus: [node for node in nodes if node.has_gpus == has_gpus] for has_gpus in (True, False)}
     left = [f"{_left(each)} with{'' if has_gpus else 'out'} GPUs" for has_gpus, each in kinds.items() if each]
-    return [f"Free now: {', '.join((room, *left))}."]
+    return f"Free now: {', '.join((room, *left))}."
 
 
 def _left(nodes: Sequence[NodeView]) -> str:
@@ -169,7 +184,7 @@ def _left(nodes: Sequence[NodeView]) -> str:
 
 def _lack(job: JobRow, around: Circumstances) -> list[str]:
     seen = around.cluster
-    if seen is not None and (_down(around) is not None or has_room(waiting(job), seen.view.nodes)):
+    if seen is not None and (_down(around) is not None or has_room(waiting(job), _nodes(around))):
         return []
     return ["There is no room for more now."]
 
@@ -187,9 +202,11 @@ def _earliest(job: JobRow, around: Circumstances) -> list[str]:
     is_known = around.num_before == len(around.before)
     if around.cluster is None or _down(around) is not None or not around.placed or not is_known:
         return []
+    nodes, waits = _nodes(around), waiting(job)
+    if fit(waits.need, empty(nodes), waits.min) < waits.min:  # whoever ends makes no room for it
+        return []
     placed = [running(row, _places(row)) for row in around.placed]
-    line = [waiting(row) for row in (*around.before, job)]
-    start_s = earliest_start_s(line, placed, around.cluster.view.nodes)
+    start_s = earliest_start_s([*map(waiting, around.before), waits], placed, nodes)
     if start_s is None:
         return ["Earliest start: unknown, as jobs that have the room do not tell yet when they end."]
     if start_s == 0:
@@ -215,9 +232,6 @@ def _down(around: Circumstances) -> str | None:
 
 
 def _room(job: JobRow) -> str | None:
-    pinned = job.scale.pinned
-    if pinned is not None and pinned > job.scale.min:
-        return f"Wish for fewer workers (now {pinned}, at least {job.scale.min}), or free the size with `auto`."
     least = job.spec.workers.min
     if job.scale.min > least:
         return f"Wish for a range that begins lower (now at {job.scale.min}, at least {least}) to start with less."
@@ -275,13 +289,18 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     )
     if job.explanation is not None:
         summary = job.explanation.summary
-    told = [f"{pending} more are being started."] if pending else [*_free(job, around), *_lack(job, around)]
+    lack = _lack(job, around)
+    told = [_coming(pending, waits=bool(lack))] if pending else _free(job, around)
     stored = job.explanation.details if job.explanation else ()
-    details = (*stored, *([detail] if detail else ()), *told)
-    remedy = (
-        None if pending else "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
-    )
-    return Explanation(summary=summary, details=details, remedy=remedy)
+    details = (*stored, *([detail] if detail else ()), *told, *lack)
+    grows = "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
+    return Explanation(summary=summary, details=details, remedy=grows if lack or not pending else None)
+
+
+def _coming(pending: int, *, waits: bool) -> str:
+    """Of workers that have not answered yet nobody tells whether they have a place."""
+    who, waiting_too = ("1 more is", "waits") if pending == 1 else (f"{pending} more are", "wait")
+    return f"{who} being started{f', or {waiting_too} for room' if waits else ''}."
 
 
 def _out_of_sight(job: JobRow) -> Explanation:

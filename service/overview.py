@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.avoidance import avoided, usable
 from service.demand import sentences
 from service.documents import Document, desired_workers
 from service.racks import doubts
@@ -62,11 +63,12 @@ class Overview:
         return self._health(await self._telemetry.cluster())
 
     async def machines(self) -> Sequence[NodeView]:
-        """The living nodes as they were seen last; none while the cluster is away."""
+        """The nodes that workers may be on, as they were seen last; none while the cluster is away."""
         stored = await self._telemetry.cluster()
         if stored is None or not self._health(stored)["is_up"]:
             return ()
-        return [node for node in stored.view.nodes if node.is_alive]
+        nodes = stored.view.nodes
+        return usable(nodes, avoided(nodes, await self._nodes.node_marks()))
 
     def _health(self, stored: StoredCluster | None) -> Document:
         return health_document(stored, self._seen.age_s(None if stored is None else stored.observed_at))

@@ -95,7 +95,7 @@ def build_services(
         claim=claim,
         bundles=Bundles(store.bundles, claim, storage, uploads_folder(settings.home), settings.max_bundle_bytes),
         files=Files(jobs, store.observed, storage),
-        telemetry=Telemetry(jobs, store.jobs, store.telemetry, clock),
+        telemetry=Telemetry(jobs, store.jobs, store.nodes, store.telemetry, clock),
         overview=overview,
         nodes=Nodes(store.nodes, store.telemetry, clock, wake),
         feed=Feed(store.telemetry, store.sweeps, store.schedules, overview, prices, settings.max_streams),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from service.avoidance import avoided
 from service.batching import reasons
 from service.compare import MAX_COMPARED, MAX_SPEC_CHARS, compare
 from service.documents import Document, explanation_document, point_document, timeline_document
@@ -21,6 +22,7 @@ from service.records import JobFilter, JobRow, Point
 from service.report import NUM_POINTS, Moment, asked_section, is_asked, is_judged, moment_of, sections
 from service.states import PLACED_STATES, JobState
 from service.store.jobs import JobStore
+from service.store.nodes import NodeStore
 from service.store.telemetry import TelemetryStore
 from service.stretches import width_for
 from service.timeline_words import sentence
@@ -93,9 +95,12 @@ class NewestTimeline:
 class Telemetry:
     """Reads only; works while the cluster is down."""
 
-    def __init__(self, jobs: Jobs, rows: JobStore, store: TelemetryStore, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, jobs: Jobs, rows: JobStore, nodes: NodeStore, store: TelemetryStore, clock: Callable[[], float]
+    ) -> None:
         self._jobs = jobs
         self._rows = rows
+        self._nodes = nodes
         self._store = store
         self._clock = clock
 
@@ -176,11 +181,13 @@ class Telemetry:
             found = await self._rows.page(JobFilter(states=PLACED_STATES), MAX_PLACED_JOBS)
             # Of some of those who have room nothing follows about when there will be enough.
             placed = () if found.has_more else found.rows
+        cluster, marks = await self._store.cluster(), await self._nodes.node_marks()
         around = Circumstances(
             before=before,
             num_before=num_before,
-            cluster=await self._store.cluster(),
+            cluster=cluster,
             now_s=self._clock(),
+            shunned=() if cluster is None else avoided(cluster.view.nodes, marks),
             placed=placed,
             batch_reasons=await self._batch_reasons(job),
             limits=await self._store.limits(job_id, job.attempt),

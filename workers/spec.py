@@ -17,6 +17,7 @@ from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
     ENTRYPOINT_PATTERN,
     ENV_PATTERN,
+    LEAST_CPUS,
     MAX_SAMPLES,
     NAME_PATTERN,
     WHOLE,
@@ -203,7 +204,7 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
         ),
     ]
     rows += _batch_rows(spec.batch, spec.workers)
-    rows.append(_resources_row(spec.resources))
+    rows += _resources_rows(spec.resources)
     rows += [
         (
             "=" in key,
@@ -216,13 +217,20 @@ def _contradictions(spec: JobSpec) -> list[FieldProblem]:
     return told + [FieldProblem(pointer, detail) for wrong, pointer, detail in rows if wrong]
 
 
-def _resources_row(resources: Resources) -> tuple[bool, str, str]:
+def _resources_rows(resources: Resources) -> list[tuple[bool, str, str]]:
     instead = resources.cpus_instead
     told = (
         f"{instead or 0:g} CPUs would take the place of a GPU, and gpus=0 asks for none; set gpus, or leave "
         "cpus_instead out"
     )
-    return (instead is not None and resources.gpus == 0, "/resources/cpus_instead", told)
+    counted = {"cpus": resources.cpus, "cpus_instead": LEAST_CPUS if instead is None else instead}
+    return [
+        (instead is not None and resources.gpus == 0, "/resources/cpus_instead", told),
+        *(
+            (cpus < LEAST_CPUS, f"/resources/{name}", f"{cpus:g} is too little for Ray to count; give {LEAST_CPUS:g}")
+            for name, cpus in counted.items()
+        ),
+    ]
 
 
 def _batch_rows(batch: BatchSpec, workers: WorkerRange) -> list[tuple[bool, str, str]]:

@@ -21,6 +21,9 @@ MAX_SAMPLES = 2**53
 LEAST_PART = 0.01
 """Of a GPU."""
 
+LEAST_CPUS = 1e-4
+"""Ray starts nothing that asks for less."""
+
 EPSILON = 1e-6
 
 

@@ -227,7 +227,7 @@ def _effect(row: Document) -> str:
 def _pending_words(job: Document, current: int, wanted: int) -> str:
     pending = int((job.get("observed") or {}).get("num_pending") or 0)
     if wanted > current and pending:
-        return f"{words.plural(pending, 'worker')} on the way; training goes on meanwhile."
+        return f"{words.plural(pending, 'worker')} on the way, or waiting for room; training goes on meanwhile."
     if wanted > current:
         return "The newcomers are being started; training goes on meanwhile."
     return "The plan is being agreed; it takes effect at a step boundary."

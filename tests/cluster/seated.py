@@ -3,7 +3,8 @@
 ``python -m tests.cluster.seated ADDRESS FOLDER``, on a Ray of which this is a driver. Prints a JSON object:
 ``granted``, the number of workers; ``workers``, for each ``{has_gpus, phase, failure}``: whether its node counts
 any, and what it tells of itself once it is built or has failed; ``left``, how many more the queue would grant then;
-``raced``, whether each of as many has a GPU that were placed at once by hands that know nothing of each other.
+``raced``, whether each of as many has a GPU that were placed at once by hands that know nothing of each other;
+``returned``, whether one that died as it was made was waited for no longer.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ async def main(address: str, folder: Path) -> dict[str, Any]:
         for i, status in statuses.items()
     ]
     raced = [node_id in with_gpus for node_id in await race(launch(spec, folder), grant.num_workers)]
-    return {"granted": grant.num_workers, "workers": workers, "left": left, "raced": raced}
+    returned = await dies(launch(spec, folder))
+    return {"granted": grant.num_workers, "workers": workers, "left": left, "raced": raced, "returned": returned}
 
 
 async def race(launch: Launch, count: int) -> list[str | None]:
@@ -84,6 +86,20 @@ async def race(launch: Launch, count: int) -> list[str | None]:
         found = await asyncio.gather(*(placed(number) for number in range(count)))
     await clear(RayHands(NAMESPACE))
     return found
+
+
+async def dies(launch: Launch) -> bool:
+    """Whether a worker that is killed as it is made is given back dead, and not waited for."""
+    hands, name = RayHands(NAMESPACE), worker_name(JobKey(job_id="job-dead", attempt=1), "1.0")
+
+    async def make() -> Any:
+        actor = await hands.create(launch, name, frozenset(), must_fit=False)
+        if actor is not None:
+            await asyncio.to_thread(ray.kill, actor)
+        return actor
+
+    async with asyncio.timeout(LIMIT_S):
+        return await hands.node_of(await settling.settle(hands, name, make, lambda: False)) is None
 
 
 async def clear(hands: RayHands) -> None:

@@ -78,6 +78,7 @@ def test_of_three_workers_one_gets_the_gpu_and_the_others_the_room_that_there_is
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["granted"], found["left"], sorted(found["raced"])) == (3, 0, [False, False, True])
+    assert found["returned"]
     on_gpu, *on_cpus = sorted(found["workers"], key=lambda worker: worker["has_gpus"], reverse=True)
     assert [worker["has_gpus"] for worker in (on_gpu, *on_cpus)] == [True, False, False]
     assert [worker["phase"] for worker in on_cpus] == ["ready", "ready"]

@@ -58,6 +58,26 @@ def test_what_a_living_worker_came_through_on_the_node_counts_as_well() -> None:
     assert passes.read("a", 2.0, lives).most is None
 
 
+@pytest.mark.parametrize(
+    ("notes", "most"),
+    [
+        ([(8, 0), (8, 0)], None),
+        ([(8, 0), (8, 0), (8, 0)], 4),
+        ([(8, 0), (8, 8), (8, 8)], None),  # in no larger pass than before
+        ([(8, 0), (64, 8), (64, 32)], 32),  # the first by itself may be chance
+        ([(64, 48), (64, 48), (64, 48)], 48),
+        ([(64, 32), (64, 32), (64, 32), (32, 16), (32, 16), (32, 16)], 16),
+        ([(128, 64)], 64),
+        ([(128, 64), (64, 8), (64, 8), (64, 8)], 32),
+    ],
+)
+def test_what_others_came_through_counts_no_more_once_one_after_the_other_has_died_beside_them(
+    notes: list[tuple[int, int]], most: int | None
+) -> None:
+    passes = fatal(*(("a", size, passed) for size, passed in notes))
+    assert passes.read("a", 2.0, {"1.9": LastPass(size=64, passed=64)}).most == most
+
+
 def test_only_a_look_after_the_death_was_heard_of_counts_and_the_first_such() -> None:
     passes = FatalPasses(died={"1.1": 5.0})
     passes = passes.read("a", 4.9, {"1.1": LastPass(size=64, passed=32)})  # alive then, and in the midst of that one
@@ -101,6 +121,32 @@ def test_a_survivor_is_bounded_as_well_once_somebody_has_found_the_note() -> Non
     for _ in range(3):
         desk.turn()
     assert (desk.plan.worker_ids, desk.plan.most_micro) == ((stays, "1.3"), 32)
+
+
+def test_who_dies_again_and_again_beside_a_survivor_is_bounded_in_the_end() -> None:
+    desk = Desk()
+    stays, dies = desk.started(2)
+    rows: list[TimelineRow] = []
+    for number in range(3):
+        assert (desk.plan.worker_ids, desk.plan.most_micro, rows) == ((stays, dies), None, [])
+        desk.stop(stays, StopCause.PEER)
+        desk.turn(lost={dies: DIED})
+        desk.turn()
+        desk.train(stays, round=6 + number)
+        for _ in range(3):
+            desk.turn()
+        newcomer = f"1.{desk.state.next_worker - 1}"
+        found = {stays: LastPass(size=64, passed=64), dies: LastPass(size=64, passed=8)}
+        desk.say(newcomer, Phase.READY, build=replace(build_info(), last_passes=found))
+        desk.turn()
+        rows += [row for row in desk.notes() if row.kind is TimelineKind.BATCH]
+        desk.train(stays, newcomer, round=6 + number)
+        for _ in range(3):
+            desk.turn()
+        dies = newcomer
+    assert desk.plan.most_micro == 32
+    assert [row.after for row in rows] == [{"micro_size": 32}]
+    assert "(3 died so beside others that had come through 64 on its node)" in rows[0].reason
 
 
 @pytest.mark.parametrize("why", ["its process 7 was killed", "its node died", "it ended"])

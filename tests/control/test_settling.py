@@ -75,6 +75,22 @@ class Slow(Crowded):
         return "n" if self.num_asked >= 7 else None
 
 
+class Never(Crowded):
+    """Hands whose actors have no node, however often they are asked: how often that was, by actor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+
+    async def create(self, launch: Launch, name: str, avoids: frozenset[str], *, must_fit: bool) -> Any:
+        self.asked.append(0)
+        return await super().create(launch, name, avoids, must_fit=must_fit)
+
+    async def node_of(self, actor: str) -> str | None:
+        self.asked[-1] += 1
+        return None
+
+
 class Stuck(Crowded):
     """Hands that cannot give up one that got no place."""
 
@@ -129,6 +145,17 @@ def test_it_starts_where_there_is_room_in_the_end(tmp_path: Path, room_at: int, 
 
 def test_one_that_begins_slowly_is_waited_for_longer_each_time(tmp_path: Path) -> None:
     assert started_by(Slow(), tmp_path).killed == [NAME] * 2
+
+
+def test_none_is_waited_for_so_long_that_room_of_the_other_kind_would_not_be_seen(tmp_path: Path) -> None:
+    hands, given = Never(), launched(tmp_path, EITHER)
+
+    async def make() -> Any:
+        return await hands.create(given, NAME, frozenset(), must_fit=False)
+
+    asyncio.run(settling.settle(cast(Hands, hands), NAME, make, lambda: len(hands.asked) > 6))
+    most = settling.NUM_LOOKS * settling.MOST_PATIENCE
+    assert hands.asked == [2, 4, 8, most, most, most, 0]
 
 
 def test_one_whose_room_is_gone_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,3 +185,65 @@ async def test_who_waits_for_gpus_or_cpus_instead_is_told_of_both(
     )
     [wanted] = (await client.get("/api/v1/cluster")).json()["demand"]
     assert (wanted["cpus"], wanted["gpus"], wanted["cpus_instead"]) == (2, 2, 8)
+
+
+async def test_a_worker_that_does_not_come_is_said_to_wait_where_there_is_no_room(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    job = await placed(services.store, fence, workers=2)
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    await services.store.reconciler.fold(snapshot(running, num_pending=1), fence)
+
+    async def told(free: float) -> tuple[list[str], str | None]:
+        only = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": free})
+        await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(only,)), fence)
+        found = (await client.get(path_of(job, "explain"))).json()
+        return found["details"], found["remedy"]
+
+    assert await told(1.0) == (["1 more is being started."], None)
+    details, remedy = await told(0.0)
+    assert details == ["1 more is being started, or waits for room.", "There is no room for more now."]
+    assert remedy is not None
+    assert remedy.startswith("It grows by itself when resources are free")
+
+
+async def test_room_on_a_node_that_takes_no_workers_is_none(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    nodes = (
+        NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": 0.0}),
+        NodeView(node_id="m", name="m", is_alive=True, total={"cpus": 8.0}, free={"cpus": 8.0}),
+    )
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=nodes), fence)
+    await placed(services.store, fence)
+    job = (await services.store.jobs.submit(spec(resources={"gpus": 1, "cpus_instead": 2}))).job
+    await client.post("/api/v1/cluster/nodes/m/drain", json={"reason": "a new disk"})
+    _, free, *more = (await client.get(path_of(job, "explain"))).json()["details"]
+    assert free == "Free now: room for no worker, 0 CPU and 0 GPU on 1 node without GPUs."
+    assert more[0] == "Not in use: node m is drained: a new disk."
+    assert more[1].startswith("Earliest start: unknown")
+
+
+async def test_a_job_that_fits_nowhere_is_not_told_to_wait_for_others_to_end(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    small = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": 0.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(small,)), fence)
+    await placed(services.store, fence)
+    job = (await services.store.jobs.submit(spec(resources={"gpus": 1, "cpus_instead": 3}))).job
+    details = (await client.get(path_of(job, "explain"))).json()["details"]
+    assert not [detail for detail in details if detail.startswith("Earliest start")]
+
+
+async def test_a_job_that_waits_with_a_number_needs_its_least_to_start(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    full = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 4.0}, free={"cpus": 1.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(full,)), fence)
+    job = (await services.store.jobs.submit(spec(workers={"min": 2, "max": 4}))).job
+    await client.put(path_of(job, "scale"), json={"workers": 3})
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert found["details"][0] == (
+        "To start it needs 2 workers with 1 CPU each; the others of 3 come when there is room."
+    )
+    assert "lower `workers.min` (now 2)" in found["remedy"]

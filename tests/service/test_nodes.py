@@ -144,6 +144,17 @@ async def test_a_node_is_drained_and_used_again_by_id_prefix_or_name(
     assert cluster == (await client.get("/api/v1/cluster")).json()
 
 
+async def test_nobody_is_asked_to_make_room_on_a_node_that_takes_no_workers(
+    client: httpx2.AsyncClient, services: Services
+) -> None:
+    fence = await leader(services.store)
+    nodes = (node("aa11", "one"), node("aa22", "two"))
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=nodes), fence)
+    assert len(await services.overview.machines()) == 2
+    await client.post(f"{NODES}/one/drain")
+    assert [each.name for each in await services.overview.machines()] == ["two"]
+
+
 async def test_a_word_that_says_something_new_is_taken(
     client: httpx2.AsyncClient, services: Services, clock: Clock
 ) -> None:

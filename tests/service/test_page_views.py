@@ -116,6 +116,12 @@ def test_the_size_says_what_is_and_what_is_wanted(workers: dict[str, int], headl
     assert view["headline"] == headline
 
 
+def test_of_a_worker_that_has_not_answered_yet_it_is_not_said_that_it_has_a_place() -> None:
+    view = size_view(job(workers={"min": 1, "max": 4, "current": 1, "desired": 2}, observed={"num_pending": 1}), [])
+    assert view is not None
+    assert view["detail"] == "1 worker on the way, or waiting for room; training goes on meanwhile."
+
+
 def test_an_ended_job_has_no_size() -> None:
     assert size_view(job(state="SUCCEEDED"), []) is None
 

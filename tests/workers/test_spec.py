@@ -254,6 +254,14 @@ def test_a_worker_has_a_part_of_a_gpu_that_holds_something() -> None:
     assert parse_job_spec({**BASE, "resources": {"gpus": 0.25}}).resources.gpus == 0.25
 
 
+def test_a_worker_has_as_much_of_a_cpu_as_is_counted() -> None:
+    assert refused(resources={"cpus": 1e-5, "gpus": 1, "cpus_instead": 1e-9}) == {
+        "/resources/cpus": "1e-05 is too little for Ray to count; give 0.0001",
+        "/resources/cpus_instead": "1e-09 is too little for Ray to count; give 0.0001",
+    }
+    assert parse_job_spec({**BASE, "resources": {"cpus": 1e-4}}).resources.cpus == 1e-4
+
+
 def test_cpus_take_the_place_of_a_gpu_only_where_one_is_asked_for() -> None:
     resources = parse_job_spec({**BASE, "resources": {"gpus": 0.5, "cpus_instead": 4}}).resources
     assert resources.without_gpu() == Resources(cpus=4, gpus=0, cpus_instead=4)

@@ -11,13 +11,17 @@ from workers.measures import LastPass
 LEAST_DEATHS = 2
 """In a worker's first passes, which take longest and may meet with anything; one that came through some is enough."""
 
+LEAST_BESIDE = 3
+"""Where others on the node came through passes as large, as memory may do for them and not for one more beside them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """At most so many samples a pass, as ``worker_id`` died in one of ``size``.
 
     That is the smallest of the ``num_deaths`` on its node in passes larger than ``passed``, the largest that came
-    through there, 0 for none.
+    through there, 0 for none. Where it is not larger, so many died in passes of up to as many samples, each larger than
+    any that the dead one had come through itself.
     """
 
     most: int
@@ -60,8 +64,8 @@ class FatalPasses:
     @property
     def bound(self) -> Bound | None:
         """The lowest that a node asks for, None where none does."""
-        bounds = [bound for node_id in self.passed if (bound := self._on(node_id)) is not None]
-        return min(bounds, key=lambda bound: bound.most, default=None)
+        found = (by(node_id) for node_id in self.passed for by in (self._beyond_all, self._beyond_their_own))
+        return min((bound for bound in found if bound is not None), key=lambda bound: bound.most, default=None)
 
     @property
     def untried(self) -> Mapping[str, LastPass]:
@@ -69,7 +73,7 @@ class FatalPasses:
         found = {i: note for i, (node_id, note) in self.notes.items() if note.size > self.passed[node_id]}
         return dict(sorted(found.items(), key=lambda item: item[1].size))
 
-    def _on(self, node_id: str) -> Bound | None:
+    def _beyond_all(self, node_id: str) -> Bound | None:
         """Half of the smallest that was fatal there, never less than what passed; None while that may be chance."""
         passed = self.passed[node_id]
         fatal = [(i, note.size) for i, note in self.untried.items() if self.notes[i][0] == node_id]
@@ -78,3 +82,13 @@ class FatalPasses:
         worker_id, size = fatal[0]
         most = max(1, passed, size // 2)
         return Bound(most=most, worker_id=worker_id, size=size, passed=passed, num_deaths=len(fatal))
+
+    def _beyond_their_own(self, node_id: str) -> Bound | None:
+        """As ``_beyond_all`` by what the dead came through themselves, once it was fatal to so many."""
+        died = [(note.size, note.passed, i) for i, (at, note) in self.notes.items() if at == node_id]
+        fatal = sorted(each for each in died if each[0] > each[1])[:LEAST_BESIDE]
+        if len(fatal) < LEAST_BESIDE:
+            return None
+        size, _, worker_id = fatal[-1]
+        most = max(1, size // 2, *(passed for _, passed, _ in fatal))
+        return Bound(most=most, worker_id=worker_id, size=size, passed=self.passed[node_id], num_deaths=LEAST_BESIDE)

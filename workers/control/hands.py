@@ -120,9 +120,10 @@ class Hands(Protocol):
         ...
 
     async def has_lost(self, actor: Any) -> bool:
-        """Whether others took what a new actor waits for: nothing of it is left, and Ray tells of some who lack it.
+        """Whether a new actor is dead, or others took what it waits for: nothing is left, and Ray tells who lacks it.
 
-        Also where another waits for just the same while this one begins; False of one that ``create`` did not make.
+        Also where another waits for just the same while this one begins. Of one that ``create`` did not make only
+        whether it is dead.
         """
         ...
 

@@ -56,7 +56,6 @@ def _is_free(state: ControllerState) -> bool:
 
 
 def _row(state: ControllerState, inputs: Inputs, bound: Bound) -> TimelineRow:
-    passed = f"{bound.passed} had passed" if bound.passed else f"{bound.num_deaths} died so before any had passed"
     return TimelineRow(
         key=f"micro_bound/{bound.most}",
         kind=TimelineKind.BATCH,
@@ -64,11 +63,19 @@ def _row(state: ControllerState, inputs: Inputs, bound: Bound) -> TimelineRow:
         step=planning.progress_step(state),
         actor="controller",
         reason=f"worker {bound.worker_id} was killed in its first forward pass of {_samples(bound.size)}, {_AS_KERNEL} "
-        f"({passed} on its node); until the attempt ends a pass has at most {_samples(bound.most)}",
+        f"({_known(bound)} on its node); until the attempt ends a pass has at most {_samples(bound.most)}",
         after={"micro_size": bound.most},
         cost_s=0.0,
         steps_lost=0,
     )
+
+
+def _known(bound: Bound) -> str:
+    if not bound.passed:
+        return f"{bound.num_deaths} died so before any had passed"
+    if bound.size > bound.passed:
+        return f"{bound.passed} had passed"
+    return f"{bound.num_deaths} died so beside others that had come through {bound.passed}"
 
 
 def failure(state: ControllerState) -> Failure | None:

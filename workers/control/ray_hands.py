@@ -151,6 +151,8 @@ class RayHands:
             asked.add_done_callback(_take_back)
 
     async def has_lost(self, actor: Any) -> bool:
+        if await asyncio.to_thread(_dead, [actor._actor_id]):
+            return True
         own = self._coming.get(actor._actor_id)
         return own is not None and await asyncio.to_thread(_is_lacking, own.shape)
 

@@ -20,12 +20,16 @@ NUM_LOOKS, LOST_LOOKS = 200, 20
 Both are doubled for each that did not begin: the machine may be slow.
 """
 
+MOST_PATIENCE = 8
+"""Up to so many times as many: while one waits for a GPU, CPUs that have come free are not tried, and the reverse."""
+
 
 async def settle(hands: Hands, name: str, make: Callable[[], Awaitable[Any]], is_off: Callable[[], bool]) -> Any:
     """The actor of that name, once it sits on its node or is dead, or wherever it is when ``is_off``: nobody wants it.
 
     ``make`` makes it; None where there is no room. Raises as ``make``; ValueError where it is off before that. An actor
-    that is not returned is killed.
+    that is not returned is killed. Where the job cannot train without it, ``place_s`` and ``hold_s`` of the controller
+    bound all this; where it can, nobody does, as for any worker that waits for its place on Ray.
     """
     patience = 1
     while not is_off():
@@ -44,7 +48,7 @@ async def settle(hands: Hands, name: str, make: Callable[[], Awaitable[Any]], is
             with contextlib.suppress(Exception):
                 await hands.kill(actor)
             raise
-        patience *= 2
+        patience = min(2 * patience, MOST_PATIENCE)
     raise ValueError("there was no room for it yet")
 
 
