@@ -36,7 +36,7 @@ _COMPARED: Mapping[str, str] = {
 }
 """What a row says of both sides, in the order in which it names a change."""
 
-_ON_TRIAL = frozenset({"workers", "global_batch", "parts"})
+_ON_TRIAL = frozenset({"workers", "global_batch", "parts", "scheme"})
 """What is told as it was judged, where it was: of the steps before a change many may be from before what caused it."""
 
 _Numbers: TypeAlias = Sequence[float]
@@ -84,7 +84,7 @@ def sections(rows: Sequence[TimelineEntry], near: Mapping[int, Near]) -> list[Do
     where ``rows`` have that, so that report and timeline tell the same. Else medians of at most ``NUM_POINTS`` steps a
     side between the change before, or the loss of a worker, and the one after, the first two after a change left out.
     ``low`` and ``high`` are two standard errors of the ratio of two medians away from the gain, from their median
-    absolute deviations. None where there are too few steps.
+    absolute deviations. None where there are too few steps, or where a trial left it open.
     """
     begins = {
         row.seq: near[row.seq].after[0].round
@@ -106,56 +106,66 @@ def _span(row: TimelineEntry, begins: Mapping[int, int]) -> tuple[float, float]:
 
 
 def _section(row: TimelineEntry, near: Near, span: tuple[float, float], verdict: TimelineEntry | None) -> Document:
-    expected = row.after.get("expected_gain", verdict and verdict.after.get("expected_gain"))
+    expected = (verdict or row).after.get("expected_gain")
     about: Document = {"step": row.step, "kind": row.kind, "actor": row.actor, "expected": expected}
     turns = _in_turns(row)
     if turns is not None:
         return {**about, **_of_turns(row, *turns)}
     key = _changed(row)
     assert key is not None
-    about["name"] = f"{_COMPARED[key]} {_told(row.before[key])} → {_told(row.after[key])}"
-    return {**about, **(_of_points(row, key, near, span) if verdict is None else _of_verdict(row, verdict))}
+    before = (row if verdict is None else verdict).before[key]
+    about["name"] = f"{_COMPARED[key]} {_told(before)} → {_told(row.after[key])}"
+    sides = _sides(row, key, near, span)
+    told = [_travel(sides), _loss(row.after[key], sides)] if key == "scheme" else []
+    more = [part for part in told if part]
+    return {**about, **(_of_points(row, sides, more) if verdict is None else _of_verdict(row, verdict, more))}
 
 
-def _of_points(row: TimelineEntry, key: str, near: Near, span: tuple[float, float]) -> Document:
+def _sides(row: TimelineEntry, key: str, near: Near, span: tuple[float, float]) -> tuple[list[Point], list[Point]]:
+    """The steps before a change and those after it that were trained as it says."""
     before_points = _of_one_size([p for p in near.before if p.round >= span[0]][::-1], key)
     after_points = _of_one_size([p for p in near.after if p.round < span[1]], key)
-    sides = (
+    return (
         _alike(before_points[::-1], key, row.before.get(key)),
         _alike(after_points, key, row.after.get(key))[_NUM_SETTLING:],
     )
+
+
+def _of_points(row: TimelineEntry, sides: Sequence[Sequence[Point]], more: Sequence[str]) -> Document:
     before, after = map(_speeds, sides)
     worth = _worth(row)
-    more = [] if key != "scheme" else [_travel(sides), _loss(row.after[key], sides)]
-    evidence = _evidence(row, sides, worth, [told for told in more if told])
-    return {**_compared(before, after, worth), "evidence": evidence}
+    return {**_compared(before, after, worth), "evidence": _evidence(row, sides, worth, more)}
 
 
 def _verdict(row: TimelineEntry, later: Sequence[TimelineEntry]) -> TimelineEntry | None:
-    """The row of what a change was judged to bring; None where it was not, before another change of the same."""
+    """The row of what a change was judged to bring; None where it was not, before another change of the same.
+
+    Newcomers may come one by one: then all of them were judged together, with the last change. While a scheme is on
+    trial the one before may be in force again.
+    """
     key = _changed(row)
     if key not in _ON_TRIAL:
         return None
-    found = next((other for other in later if _changed(other) == key), None)
+    found = next((other for other in later if _changed(other) == key and not other.after.get("is_again")), None)
     if found is None or found.kind != _VERDICT or _NUM_JUDGED not in found.after:
         return None
-    is_of_it = (found.before[key], found.after[key]) == (row.before[key], row.after[key])
-    return found if is_of_it else None
+    return found if found.after[key] == row.after[key] else None
 
 
-def _of_verdict(row: TimelineEntry, verdict: TimelineEntry) -> Document:
+def _of_verdict(row: TimelineEntry, verdict: TimelineEntry, more: Sequence[str]) -> Document:
     before, found = verdict.before[_MEASURE], verdict.after
     gain, doubt, num_steps, worth = found["gain"], 2 * found["error"], found[_NUM_JUDGED], _worth(verdict)
-    told = f"as judged on trial by {num_steps} steps, those next to the change: "
+    is_judged = found.get("is_judged", True)
+    told = f"as {'judged' if is_judged else 'seen'} on trial by {num_steps} steps, those next to the change: "
     told += f"{number(before)} and {number(found[_MEASURE])} samples a second{_worth_in_words(worth)}"
     return {
         "before": before,
         "after": found[_MEASURE],
-        "gain": gain,
-        "low": max(0.0, gain - doubt),
-        "high": gain + doubt,
+        "gain": gain if is_judged else None,
+        "low": max(0.0, gain - doubt) if is_judged else None,
+        "high": gain + doubt if is_judged else None,
         "num_measured": num_steps,
-        "evidence": f"{told}; {row.reason}",
+        "evidence": "; ".join((told, *([verdict.reason] if "scheme" in found else []), *more, row.reason)),
     }
 
 

@@ -106,6 +106,7 @@ class Settings(BaseSettings):
         float, Field(ge=1, le=86400, description="Seconds that a worker may compute on its micro-batch.")
     ] = 600.0
     eval_s: Annotated[float, Field(ge=1, le=86400, description="Seconds that an evaluation may take.")] = 900.0
+    review_s: Annotated[float, Field(ge=1, le=86400, description="Seconds between reviews of shares.")] = 300.0
     max_demand_workers: Annotated[
         int,
         Field(

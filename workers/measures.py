@@ -54,7 +54,7 @@ class RankLoad:
     where samples have no lengths; ``seconds`` are what the median round would have taken with so many. ``exchange_s``
     is the median of what gradients took from the first bucket on, ``exposed_s`` of what this worker waited of it, for
     others as well, ``wire_s`` of what the link was at work of it, ``backward_s`` of the backward pass that it could be
-    hidden by; None where the host does not see that.
+    hidden by, ``codec_s`` of encoding and decoding; None where the host does not see that.
     """
 
     n: int
@@ -67,6 +67,7 @@ class RankLoad:
     exposed_s: float = 0.0
     wire_s: float | None = None
     backward_s: float | None = None
+    codec_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

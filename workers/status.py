@@ -219,8 +219,9 @@ class Acknowledged:
     until one of its own is stored (0 where it begins anew), and ``is_before_least`` where they may have come further,
     as the newest of them told of no end; ``log_offsets`` maps workers to stored bytes; ``checkpoints`` are registered
     paths; ``timeline`` the keys of stored rows. ``unpriced`` are the stored rows that still lack their cost; a
-    controller is handed them once, since whoever wrote them may be gone. ``answer`` is the number of the snapshot that
-    was stored last; 0 where whoever read this has stored none.
+    controller is handed them once, since whoever wrote them may be gone, and with them ``exchange``, that which
+    ``communication: auto`` judged last, in whatever attempt (empty: none). ``answer`` is the number of the snapshot
+    that was stored last; 0 where whoever read this has stored none.
     """
 
     rounds: tuple[int, int] = (0, 0)
@@ -231,6 +232,7 @@ class Acknowledged:
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()
     unpriced: tuple[TimelineRow, ...] = ()
+    exchange: str = ""
     answer: int = 0
 
 

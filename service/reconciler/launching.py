@@ -119,6 +119,7 @@ def _control_settings(settings: Settings) -> ControlSettings:
         place_s=settings.place_s,
         gather_s=settings.gather_s,
         evacuate_s=settings.evacuate_s,
+        review_s=settings.review_s,
         phase_bounds_s=phase_bounds_s(
             install_s=settings.install_s,
             build_s=settings.build_s,

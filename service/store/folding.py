@@ -39,6 +39,9 @@ MAX_LOG_BYTES = 256 * 2**20
 MAX_ACKNOWLEDGED_KEYS = 5000
 MAX_UNPRICED = 64
 
+_JUDGES_EXCHANGE = "communication"
+"""The actor of ``communication: auto``."""
+
 _OF_ATTEMPT = ("job_id", "attempt")
 
 _LINEAGE = select(lineages).where(*having(lineages, *_OF_ATTEMPT, "lineage"))
@@ -73,6 +76,9 @@ _UNPRICED = (
     .limit(bindparam("at_most"))
 )
 _END = select(timeline.c.key).where(*having(timeline, *_OF_ATTEMPT, "kind")).limit(1)
+_LAST_VERDICT = (
+    select(timeline).where(*having(timeline, "job_id", "kind", "actor")).order_by(timeline.c.seq.desc()).limit(1)
+)
 _RESTART_AFTER = select(jobs.c.restart_after).where(*having(jobs, "id"))
 _PATHS = select(checkpoints.c.path).where(*having(checkpoints, "job_id"))
 
@@ -376,3 +382,13 @@ def unpriced(conn: Connection, job_id: str, attempt: int) -> tuple[TimelineRow, 
     """The newest rows of an attempt that are stored without their cost, oldest first."""
     found = conn.execute(_UNPRICED, {"of_job_id": job_id, "of_attempt": attempt, "at_most": MAX_UNPRICED})
     return tuple(reversed([timeline_row_of(row) for row in found]))
+
+
+def judged_exchange(conn: Connection, job_id: str) -> str:
+    """The exchange that the last verdict of ``communication: auto`` left in force; empty where there was none."""
+    place = {"of_job_id": job_id, "of_kind": TimelineKind.PROBATION, "of_actor": _JUDGES_EXCHANGE}
+    found = conn.execute(_LAST_VERDICT, place).one_or_none()
+    if found is None:
+        return ""
+    row = timeline_row_of(found)
+    return str((row.after if row.after["is_kept"] else row.before)["scheme"])

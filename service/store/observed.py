@@ -15,6 +15,7 @@ from service.store.database import Database, Write, superseded
 from service.store.folding import (
     acknowledged,
     described,
+    judged_exchange,
     log_limit,
     store_checkpoints,
     store_logs,
@@ -127,13 +128,13 @@ class ObservedStore:
         await self._database.write(work, fence)
 
     async def acknowledged(self, job_id: str, attempt: int, fence: int | None = None) -> Acknowledged:
-        """What of this attempt is stored, with the rows that lack their cost."""
+        """What of this attempt is stored, with the rows that lack their cost, and the exchange that was judged last."""
 
         def work(conn: Connection) -> Acknowledged:
             if fence is not None and conn.execute(_FENCE).scalar_one() != fence:
                 raise superseded(fence)
             stored = acknowledged(conn, job_id, attempt)
-            return replace(stored, unpriced=unpriced(conn, job_id, attempt))
+            return replace(stored, unpriced=unpriced(conn, job_id, attempt), exchange=judged_exchange(conn, job_id))
 
         return await self._database.read(work)
 

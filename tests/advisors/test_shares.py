@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.advisors.cost_line import Cost
-from workers.advisors.shares import STRAGGLES, Bounds, Change, Keep, Standing, advise, share, slowest_s, stragglers
+from workers.advisors.shares import (
+    LEAST_KEPT,
+    STRAGGLES,
+    Bounds,
+    Change,
+    Keep,
+    Standing,
+    advise,
+    share,
+    slowest_s,
+    stragglers,
+)
 from workers.errors import BatchSplitError
 
 COSTS = st.builds(Cost, fixed_s=st.floats(0.0, 2.0), sample_s=st.floats(1e-5, 1.0))
@@ -125,6 +136,17 @@ def test_who_waits_most_of_a_step_gets_more_to_see_what_that_costs_it() -> None:
     )
     held = (*lines, Cost(fixed_s=3.0, sample_s=0.01))  # all wait for the third, and have what is theirs
     assert isinstance(advise(Standing(names=("1.1", "1.2", "1.3"), parts=(122, 5, 1), costs=held)), Keep)
+
+
+def test_what_is_to_pay_by_itself_must_and_what_is_to_show_what_more_costs_may_fall_short_by_noise() -> None:
+    alike = costs(0.01, 0.0113)
+    paying = advise(Standing(names=("a", "b"), parts=(100, 100), costs=alike))
+    assert isinstance(paying, Change)
+    assert 1.05 <= paying.expected_gain <= 1.07
+    assert paying.least_kept == LEAST_KEPT
+    showing = advise(Standing(names=("a", "b"), parts=(127, 1), costs=costs(0.01, 0.2)))
+    assert isinstance(showing, Change)
+    assert showing.expected_gain - 0.05 <= showing.least_kept < 1.0
 
 
 def test_a_batch_with_less_than_a_sample_for_each_is_left_alone() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.control.desk import checkpoint
+from tests.control.desk import SETTINGS, checkpoint
 from tests.control.uneven_job import CostOf, UnevenJob
-from workers.control.sharing import REVIEW_S
+from workers.advisors.judging import JUDGE_STEPS
+from workers.control.sharing import NUM_BEFORE
 from workers.plan import Plan, Switch, TimelineKind
 from workers.status import Phase, StopCause
 
@@ -57,6 +58,21 @@ def test_fixed_times_are_learnt_by_the_first_change_and_made_good_by_a_second() 
     assert [row.after["is_kept"] for row in job.told(TimelineKind.PROBATION)] == [True, True]
 
 
+def test_a_change_is_measured_by_all_steps_with_the_parts_before_it_unless_a_worker_has_changed_its_speed() -> None:
+    job, before = UnevenJob(line(0.01), line(0.01, fixed_s=1.0)), []
+    for _ in range(80):
+        job.run(1)
+        trial = job.desk.state.sharing.trial
+        before += [] if trial is None else [trial.rate.num_steps]
+    assert len(job.told(TimelineKind.PROBATION)) == 2
+    assert before[-1] >= JUDGE_STEPS  # by which the first was judged, at which the second began
+    job.costs["1.2"] = line(0.2)
+    while (trial := job.desk.state.sharing.trial) is None and job.round < 150:
+        job.run(1)
+    assert trial is not None
+    assert trial.rate.num_steps == NUM_BEFORE
+
+
 def test_what_does_not_pay_is_taken_back_and_tried_again_ever_later() -> None:
     job = UnevenJob(line(0.0, fixed_s=1.0), line(0.0, fixed_s=3.0))
     job.run(30)
@@ -64,7 +80,7 @@ def test_what_does_not_pay_is_taken_back_and_tried_again_ever_later() -> None:
     [judged] = job.told(TimelineKind.PROBATION)
     assert (judged.after["is_kept"], judged.reason[-12:]) == (False, "; taken back")
     assert len(job.plans) == 3
-    job.run(int(REVIEW_S / 3) - 30)
+    job.run(int(SETTINGS.review_s / 3) - 30)
     assert len(job.plans) == 3
 
 
@@ -108,7 +124,7 @@ def test_a_worker_that_slows_down_is_relieved_at_once_and_gets_its_part_back_whe
     before_s = job.desk.now
     job.run(20)
     assert job.parts == pytest.approx((85, 43), abs=3)
-    assert job.desk.now - before_s < REVIEW_S / 2
+    assert job.desk.now - before_s < SETTINGS.review_s / 2
     job.run(20).costs["1.2"] = line(0.01)
     job.run(30)
     assert job.parts == pytest.approx((64, 64), abs=3)
@@ -126,6 +142,19 @@ def test_a_worker_that_was_very_slow_gets_its_part_back_within_a_few_trials(time
     found = [row.after["is_kept"] for row in job.told(TimelineKind.PROBATION)[num_before:]]
     assert found == [True] * len(found)
     assert len(found) <= 6  # from 1 sample to 64 by doubling, each trial at once after the one before
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_one_that_was_very_slow_gets_its_part_back_soon_where_steps_differ_by_more_than_each_trial_brings(
+    seed: int,
+) -> None:
+    job = UnevenJob(line(0.01, 0.4), line(0.01, 0.4), noise=0.1, seed=seed).run(60)
+    job.costs["1.2"] = line(0.06, 2.4)
+    assert job.run(120).parts[1] <= 4
+    recovered_s, job.costs["1.2"] = job.desk.now, line(0.01, 0.4)
+    while job.parts[1] < 50 and job.desk.now - recovered_s < 1.5 * SETTINGS.review_s:
+        job.run(1)
+    assert job.parts == pytest.approx((64, 64), abs=14)
 
 
 def test_a_worker_that_is_fast_with_a_few_samples_only_is_tried_with_twice_as_many_at_most() -> None:

@@ -9,13 +9,13 @@ import pytest
 from tests.control.uneven_job import CostOf, LinkOf, UnevenJob
 from workers.advisors.exchange import Link
 from workers.advisors.judging import Rate, Verdict
-from workers.control import compress, compressing
+from workers.control import compressing
 from workers.control.compressing import REST_S, REVIEW_S, Compressing
 from workers.exchange_options import bucketed
 from workers.measures import RankLoad, SchemeCost
-from workers.plan import Exchange, Plan, Switch, TimelineKind
+from workers.plan import Plan, Switch, TimelineKind
 from workers.racks import Topology
-from workers.status import Phase, StopCause, WorkerStatus
+from workers.status import Phase, WorkerStatus
 
 BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
 TABLE = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
@@ -176,48 +176,6 @@ def test_a_batch_by_goodput_is_not_made_too_rough_to_be_chosen_by() -> None:
     assert found.plans[-1].exchange.scheme == "int8"
 
 
-def test_the_scheme_outlives_its_group_and_is_weighed_anew_there() -> None:
-    found = job(slow(1.0)).run(60)
-    plan = found.desk.plan
-    assert plan.exchange == Exchange(scheme="int4", why=plan.exchange.why)
-    found.desk.turn(lost={plan.worker_ids[1]: "its process died"})
-    for _ in range(8):
-        found.desk.turn()
-    assert found.desk.plan.exchange.scheme == "int4"
-
-
-def started_again(found: UnevenJob) -> Plan:
-    """The plan of other workers, after all were lost before they got further."""
-    desk, gone = found.desk, found.desk.plan
-    desk.turn(lost=dict.fromkeys(gone.worker_ids, "its node died"))
-    for _ in range(4):
-        desk.turn()
-    for worker_id in [i for i in desk.state.workers if i not in gone.worker_ids]:
-        desk.say(worker_id, Phase.READY, build=found.built(worker_id))
-    desk.turn()
-    assert (desk.plan.lineage, desk.plan.num_members) == (gone.lineage + 1, 2)
-    return desk.plan
-
-
-def test_a_start_that_takes_no_scheme_up_tells_of_none() -> None:
-    found = job(slow(1.0)).run(60)
-    state = found.desk.state
-    found.desk.state = replace(state, compressing=replace(state.compressing, unjudged="int8"), num_launches=1)
-    plan = started_again(found)
-    assert plan.exchange.name == "none"
-    assert "gradients travel" not in plan.cause.reason
-
-
-def test_the_scheme_outlives_all_workers_but_not_twice_where_they_got_no_further() -> None:
-    found = job(slow(1.0)).run(60)
-    assert [started_again(found).exchange.scheme for _ in range(2)] == ["int4", "none"]
-
-
-def test_a_scheme_on_trial_does_not_outlive_all_workers() -> None:
-    found = on_trial(job(slow(1.0)))
-    assert (found.desk.plan.exchange.scheme, started_again(found).exchange.scheme) == ("int4", "none")
-
-
 def on_trial(found: UnevenJob) -> UnevenJob:
     """Train on until a scheme is being measured."""
     while found.desk.state.compressing.trial is None:
@@ -296,38 +254,6 @@ def test_a_link_behind_a_long_backward_pass_is_looked_at_again_when_its_own_time
     known = compressing.reviewed(Compressing(), plan, before, 0.0)
     assert not compressing.is_due(known, plan, before, REST_S)
     assert compressing.is_due(known, plan, replace(before, wire_s=0.1), REST_S)
-
-
-def test_a_scheme_with_which_a_group_broke_is_left_at_once_and_tried_once_more() -> None:
-    found = on_trial(job(slow(1.0)))
-    desk, trial = found.desk, found.desk.state.compressing.trial
-    assert trial is not None
-    desk.stop("1.2", StopCause.PEER)
-    desk.turn(lost={"1.1": "out of memory"})
-    desk.turn()
-    assert desk.plan.exchange.scheme == "none"
-    assert desk.plan.cause.reason.endswith("; gradients travel as none again, as int4 was not judged yet")
-    desk.train("1.2", round=found.round)
-    desk.turn()
-    known = desk.state.compressing
-    assert (known.trial, "int4" in compress.allowed(desk.state)) == (None, True)
-    known = compressing.followed(replace(known, trial=trial), desk.plan)
-    assert "int4" not in compress.allowed(replace(desk.state, compressing=known))
-    why = compressing.without_barred("it waits", known)
-    assert why == "it waits; int4 is left alone, as a group broke twice while it was tried"
-
-
-def test_going_back_to_what_loses_less_is_not_given_up_for_a_group_that_broke_meanwhile() -> None:
-    found = job(slow(1.0)).run(60)
-    found.link = lambda scheme: (0.0, 0.0)
-    desk = on_trial(found).desk
-    assert desk.plan.exchange.scheme == "none"
-    desk.stop("1.2", StopCause.PEER)
-    desk.turn(lost={"1.1": "its node is gone"})
-    desk.turn()
-    desk.train("1.2", round=found.round)
-    desk.turn()
-    assert (desk.state.compressing.trial, desk.state.compressing.suspected) == (None, frozenset())
 
 
 def test_a_scheme_that_spoils_its_own_trials_is_tried_less_and_less_often() -> None:

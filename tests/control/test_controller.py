@@ -149,6 +149,18 @@ def test_the_first_answer_tells_that_nothing_has_happened_where_it_is_asked_for_
     play(act)
 
 
+def test_a_new_attempt_begins_with_the_exchange_that_those_before_it_judged_last(tmp_path: Path) -> None:
+    async def act() -> None:
+        scene = Scene(tmp_path)
+        await scene.prepare()
+        await scene.controller.direct(1, scene.direction, Acknowledged(exchange="int8"))
+        told = await scene.until(lambda s: s.plan is not None)
+        assert told.plan is not None
+        assert told.plan.exchange.name == "int8"
+
+    play(act)
+
+
 def test_a_job_runs_to_its_end_and_the_outcome_is_told_with_the_last_of_what_is_known(tmp_path: Path) -> None:
     async def act() -> None:
         scene = Scene(tmp_path)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.control.desk import SETTINGS
 from tests.control.uneven_job import CostOf, UnevenJob
 from workers.control.decisions import KillWorker, StartWorker, StopWorker, phase_bounds_s
 from workers.control.relieve import MOST, PLACE_S
-from workers.control.sharing import REVIEW_S
 from workers.errors import Failure, Reason
 from workers.plan import Switch, TimelineKind
 from workers.status import AvoidedNode, Phase, StopCause
@@ -95,7 +95,7 @@ def test_without_room_all_stays_which_is_told_once_and_tried_again_at_the_next_r
     assert (job.desk.state.num_start_failures, job.desk.state.departed) == (0, {})
     asked_s = job.desk.now
     until_asked(job)
-    assert job.desk.now - asked_s >= REVIEW_S * 0.9
+    assert job.desk.now - asked_s >= SETTINGS.review_s * 0.9
     for stand_in in ("1.6", "1.7"):
         job.desk.turn(lost={stand_in: NO_ROOM})
         assert job.desk.notes() == []

@@ -62,6 +62,28 @@ def test_a_job_asks_for_room_grows_by_what_it_is_granted_and_tells_what_that_bro
     assert (desk.plan.num_members, desk.plan.cause.actor) == (2, "scaling")
 
 
+def test_newcomers_that_come_one_by_one_are_each_told_with_what_they_alone_shall_bring() -> None:
+    desk = Desk(high=8)
+    ids = desk.started(2)
+    desk.direction = replace(desk.direction, num_offered=4)
+    for round in range(6, 20):
+        step(desk, ids, round, step_s=10.0)
+    desk.direction = replace(desk.direction, num_workers=4)
+    desk.turn()
+    rows: list[TimelineRow] = []
+    for i in ("1.3", "1.4"):
+        desk.say(i, Phase.READY)
+        desk.turn()
+        rows += desk.notes()
+        ids.append(i)
+        step(desk, ids, 20 + len(ids), step_s=10.0)
+        step(desk, ids, 30 + len(ids), step_s=10.0)
+    assert [(row.before["workers"], row.after["workers"], row.after["expected_gain"]) for row in rows] == [
+        (2, 3, 1.5),
+        (3, 4, 1.333),
+    ]
+
+
 def test_what_others_need_is_given_back_at_once_also_on_trial() -> None:
     desk = Desk(high=8)
     ids = desk.started(4)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.control import simulation
 from tests.control.simulated_faults import TARGETED, Fault
 from tests.control.simulation import World
 from workers.advisors import judging, scaling, shares
@@ -79,7 +81,7 @@ def often_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controllers that look at the parts all the time."""
     monkeypatch.setattr(balance, "LEAST_STEPS", 1)
     monkeypatch.setattr(sharing, "MIN_LOADS", 1)
-    monkeypatch.setattr(sharing, "REVIEW_S", 1.0)
+    monkeypatch.setattr(simulation, "SETTINGS", replace(simulation.SETTINGS, review_s=1.0))
     monkeypatch.setattr(compressing, "MIN_RUNS", 1)
     monkeypatch.setattr(compressing, "REVIEW_S", 1.0)
     monkeypatch.setattr(scaling, "MIN_STEPS", 1)

@@ -25,9 +25,10 @@ class UnevenJob:
 
     ``run`` rounds is what a worker tells of at a time. ``link`` gives the seconds of an exchange, and those of them
     that are waited for, by the name of the exchange in force; ``topology`` is what workers tell of their links,
-    ``buckets`` what their gradients may be cut into, ``backward_s`` what can hide an exchange, and ``wire_s`` what the
-    link is at work of it. A round has ``num_steps``. With a ``length_spread`` samples have log-normal lengths around a
-    mean of 1, and a round costs as many times as much as its samples are longer than that.
+    ``buckets`` what their gradients may be cut into, ``backward_s`` what can hide an exchange, ``wire_s`` what the
+    link is at work of it, and ``codec_s`` what encoding and decoding take. A round has ``num_steps``. With a
+    ``length_spread`` samples have log-normal lengths around a mean of 1, and a round costs as many times as much as its
+    samples are longer than that.
     """
 
     link: LinkOf = staticmethod(lambda scheme: (0.0, 0.0))
@@ -36,6 +37,7 @@ class UnevenJob:
     buckets: Mapping[int, tuple[float, ...]] = {}
     backward_s: float | None = None
     wire_s: float | None = None
+    codec_s: float | None = None
     topology: Topology | None = None
     num_steps = 1
     length_spread = 0.0
@@ -154,6 +156,7 @@ class UnevenJob:
                 exposed_s=waited_s,
                 backward_s=self.backward_s,
                 wire_s=self.wire_s,
+                codec_s=self.codec_s,
             )
             more, self._own_s[worker_id] = {"loads": (load,)}, []
         self.desk.say(

@@ -235,13 +235,15 @@ async def test_a_missing_secret_fails_the_job_and_says_where_to_set_it(scene: Sc
 
 async def test_the_bounds_of_the_settings_are_a_controllers_and_its_workers(scene: Scene) -> None:
     settings = load_settings(
-        {"home": scene.settings.home, "install_s": 100, "build_s": 7200, "data_s": 50, "step_s": 1000}, {}
+        {"home": scene.settings.home, "install_s": 100, "build_s": 7200, "data_s": 50, "step_s": 1000, "review_s": 60},
+        {},
     )
     job = await scene.submit()
     launch = await Launching(settings, scene.store.reconciler, settings.home).launch(job)
     bounds = launch.settings.phase_bounds_s
     phases = (Phase.INSTALL, Phase.BUILD, Phase.DATA, Phase.COMPUTE, Phase.EXCHANGE, Phase.EVAL)
     assert [bounds[phase] for phase in phases] == [260.0, 7200.0, 50.0, 1000.0, 1050.0, 900.0]
+    assert launch.settings.review_s == 60.0
     assert launch.assignment(JobKey(job_id=job.id, attempt=1), "1.1").install_s == 100.0
 
 

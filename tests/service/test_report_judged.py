@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
@@ -74,3 +75,38 @@ def test_a_batch_gains_as_judged_and_one_that_was_not_judged_by_its_steps() -> N
     assert first["gain"] == pytest.approx(2 / 3)
     assert [second[key] for key in ("low", "gain", "high", "expected")] == pytest.approx([1.2, 1.4, 1.6, 1.5])
     assert "100 and 210 samples a second, each worth 0.67 times as much" in second["evidence"]
+
+
+def test_newcomers_that_came_one_by_one_gain_as_they_were_judged_together() -> None:
+    one, two = (
+        {"before": {"workers": before}, "after": {"workers": after, "expected_gain": after / before}}
+        for before, after in ((2, 3), (3, 4))
+    )
+    speeds = {"samples_per_s": 100.0}, {"samples_per_s": 180.0, "gain": 1.8, "error": 0.05, "num_steps": 30}
+    judged = {"before": {"workers": 2, **speeds[0]}, "after": {"workers": 4, "expected_gain": 2.0, **speeds[1]}}
+    rows = [entry(1, 100.0, **one), entry(2, 101.0, **two), entry(3, 130.0, "probation", **judged)]
+    first, second = sections(rows, {})
+    assert [first[key] for key in ("name", "gain", "expected")] == ["Workers 2 → 3", None, 1.5]
+    assert [second[key] for key in ("name", "gain", "expected", "num_measured")] == ["Workers 2 → 4", 1.8, 2.0, 30]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_scheme_gains_as_judged_between_two_stretches_without_it_and_nothing_where_the_link_changed(
+    is_open: bool,
+) -> None:
+    """What was before is in force again while it is on trial; the steps before it may be of another link."""
+    names: dict[str, dict[str, Any]] = {"before": {"scheme": "none"}, "after": {"scheme": "int4"}}
+    back: dict[str, dict[str, Any]] = {"before": names["after"], "after": {"scheme": "none", "is_again": True}}
+    found = {"scheme": "int4", "samples_per_s": 210.0, "gain": 1.1, "error": 0.02, "num_steps": 40}
+    judged = {**found, "is_judged": False} if is_open else found
+    verdict = entry(3, 130.0, "probation", before={**names["before"], "samples_per_s": 180.0}, after=judged)
+    rows = [entry(1, 100.0, "exchange", **names), entry(2, 120.0, "exchange", **back), verdict]
+    near = {
+        1: Near(steps(60, 40, 90), steps(101, 19, 210)),
+        2: Near(steps(101, 19, 210), steps(121, 9, 190)),
+    }
+    [section] = sections(rows, near)
+    told = [None] * 3 if is_open else pytest.approx([1.06, 1.1, 1.14])
+    assert [section[key] for key in ("low", "gain", "high")] == told
+    assert (section["before"], section["after"], section["num_measured"]) == (180.0, 210.0, 40)
+    assert f"as {'seen' if is_open else 'judged'} on trial by 40 steps" in section["evidence"]

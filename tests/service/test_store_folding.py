@@ -28,7 +28,7 @@ from tests.service.given import (
 )
 from tests.service.test_store_reconciling import fresh
 from workers.plan import TimelineKind
-from workers.status import Outcome, RoundRecord, RunPhase
+from workers.status import Outcome, RoundRecord, RunPhase, TimelineRow
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +103,22 @@ async def test_an_attempt_is_told_how_far_those_before_it_came_unless_it_begins_
     told = await store.reconciler.acknowledged(job.id, 2)
     assert (told.before, told.is_before_least) == ((0, False) if is_fresh_start else (8, not is_ended))
     assert (await store.reconciler.fold(snapshot(job, [record(6)]), fence)).before == 0
+
+
+async def test_whoever_begins_a_term_is_told_the_exchange_that_was_judged_last(store: Store) -> None:
+    fence = await leader(store)
+    job = await placed(store, fence)
+    assert (await store.reconciler.acknowledged(job.id, 1)).exchange == ""
+
+    def verdict(key: str, before: str, after: str, **more: bool) -> TimelineRow:
+        found = row(key, cost_s=0.0, kind=TimelineKind.PROBATION)
+        return replace(found, actor="communication", before={"scheme": before}, after={"scheme": after, **more})
+
+    kept, left_open = verdict("c/1", "none", "int8", is_kept=True), verdict("c/2", "int8", "int4", is_kept=False)
+    of_parts = row("p/1", cost_s=0.0, kind=TimelineKind.PROBATION)
+    for told in (kept, left_open, of_parts):
+        await store.reconciler.fold(snapshot(job, [record(1)], timeline=(told,)), fence)
+        assert (await store.reconciler.acknowledged(job.id, 2)).exchange == "int8"
 
 
 async def test_steps_do_not_count_skipped_rounds(store: Store) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.training.fake_store import FakeStore
-from tests.training.test_world import WAIT_S, in_threads, joined
+from tests.training.test_world import WAIT_S, in_threads, joined, seat
 from workers.training.exchange import buckets
 from workers.training.exchange.gradients import GradientExchange
 from workers.training.exchange.registry import SCHEMES, scheme_named
@@ -193,3 +193,20 @@ def test_the_norm_of_16_bits_neither_overflows_nor_is_rough(dtype: torch.dtype, 
     weight.grad.normal_(200.0, 10.0, generator=torch.Generator().manual_seed(0))
     assert exchange.norm() == pytest.approx(float(weight.grad.double().norm()), rel=1e-3)
     assert exchange.norm() > torch.finfo(torch.float16).max
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+def test_on_unlike_processors_the_norm_of_finite_gradients_is_finite_however_squares_are_summed(
+    with_others: bool,
+) -> None:
+    """A GPU and a CPU do not find the sum of squares to overflow at the same gradients, and must go on alike."""
+    weight, other = nn.Parameter(torch.zeros(50)), nn.Parameter(torch.zeros(1))
+    exchange = GradientExchange([("weight", weight), *([("other", other)] if with_others else [])], 0)
+    world = World(seat(0, 1, "unlike"), FakeStore())
+    world.is_mixed = True
+    exchange.join(world, Told())
+    assert weight.grad is not None
+    weight.grad.fill_(1e30)
+    assert exchange.norm() == pytest.approx(50**0.5 * 1e30, rel=1e-6)
+    weight.grad[3] = torch.inf
+    assert exchange.norm() == torch.inf

@@ -81,6 +81,7 @@ def test_a_worker_tells_its_own_seconds_and_not_those_it_waits_for_a_slower_one(
         assert load.wire_s is not None
         assert load.backward_s is not None
         assert 0.0 < load.backward_s < load.seconds
+        assert load.codec_s == 0.0
     assert [statuses[i].build.buckets for i in workers] == [{25: (1.0,)}] * 2
 
 

@@ -23,6 +23,7 @@ from workers.errors import Reason
 from workers.task import TrainingTask
 from workers.training.bounds import Bounds
 from workers.training.packed import packed, shares
+from workers.training.rows import check_packed
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=200)
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.0, 3.0]), min_size=1, max_size=5).filter(any)
@@ -166,3 +167,28 @@ def test_a_collate_that_loses_tokens_fails_at_its_step() -> None:
     assert failure.reason is Reason.USER_ERROR
     assert f"collate packed {BATCH} samples, which have " in failure.message
     assert "lay all of them end to end" in failure.message
+
+
+@pytest.mark.parametrize("weight", [None, ragged.num_tokens])
+def test_a_collate_that_pads_what_was_to_lie_end_to_end_fails_at_its_step(weight: Any) -> None:
+    """It would take more of memory than `max_tokens`, and be told to be all of use."""
+
+    def task() -> TrainingTask:
+        loss = ragged.sample_mean if weight is None else ragged.token_mean
+        return sequence_task(loss=loss, weight=weight, packed=True)
+
+    with Group(Script(task=task), **spec()) as group:
+        workers = group.start(1)
+        group.train(workers)
+        (status,) = group.await_break(workers).values()
+    failure = None if status.stop is None else status.stop.failure
+    assert failure is not None
+    assert failure.reason is Reason.USER_ERROR
+    assert f"collate padded {BATCH} samples, which have " in failure.message
+    assert "lay all of them end to end, or leave `packed` out" in failure.message
+
+
+def test_one_sample_or_some_of_one_length_may_be_rows_as_they_have_no_padding() -> None:
+    for shape, longest in (((1, 7), 7), ((3, 7), 7)):
+        given = {"num_tokens": shape[0] * shape[1], "longest": longest, "num_samples": shape[0]}
+        check_packed(torch.zeros(shape), **given, is_mean_over_samples=True)

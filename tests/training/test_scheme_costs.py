@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from workers.training.exchange.codecs import Bf16, Int4
+from workers.training.exchange.compressed import Compressed
 from workers.training.exchange.costs import measure_schemes
 from workers.training.exchange.registry import CODECS
 
@@ -25,23 +28,26 @@ def test_every_format_is_told_with_its_bytes_and_no_random_number_is_drawn() -> 
     )
 
 
-def noted(method: Callable[..., None], calls: list[str]) -> Callable[..., None]:
-    def called(*given: object) -> None:
-        calls.append(method.__name__)
-        method(*given)
+def test_what_is_timed_is_an_exchange_of_two_in_which_all_is_encoded_once_and_decoded_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numels = Counter[str]()
 
-    return called
+    def noted(key: str, method: Callable[..., Any], place: int) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            numels[key] += given[place].numel()
+            return method(*given)
 
+        return called
 
-def test_what_is_timed_is_one_encoding_and_two_decodings(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: dict[str, list[str]] = {"bf16": [], "int4": []}
     for codec in (Bf16, Int4):
-        for name in ("encode", "decode"):
-            monkeypatch.setattr(codec, name, noted(getattr(codec, name), calls[codec.name]))
+        monkeypatch.setattr(codec, "encode", noted(f"{codec.name} encoded", codec.encode, 1))
+        monkeypatch.setattr(codec, "decode", noted(f"{codec.name} decoded", codec.decode, 2))
+    monkeypatch.setattr(Compressed, "start", noted("exchanged", Compressed.start, 2))
     measure_schemes(torch.device("cpu"))
-    for told in calls.values():
-        assert told[:3] == ["encode", "decode", "decode"]
-        assert told.count("decode") == 2 * told.count("encode")
+    for name in ("bf16", "int4"):
+        assert numels[f"{name} decoded"] == 2 * numels[f"{name} encoded"] > 0
+    assert numels["exchanged"] == 2 * (numels["bf16 encoded"] + numels["int4 encoded"])  # fp16 and int8 as often
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -32,6 +32,21 @@ def test_a_sketch_tells_how_far_apart_tensors_are(share: float) -> None:
     assert float(found[0, 1]) == pytest.approx(norm(moved) / max(norm(first), norm(second)), rel=0.1)
 
 
+@pytest.mark.parametrize("shape", [(2, 4096), (64, 1024), (300, 4096)])
+@pytest.mark.parametrize("kind", ["shift", "outer product", "column"])
+def test_what_rows_or_columns_have_in_common_is_told_as_well(kind: str, shape: tuple[int, int]) -> None:
+    chance = torch.Generator().manual_seed(3)
+    first, change = torch.ones(shape), torch.zeros(shape)
+    if kind == "shift":
+        change += 0.01
+    elif kind == "column":
+        change[:, 5] = torch.randn(shape[0], generator=chance)
+    else:
+        change += torch.outer(torch.randn(shape[0], generator=chance), torch.randn(shape[1], generator=chance))
+    found = apart(torch.stack([sketch_of([each], CPU) for each in (first, first + change)]))
+    assert float(found[0, 1]) == pytest.approx(norm([change]) / max(norm([first]), norm([first + change])), rel=0.2)
+
+
 @pytest.mark.parametrize("number", range(len(SHAPES)))
 def test_no_single_value_is_overlooked(number: int) -> None:
     first, second = tensors(0), tensors(0)

@@ -63,14 +63,26 @@ class Normed(nn.Module):
         return rows
 
 
+class Shared(Normed):
+    """Two of its layers keep their statistics in the same buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.BatchNorm1d(5, dtype=DTYPE)
+        self.other._buffers.update(self.norm._buffers)
+
+
 def push(model: nn.Module) -> None:
     model.get_parameter("layers.0.weight").data.mul_(1.003)
 
 
 @pytest.mark.usefixtures("unlike")
-def test_a_model_with_statistics_and_a_mask_is_brought_together_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Normed, Shared])
+def test_a_model_with_statistics_and_a_mask_is_brought_together_as_well(
+    kind: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replicas, "EVERY_ROUNDS", 4)
-    faulty = Faulty(1, 3, fault=push, model=Normed)
+    faulty = Faulty(1, 3, fault=push, model=kind)
     group, workers = faulty.job(2)
     with group:
         group.train(workers)

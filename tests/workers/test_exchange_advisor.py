@@ -109,6 +109,19 @@ def test_a_link_that_has_become_fast_is_given_back_what_codecs_take() -> None:
     assert advice.scheme == "none"
 
 
+def test_codecs_of_a_busy_machine_cost_what_they_take_and_all_of_them_as_many_times_as_much() -> None:
+    """Told of 0.02 s, int4 takes 0.2 s: it is what is sent as it is that the link has sooner, and not int8."""
+    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.02) for name, cost in COSTS.items()}
+    link = Link(exchange_s=0.22, exposed_s=0.22, wire_s=0.026)
+    told = replace(situation("int4", step_s=0.4), costs=costs, link=link)
+    assert isinstance(exchange.advise(told), Keep)
+    busy = replace(told, link=replace(link, codec_s=0.2))
+    assert exchange.codec_s(busy, "int8") == pytest.approx(0.2)
+    advice = exchange.advise(busy)
+    assert isinstance(advice, Change)
+    assert (advice.scheme, advice.expected_gain) == ("none", pytest.approx(0.4 / (0.4 - 0.226 + 0.02 + 0.006 / 0.13)))
+
+
 def test_what_did_not_pay_is_tried_again_only_over_a_slower_link() -> None:
     refused = {"int4": 1.0}
     advice = exchange.advise(replace(situation(), refused=refused))

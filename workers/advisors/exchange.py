@@ -66,19 +66,25 @@ class Link:
     """One exchange on the rank that waits least, so for no other: from its first bucket on, and what it waited of it.
 
     Seconds, with the scheme in force. ``wire_s`` is what the link was at work of it: behind a long backward pass
-    buckets leave late, not slowly. ``backward_s`` is what that pass took, with what was encoded meanwhile. None where
-    nobody sees that.
+    buckets leave late, not slowly. ``backward_s`` is what that pass took, with what was encoded meanwhile, ``codec_s``
+    what encoding and decoding took who is slowest at it. None where nobody sees that.
     """
 
     exchange_s: float
     exposed_s: float
     wire_s: float | None = None
     backward_s: float | None = None
+    codec_s: float | None = None
 
     @property
     def busy_s(self) -> float:
         """What is known of the link's own time, the whole exchange at most."""
         return self.exchange_s if self.wire_s is None else self.wire_s
+
+    @property
+    def taken_s(self) -> float:
+        """The same with what codecs are known to have taken besides."""
+        return self.busy_s if self.wire_s is None else self.busy_s + (self.codec_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +139,18 @@ Advice: TypeAlias = Keep | Change
 
 
 def codec_s(situation: Situation, scheme: str) -> float:
-    """What encoding and decoding take of one exchange."""
+    """What encoding and decoding take of one exchange.
+
+    That in force takes what was measured of it, and others take as many times as much as their costs say: those are
+    from when workers started, and what keeps a machine busy, or slow, does so to all of them.
+    """
+    took_s, told_s = situation.link.codec_s, _told_codec_s(situation, situation.scheme)
+    times = 1.0 if took_s is None or told_s <= 0.0 else took_s / told_s
+    return times * _told_codec_s(situation, scheme)
+
+
+def _told_codec_s(situation: Situation, scheme: str) -> float:
+    """The same by costs alone."""
     num_coded = (1.0 - _dense_share(situation, scheme)) * situation.num_values
     return situation.costs[bucketed(scheme)[0]].seconds_a_million * num_coded / 1e6
 

@@ -65,8 +65,12 @@ def judge(
     worth: float = 1.0,
     least_steps: int | None = None,
     most_steps: int | None = None,
+    gives_doubt: bool = False,
 ) -> Verdict | None:
-    """Whether a change pays, None while it is too early to tell; a sample is ``worth`` so many of those before."""
+    """Whether a change pays, None while it is too early to tell; a sample is ``worth`` so many of those before.
+
+    What stays open is as is likelier, or pays where the change is given the benefit of the doubt.
+    """
     if now is None or now.num_steps < (JUDGE_STEPS if least_steps is None else least_steps):
         return None
     gain = now.samples_per_s / before.samples_per_s * worth
@@ -74,7 +78,7 @@ def judge(
     is_open = gain * (1 - doubt) < least_gain <= gain * (1 + doubt)
     if is_open and now.num_steps < (MAX_JUDGE_STEPS if most_steps is None else most_steps):
         return None
-    return Verdict(gain=gain, is_kept=gain >= least_gain)
+    return Verdict(gain=gain, is_kept=gain * (1 + doubt if gives_doubt else 1) >= least_gain)
 
 
 def in_words(verdict: Verdict, of: str, expected_gain: float, back: str) -> str:

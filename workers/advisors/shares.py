@@ -20,7 +20,8 @@ LEAST_GAIN = 1.05
 """Other parts must make steps this many times as fast: less is noise."""
 
 LEAST_KEPT = 1.02
-"""What they must turn out to bring where much was expected of them."""
+"""What they must turn out to bring. Where they were to show what more costs who waits, no more is asked than that they
+fall short of what was expected by noise."""
 
 LEAST_PART = 1
 """Nobody is left without a sample: its speed could never be seen again."""
@@ -82,11 +83,15 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Share the batch as ``parts`` by rank; ``expected_gain`` is the speed of steps over the present one."""
+    """Share the batch as ``parts`` by rank; ``expected_gain`` is the speed of steps over the present one.
+
+    ``least_kept`` is what it must turn out to be, for the parts to stay.
+    """
 
     parts: tuple[int, ...]
     reason: str
     expected_gain: float
+    least_kept: float = LEAST_KEPT
 
 
 Advice: TypeAlias = Keep | Change
@@ -149,16 +154,11 @@ def advise(standing: Standing) -> Advice:
             f"and {LEAST_GAIN + doubt:.2f} is the least that is worth a change."
         )
     told = f"parts {in_words(parts)} instead of {in_words(standing.parts)}, expected {gain:.2f} times as fast"
-    return Change(parts=parts, reason=f"{waiting or _slowest(standing)}; {told}", expected_gain=gain)
-
-
-def least_kept(expected_gain: float) -> float:
-    """What parts must turn out to bring to stay.
-
-    Where little is expected, no more is asked than that they fall short of it by noise: more for who waits hardly pays
-    by itself while its part is small, and it may get still more.
-    """
-    return min(LEAST_KEPT, expected_gain / LEAST_GAIN)
+    if waiting is None:
+        return Change(parts=parts, reason=f"{_slowest(standing)}; {told}", expected_gain=gain)
+    # More for who waits hardly pays by itself while its part is small, and it may get still more.
+    least_kept = min(LEAST_KEPT, gain / LEAST_GAIN)
+    return Change(parts=parts, reason=f"{waiting}; {told}", expected_gain=gain, least_kept=least_kept)
 
 
 def _slowest(standing: Standing) -> str:

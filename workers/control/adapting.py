@@ -288,6 +288,8 @@ def judge(known: Adapting, trial: Trial) -> Verdict | None:
     worth = goodput.efficiency(trial.after, trial.before, noise)
     now = rate(known)
     is_long = now is not None and _is_long(now, trial.after)
-    bounds = {"least_steps": JUDGE_STEPS, "most_steps": MAX_JUDGE_STEPS if is_long else MAX_SPEEDS}
-    verdict = judging.judge(trial.rate, now, least_gain=1.0, worth=worth, **bounds)
+    most_steps = MAX_JUDGE_STEPS if is_long else MAX_SPEEDS
+    verdict = judging.judge(
+        trial.rate, now, least_gain=1.0, worth=worth, least_steps=JUDGE_STEPS, most_steps=most_steps
+    )
     return verdict if verdict is None or verdict.is_kept or is_long else None

@@ -68,9 +68,9 @@ def balance(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | No
 
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) -> Turned | None:
     known = state.sharing
-    if not is_long(state, plan) or not sharing.is_due(known, plan, now_s):
+    if not is_long(state, plan) or not sharing.is_due(known, plan, now_s, state.settings.review_s):
         return None
-    standing, rate = sharing.standing(known, plan), sharing.rate(known, plan.id, sharing.NUM_BEFORE)
+    standing, rate = sharing.standing(known, plan), sharing.rate_before(known, plan)
     if standing is None or rate is None:
         return None
     state, notes = _named(state, inputs, standing, now_s)
@@ -85,7 +85,14 @@ def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan, now_s: float) 
     draft = replace(trials.draft(state, plan, _cause(advice.reason)), parts=after)
     state, note = trials.issue(state, inputs, draft, _parts(before), told)
     assert state.plan is not None
-    trial = Trial(plan_id=state.plan.id, before=before, after=after, rate=rate, expected_gain=advice.expected_gain)
+    trial = Trial(
+        plan_id=state.plan.id,
+        before=before,
+        after=after,
+        rate=rate,
+        expected_gain=advice.expected_gain,
+        least_kept=advice.least_kept,
+    )
     return replace(state, sharing=replace(state.sharing, trial=trial)), (*notes, note)
 
 
@@ -95,12 +102,14 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     if plan.id != trial.plan_id or sharing.num_shifts(known, plan) != known.num_shifts:
         return replace(state, sharing=replace(known, trial=None)), ()
     now = sharing.rate(known, plan.id)
-    least = shares.least_kept(trial.expected_gain)
-    verdict, standing = judging.judge(trial.rate, now, least_gain=least), sharing.standing(known, plan)
+    is_to_show = trial.least_kept < shares.LEAST_KEPT  # what more costs who waits: by chance it would wait on for long
+    verdict = judging.judge(trial.rate, now, least_gain=trial.least_kept, gives_doubt=is_to_show)
+    standing = sharing.standing(known, plan)
     if verdict is None or now is None or standing is None:
         return None
     known = replace(known, num_judged=known.num_judged + 1, trial=None)
     gain = judging.in_words(verdict, shares.in_words(tuple(trial.before.values())), trial.expected_gain, "taken back")
+    step = "; kept, as who waits may get still more" if verdict.is_kept and verdict.gain < shares.LEAST_KEPT else ""
     judged = Judged(
         actor=sharing.ACTOR,
         before=_parts(trial.before),
@@ -109,7 +118,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         now=now,
         expected_gain=trial.expected_gain,
         verdict=verdict,
-        told=f"parts {shares.in_words(tuple(trial.after.values()))} are {gain}",
+        told=f"parts {shares.in_words(tuple(trial.after.values()))} are {gain}{step}",
     )
     row = trials.row_of(state, inputs, judged, known.num_judged)
     if verdict.is_kept:

@@ -19,7 +19,7 @@ from workers.exchange_options import BLURRING, LEVELS, bucketed, formats_of
 from workers.measures import SchemeCost
 from workers.plan import Cause, Exchange, Goal, Plan, TimelineKind
 from workers.racks import Topology
-from workers.status import TimelineRow
+from workers.status import StopCause, TimelineRow
 
 SCHEMES: tuple[str, ...] = (
     *(DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3]),
@@ -33,6 +33,12 @@ AT_A_LOSS: tuple[str, ...] = ("two_four", "powersgd", "topk")
 MOST_RUNS = 2 * compressing.MIN_RUNS
 """Runs of rounds within which an exchange should be measured; a job that is too unsteady for it must not wait on."""
 
+NODE_GONE = ("its node died", "refused to be called")
+"""How it begins that is told of a worker whose node went."""
+
+OF_CODE = frozenset((StopCause.MEMORY, StopCause.USER))
+"""Why a worker leaves its round by itself."""
+
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 
@@ -41,9 +47,25 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
     if state.spec.exchange.scheme != "auto":
         return state
     known = compressing.observe(state.compressing, inputs.statuses.values(), state.workers)
-    if state.plan is not None:
+    if state.plan is not None and known.trial is not None:
         known = compressing.followed(known, state.plan)
+        known = compressing.blamed(known, is_blamed=_is_to_blame(state, state.plan))
     return state if known is state.compressing else replace(state, compressing=known)
+
+
+def _is_to_blame(state: ControllerState, plan: Plan) -> bool:
+    """Whether the scheme of ``plan`` may be what its group breaks of: not before it is in force.
+
+    Nor where all who are gone went with a node. A process that died, or is silent, may have run out of memory.
+    """
+    if not state.is_broken and membership.breach(state) is None:
+        return False
+    left = [s for i, s in membership.usable(state).items() if plan.member(i) is not None]
+    if left and all(s.plan is None or s.plan.id < plan.id for s in left):
+        return False
+    stops = {s.stop.cause for s in left if s.stop is not None}
+    gone = [why for worker_id, why in state.departed.items() if plan.member(worker_id) is not None]
+    return not gone or bool(stops & OF_CODE) or not all(why.startswith(NODE_GONE) for why in gone)
 
 
 def allowed(state: ControllerState) -> tuple[str, ...]:
@@ -198,6 +220,7 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
         return None
     if sharing.standing(state.sharing, plan) is None and now.num_steps < judging.MAX_JUDGE_STEPS:
         return None  # somebody's own speed may be changing
+    trial = replace(trial, added_s=compressing.added_s(trial, link))
     if compressing.is_spoilt(trial, plan, now, verdict, sharing.own_s(state.sharing, plan)):
         return replace(state, compressing=compressing.spoilt(known)), ()
     seen = _seen(state, plan, now, link, trial)

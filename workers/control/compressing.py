@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -9,7 +10,7 @@ from statistics import median
 from workers.advisors.exchange import LEAST_KEPT, Link
 from workers.advisors.judging import Rate, Verdict
 from workers.exchange_options import bucketed
-from workers.plan import Exchange, Plan, PlanId, TimelineKind
+from workers.plan import Exchange, Plan, PlanId
 from workers.racks import Topology
 from workers.status import WorkerStatus
 
@@ -33,9 +34,6 @@ SHIFT = 1.5
 
 REST_S = 10.0
 """The least time until then; twice as long with every change that did not pay."""
-
-PEACEFUL = frozenset((TimelineKind.RESIZE, TimelineKind.WORKER_JOINED))
-"""What another group comes of where the one before it did not break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +66,7 @@ class Trial:
     ``link`` is what an exchange took by that, ``pace_s`` how slow the link was (``exchange.pace_s``). It is of a
     group's ``place``, its generation and its batch. ``own_s`` is what a step took the slowest member by itself, and
     ``added_s`` what the scheme may add to that. Once ``seen`` is there it is the scheme before that is measured again.
+    ``is_blamed``: its group breaks, and the scheme may be why.
     """
 
     plan_id: PlanId
@@ -82,6 +81,7 @@ class Trial:
     link: Link
     pace_s: float
     seen: Seen | None = None
+    is_blamed: bool = False
 
     @property
     def in_force(self) -> str:
@@ -109,7 +109,8 @@ class Compressing:
     broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
     to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
     racks were looked at last, which are as ``topology`` tells. ``spent`` is how fast steps still are where what loses
-    less was kept. ``latency_s`` is what links took whatever was sent, as a trial showed that did not pay.
+    less was kept. ``latency_s`` is what links took whatever was sent, as a trial showed that did not pay. ``judged`` is
+    the scheme that was judged last before this controller began.
     """
 
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class Compressing:
     spent: float = 1.0
     latency_s: float = 0.0
     latency_since_s: float = 0.0
+    judged: str = ""
 
 
 def observe(known: Compressing, statuses: Iterable[WorkerStatus], worker_ids: Iterable[str]) -> Compressing:
@@ -150,6 +152,7 @@ def _told(heard: Heard, status: WorkerStatus) -> Heard:
                 exposed_s=load.exposed_s,
                 wire_s=load.wire_s,
                 backward_s=load.backward_s,
+                codec_s=load.codec_s,
             )
             heard = Heard(n=load.n, plan_id=load.plan_id, runs=(*runs, run)[-MAX_RUNS:])
     return heard
@@ -158,24 +161,29 @@ def _told(heard: Heard, status: WorkerStatus) -> Heard:
 def link(known: Compressing, plan: Plan) -> Link | None:
     """What an exchange took the member that waited least for it; None while one has not told enough under this plan.
 
-    The link itself was at work for the least that any member saw of it: who began last waited for nobody.
+    The link itself was at work for the least that any member saw of it: who began last waited for nobody. Codecs took
+    what they took the slowest.
     """
     heard = [known.heard.get(worker_id, Heard()) for worker_id in plan.worker_ids]
     if any(one.plan_id != plan.id or len(one.runs) < MIN_RUNS for one in heard):
         return None
     usual = [_usual(one.runs[-NUM_TELLING:]) for one in heard]
     wires = [one.wire_s for one in usual if one.wire_s is not None]
-    return replace(min(usual, key=lambda one: one.exposed_s), wire_s=min(wires, default=None))
+    codecs = [one.codec_s for one in usual if one.codec_s is not None]
+    least = min(usual, key=lambda one: one.exposed_s)
+    return replace(least, wire_s=min(wires, default=None), codec_s=max(codecs, default=None))
 
 
 def _usual(runs: Sequence[Link]) -> Link:
     wires = [run.wire_s for run in runs if run.wire_s is not None]
     passes = [run.backward_s for run in runs if run.backward_s is not None]
+    codecs = [run.codec_s for run in runs if run.codec_s is not None]
     return Link(
         exchange_s=median(run.exchange_s for run in runs),
         exposed_s=median(run.exposed_s for run in runs),
         wire_s=median(wires) if wires else None,
         backward_s=median(passes) if passes else None,
+        codec_s=median(codecs) if codecs else None,
     )
 
 
@@ -187,8 +195,8 @@ def place_of(plan: Plan) -> tuple[int, int]:
 def followed(known: Compressing, plan: Plan) -> Compressing:
     """With the trial as the latest plan leaves it: it goes on where nothing changed that its steps are measured by.
 
-    Where a group broke with the scheme on trial its memory may have run out, or a worker was just lost: it is tried
-    once more. One that loses less than that before has no more to keep.
+    A scheme whose group may have broken of it, as memory may have run out, is tried once more. One that loses less than
+    that before has no more to keep.
     """
     trial = known.trial
     if trial is None or plan.id == trial.plan_id:
@@ -196,12 +204,19 @@ def followed(known: Compressing, plan: Plan) -> Compressing:
     if (place_of(plan), plan.exchange.name) == (trial.place, trial.in_force):
         return replace(known, trial=replace(trial, plan_id=plan.id))
     known = unjudged(known)
-    is_peaceful = plan.generation == trial.place[0] or plan.cause.kind in PEACEFUL
-    if is_peaceful or trial.seen is not None or trial.is_gentler or trial.is_back:
+    if not trial.is_blamed or trial.seen is not None or trial.is_gentler or trial.is_back:
         return known
     if trial.after in known.suspected:
         return replace(known, barred=known.barred | {trial.after})
     return replace(known, suspected=known.suspected | {trial.after})
+
+
+def blamed(known: Compressing, *, is_blamed: bool) -> Compressing:
+    """With what is known by now of why the trial's group breaks, if it does."""
+    trial = known.trial
+    if trial is None or trial.is_blamed == is_blamed:
+        return known
+    return replace(known, trial=replace(trial, is_blamed=is_blamed))
 
 
 def unjudged(known: Compressing) -> Compressing:
@@ -237,7 +252,7 @@ def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
         return True
     if then is None:
         return now_s - known.reviewed_s >= _rests(known, REST_S)
-    low_s, high_s = sorted((then.busy_s, now.busy_s))
+    low_s, high_s = sorted((then.taken_s, now.taken_s))
     return now_s - known.reviewed_s >= _rests(known, REST_S if high_s >= SHIFT * low_s else REVIEW_S)
 
 
@@ -273,6 +288,13 @@ def refuse(known: Compressing, trial: Trial, seen: Seen) -> Compressing:
         latency_s=seen.latency_s,
         latency_since_s=known.reviewed_s,
     )
+
+
+def added_s(trial: Trial, now: Link) -> float:
+    """What the scheme on trial adds to a member's own seconds, at most: as its codecs took where that was measured."""
+    if math.isinf(trial.added_s) or trial.link.codec_s is None or now.codec_s is None:
+        return trial.added_s
+    return now.codec_s - trial.link.codec_s
 
 
 def is_spoilt(trial: Trial, plan: Plan, now: Rate, verdict: Verdict, own_s: float) -> bool:

@@ -166,7 +166,8 @@ class Course:
         self._direction = direction
         self._acked = acked
         # Where nobody is left to adopt, the next start must not take the number of a stored lineage.
-        self._state = replace(self._state, furthest=acked.rounds)
+        judged = replace(self._state.compressing, judged=acked.exchange)
+        self._state = replace(self._state, furthest=acked.rounds, compressing=judged)
         self._progress = Progress(has_trained=acked.rounds > (0, 0))
         self._telemetry = Telemetry(self._launch.spec.batch.global_size, acked)
         self._answers.told(self._fold(), self._telemetry.num_news)  # that nothing has happened yet is no news

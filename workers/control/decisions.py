@@ -79,7 +79,8 @@ class ControlSettings:
     start waits for more than ``min`` workers to become ready. ``stop_s``: after it an agreed
     save-and-stop becomes a NOW plan; also how long saved workers wait for the store to have their records.
     ``evacuate_s``: how long members on a node that is to be emptied train on while others take their place.
-    ``line_s``: how long members stand at a line before they train on without a verdict.
+    ``line_s``: how long members stand at a line before they train on without a verdict. ``review_s``: how often the
+    members' parts of a batch are looked at again.
     """
 
     liveness_s: float = 15.0
@@ -89,6 +90,7 @@ class ControlSettings:
     stop_s: float = 15.0
     evacuate_s: float = 60.0
     line_s: float = 60.0
+    review_s: float = 300.0
     kill_s: float = 15.0
     phase_bounds_s: Mapping[Phase, float] = field(default_factory=phase_bounds_s)
 

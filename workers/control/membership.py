@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from workers.control.decisions import BOUND_SETTINGS, ControllerState, Inputs, WorkerFacts
@@ -13,7 +13,8 @@ from workers.status import START_PHASES, Phase, StopCause, WorkerStatus
 LATE_TURN_S = 2.0
 """A turn later than this after the last was the controller's own fault, not the workers' silence."""
 
-OWN_PHASES = START_PHASES | frozenset({Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
+_WORKING = frozenset({Phase.DATA, Phase.COMPUTE, Phase.COMMIT, Phase.EVAL, Phase.SAVE})
+OWN_PHASES = START_PHASES | _WORKING
 """Phases in which a worker waits for nobody else, so that a bound blames it alone."""
 
 
@@ -259,8 +260,18 @@ def is_group_stuck(state: ControllerState) -> str | None:
         if status.phase is Phase.RENDEZVOUS and not may_meet:
             continue  # a newcomer waits for a boundary that the others have not reached, or hand something over at
         bound_s = state.settings.phase_bounds_s.get(status.phase)
-        if bound_s is not None and status.phase is Phase.EXCHANGE:
-            bound_s *= plan.exchange.num_steps
-        if bound_s is not None and status.phase_age_s > bound_s:
-            return f"worker {worker_id} waited {status.phase_age_s:.0f} s in {status.phase}"
+        age_s = _all_wait_s(seen.values(), status) if status.phase is Phase.EXCHANGE else status.phase_age_s
+        if bound_s is not None and age_s > bound_s:
+            return f"worker {worker_id} waited {age_s:.0f} s in {status.phase}"
     return None
+
+
+def _all_wait_s(seen: Iterable[WorkerStatus], status: WorkerStatus) -> float:
+    """For how long a worker and all others of its group have been waiting: 0 while one computes, which is bounded.
+
+    A part may have many micro-batches, on a worker that takes many times as long for each as another does.
+    """
+    group = [other for other in seen if other.generation == status.generation]
+    if any(other.phase in _WORKING for other in group):
+        return 0.0
+    return min(other.phase_age_s for other in group if other.phase is Phase.EXCHANGE)

@@ -145,7 +145,6 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
     seen = membership.usable(state)
     tables = [b.device_seconds for i in worker_ids if (b := seen[i].build) is not None]
     asked = spec.exchange
-    auto = "auto: as they are, until it was measured what that takes"
     assert isinstance(spec.precision, str)
     return Plan(
         id=PlanId(0, 0),
@@ -163,11 +162,19 @@ def _first_sections(state: ControllerState, worker_ids: Sequence[str]) -> Plan:
             decay=spec.lr_schedule.decay,
         ),
         precision=precision_advisor.choose_precision(spec.precision, tables),
-        exchange=Exchange(why=auto)
+        exchange=_first_exchange(state)
         if asked.scheme == "auto"
         else Exchange(scheme=asked.scheme, options=filled(asked.scheme, asked.options)),
         cause=Cause(kind=TimelineKind.START, actor="controller", reason=""),
     )
+
+
+def _first_exchange(state: ControllerState) -> Exchange:
+    """As it was judged last, also in attempts before this one; but for memory, as in ``_within_judged``."""
+    judged = state.compressing.judged
+    if judged and state.num_launches == 0:
+        return Exchange.named(judged, "auto: judged last before this start, and weighed anew by what is measured now")
+    return Exchange(why="auto: as they are, until it was measured what that takes")
 
 
 def _begun(state: ControllerState, draft: Draft, wish: RunSettings | None) -> Plan:
@@ -302,7 +309,7 @@ def _membership(
         "workers": plan.num_members,
         "generation": plan.generation,
         "lineage": plan.lineage,
-        **_expected(state, plan),
+        **_expected(state, plan, old),
         **donor_of(plan),
         **(_choices(plan) if base is None else {}),
     }
@@ -318,11 +325,12 @@ def _tuning(base: Plan | None, plan: Plan) -> tuple[Mapping[str, float], Mapping
     return {key: before[key] for key in changed}, {key: after[key] for key in changed}
 
 
-def _expected(state: ControllerState, plan: Plan) -> dict[str, object]:
+def _expected(state: ControllerState, plan: Plan, old: Plan | None) -> dict[str, object]:
     """What a size that the job asked for shall bring; what it brought is told by a row of its own."""
     ask = state.sizing.ask
-    is_asked = ask is not None and plan.cause.actor == sizing.ACTOR
-    return {"expected_gain": round(ask.expected_gain, 3)} if ask is not None and is_asked else {}
+    if ask is None or old is None or plan.cause.actor != sizing.ACTOR:
+        return {}
+    return {"expected_gain": round(ask.expected(old.num_members, plan.num_members), 3)}
 
 
 def _choices(plan: Plan) -> dict[str, object]:

@@ -14,15 +14,15 @@ from workers.status import RoundRecord, WorkerStatus
 
 ACTOR = "shares"
 
-REVIEW_S = 300.0
-"""How often parts are looked at again; half as often with every change that did not pay."""
+MOST_DOUBLINGS = 5
+"""Parts are looked at again half as often with every change that did not pay, but no less often than this makes it."""
 
 MIN_LOADS = 3
 """Runs of rounds under the plan in force that every worker must have told before its parts are looked at."""
 
 NUM_BEFORE = 7
-"""Steps before a change that it is measured by. A worker's other speed is believed after three runs of three rounds at
-least, of which the first may hold some at the old one: what is older may be from before."""
+"""Steps before a change that it is measured by where a worker has another speed. That is believed after three runs of
+three rounds at least, of which the first may hold some at the old one: what is older may be from before."""
 
 MAX_STEPS = 64
 
@@ -39,7 +39,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A split that is being measured under the plan ``plan_id``, and what it shall bring.
+    """A split that is being measured under the plan ``plan_id``, what it shall bring, and at least must.
 
     ``before`` and ``after`` are parts by worker id, in the order of the ranks; ``rate`` is the speed before.
     """
@@ -49,6 +49,7 @@ class Trial:
     after: Mapping[str, int]
     rate: Rate
     expected_gain: float
+    least_kept: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,12 @@ def rate(sharing: Sharing, plan_id: PlanId, num_newest: int = MAX_STEPS) -> Rate
     return judging.rate_of(tuple(samples_per_s for samples_per_s, _ in newest))
 
 
+def rate_before(sharing: Sharing, plan: Plan) -> Rate | None:
+    """Speed of the steps that a change is to be measured by: all under this plan, if none has another speed since."""
+    is_shifted = num_shifts(sharing, plan) != sharing.num_shifts
+    return rate(sharing, plan.id, NUM_BEFORE if is_shifted else MAX_STEPS)
+
+
 def standing(sharing: Sharing, plan: Plan) -> shares.Standing | None:
     """The members as an advisor sees them, None while one is not measured under this plan, or its speed is changing."""
     parts = plan.parts
@@ -198,10 +205,10 @@ def own_s(sharing: Sharing, plan: Plan) -> float:
     return max((sharing.known[i].speed.level_s for i in plan.worker_ids if i in sharing.known), default=0.0)
 
 
-def is_due(sharing: Sharing, plan: Plan, now_s: float) -> bool:
-    """Whether to look at the parts: in time, or where what was known of this group holds no longer."""
+def is_due(sharing: Sharing, plan: Plan, now_s: float, review_s: float) -> bool:
+    """Whether to look at the parts: every ``review_s``, or where what was known of this group holds no longer."""
     is_new = plan.generation != sharing.reviewed_generation or num_shifts(sharing, plan) != sharing.num_shifts
-    return is_new or now_s - sharing.reviewed_s >= REVIEW_S * 2**sharing.num_failed
+    return is_new or now_s - sharing.reviewed_s >= review_s * 2 ** min(sharing.num_failed, MOST_DOUBLINGS)
 
 
 def reviewed(sharing: Sharing, plan: Plan, now_s: float) -> Sharing:

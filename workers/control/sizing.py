@@ -71,6 +71,13 @@ class Ask:
     def is_growth(self) -> bool:
         return self.num_workers > self.origin
 
+    def expected(self, before: int, after: int) -> float:
+        """What a part of the way is to bring: workers may come one by one, or no more of them be granted.
+
+        Like factors in size bring like factors in speed.
+        """
+        return math.pow(self.expected_gain, math.log(after / before) / math.log(self.num_workers / self.origin))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
@@ -277,15 +284,16 @@ def _judged(
     known = sizing.memory[size]
     known = replace(known, num_failed=0, refusal=None) if verdict.is_kept else _refused(known, ask, rate, now_s)
     sizing = replace(sizing, num_judged=sizing.num_judged + 1, memory={**sizing.memory, size: known})
+    expected_gain = ask.expected(ask.origin, size)
     judged = Judged(
         actor=ACTOR,
         before={"workers": ask.origin},
         after={"workers": size},
         rate=ask.before,
         now=rate,
-        expected_gain=ask.expected_gain,
+        expected_gain=expected_gain,
         verdict=verdict,
-        told=f"{size} workers are {judging.in_words(verdict, str(ask.origin), ask.expected_gain, 'giving back')}",
+        told=f"{size} workers are {judging.in_words(verdict, str(ask.origin), expected_gain, 'giving back')}",
     )
     if verdict.is_kept:
         return replace(sizing, ask=None, why=judged.told), judged

@@ -53,6 +53,7 @@ class _Piece:
             position=int(self.positions_M[begin]),
             indexes=self.indexes_M[begin:end].tolist(),
             tokens=int(lengths_M.sum()),
+            longest=int(lengths_M.max()),
             padded_tokens=taken,
             cost=taken if num_samples > 1 else 1,
         )

@@ -23,7 +23,7 @@ NUM_TOLD = 6
 class OwnCost:
     """One committed round: this worker's part in samples, and the seconds that it took without waits for others.
 
-    ``exchange_s``, ``exposed_s``, ``wire_s`` and ``backward_s`` are those of ``RankLoad``.
+    ``exchange_s``, ``exposed_s``, ``wire_s``, ``backward_s`` and ``codec_s`` are those of ``RankLoad``.
 
     Of a batch that is dealt by length the part is the worker's share of it, as the plan has it: tokens come in that
     proportion, and how many samples they are changes with every step. ``tokens`` are those of the samples drawn, 0
@@ -38,6 +38,7 @@ class OwnCost:
     exposed_s: float = 0.0
     wire_s: float | None = None
     backward_s: float | None = None
+    codec_s: float | None = None
 
 
 class Loads:
@@ -71,6 +72,7 @@ class Loads:
             exposed_s=median(one.exposed_s for one in self._run),
             wire_s=_known(one.wire_s for one in self._run),
             backward_s=_known(one.backward_s for one in self._run),
+            codec_s=_known(one.codec_s for one in self._run),
         )
         self._told.append(load)
         self._run, self._run_s = [], 0.0

@@ -17,14 +17,15 @@ class MicroBatch:
     """Samples of one forward pass.
 
     ``position`` is that of one of them in the batch: no other micro-batch has it, whatever the ranks. ``indexes`` are
-    the dataset's. ``tokens`` is the sum of their lengths, ``padded_tokens`` what they take up with their padding, if
-    any; both are 0 where lengths are not told. ``cost`` is what is halved when memory runs out: tokens or samples,
-    and 1 for one sample, of which there is no half.
+    the dataset's. ``tokens`` is the sum of their lengths, ``longest`` the largest of them, ``padded_tokens`` what they
+    take up with their padding, if any; all are 0 where lengths are not told. ``cost`` is what is halved when memory
+    runs out: tokens or samples, and 1 for one sample, of which there is no half.
     """
 
     position: int
     indexes: list[int]
     tokens: int = 0
+    longest: int = 0
     padded_tokens: int = 0
     cost: int
 

@@ -30,7 +30,7 @@ from workers.training.pass_share import PassShare
 from workers.training.reading import Wanted
 from workers.training.returned import checked_loss, checked_weight
 from workers.training.round_times import RoundTimes
-from workers.training.rows import check_tokens
+from workers.training.rows import check_packed
 from workers.training.setup import Setup
 from workers.training.stopwatch import Stopwatch
 from workers.training.token_tuning import TokenTuning
@@ -200,6 +200,7 @@ class Part:
             exposed_s=self.times.exposed_s,
             wire_s=self._exchange.took.wire_s,
             backward_s=self._exchange.took.backward_s,
+            codec_s=self._exchange.took.codec_s,
         )
 
     def _own_s(self) -> float:
@@ -261,10 +262,15 @@ class Part:
             self._mailbox.check()
             self._mailbox.set_phase(Phase.DATA)
             started_s = time.perf_counter()
-            round, check = self._state.round, self._mailbox.check
-            self._draw = draw_round(self._setup, self.plan, self._rank, round, self._cursor, check)
+            round = self._state.round
+            self._draw = draw_round(self._setup, self.plan, self._rank, round, self._cursor, self._read_on)
             self.times.data_s += time.perf_counter() - started_s
         return self._draw
+
+    def _read_on(self) -> None:
+        """Leave if asked to; else begin the phase anew: its bound is for some samples, and here all may be read."""
+        self._mailbox.check()
+        self._mailbox.set_phase(Phase.DATA)
 
     def _read_ahead(self, batches: Sequence[MicroBatch]) -> None:
         """Let those be read that come next; while sizes are tried nobody knows which, nor should reading be in it."""
@@ -289,8 +295,9 @@ class Part:
         times.data_s += drawn_s - started_s
         self._mailbox.set_phase(Phase.COMPUTE)
         num_units = setup.task.weight
-        if setup.task.packed and num_units is None:
-            check_tokens(batch, micro.tokens, len(micro.indexes))
+        if setup.task.packed:
+            num_samples, is_mean = len(micro.indexes), num_units is None
+            check_packed(batch, micro.tokens, micro.longest, num_samples, is_mean_over_samples=is_mean)
         weight = float(len(micro.indexes)) if num_units is None else checked_weight(num_units(batch))
         if weight > 0:
             # Passes by length differ in tokens, of which the number of samples tells nothing.

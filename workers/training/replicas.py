@@ -116,7 +116,8 @@ def draw_together(state: TrainingState, world: World, plan: Plan) -> None:
     out: for a copy of what is compared.
     """
     compared = _compared(state)
-    distances = _distances([*state.trained.values()], [compared[name] for name in state.buffers.tracked], world)
+    buffers = [value for name, value in compared.items() if name not in state.trained]
+    distances = _distances([*state.trained.values()], buffers, world)
     most = max(MOST_APART, *(8.0 * torch.finfo(p.dtype).eps for p in state.trained.values()))
     odd = far_ranks(distances, most)
     if odd:

@@ -33,13 +33,23 @@ def check_rows(batch: Batch, num_samples: int, name: str, *, has_rows: bool = Fa
     return False
 
 
-def check_tokens(batch: Batch, num_tokens: int, num_samples: int) -> None:
+def check_packed(batch: Batch, num_tokens: int, longest: int, num_samples: int, *, is_mean_over_samples: bool) -> None:
     """Check that ``collate`` laid all tokens of ``num_samples`` end to end, as far as its tensors tell.
 
-    For losses that are means over samples. Raises DataError where no tensor has as many elements as there are tokens.
+    ``longest`` has the most tokens of them. Raises DataError where the samples lie beside each other, each as long as
+    the longest, and nothing is as long as all of them; where a loss is a mean over samples also where no tensor has as
+    many elements as there are tokens.
     """
+    shapes = [tensor.shape for tensor in tensors_in(batch) if not tensor.is_nested]
+    sides = {num_samples, longest}
+    is_padded = num_samples > 1 and any(len(shape) > 1 and set(shape[:2]) == sides for shape in shapes)
+    if is_padded and num_samples * longest > num_tokens > max(side for shape in shapes for side in shape):
+        raise DataError(
+            f"collate padded {num_samples} samples, which have {num_tokens} tokens by `length`, to {longest} "
+            "each, though the task says `packed`; lay all of them end to end, or leave `packed` out"
+        )
     largest = max((tensor.numel() for tensor in tensors_in(batch)), default=num_tokens)
-    if largest < num_tokens:
+    if is_mean_over_samples and largest < num_tokens:
         raise DataError(
             f"collate packed {num_samples} samples, which have {num_tokens} tokens by `length`, into tensors of at "
             f"most {largest} elements; lay all of them end to end, tell by `length` what they take up there, or give "

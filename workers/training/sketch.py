@@ -3,7 +3,7 @@
 Each value is added to one of ``WIDTH`` sums, times a sign drawn for its place. The squares of the difference of two
 such sketches add up to the squared distance of what they are of: on average, and to a fiftieth or so (Alon, Matias and
 Szegedy, 1996, with one sum for each part as in Charikar, Chen and Farach-Colton, 2002: the deviation of the square is
-sqrt(2 / WIDTH) of it).
+sqrt(2 / WIDTH) of it, where what differs is spread over the sums).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-WIDTH = 4096
+WIDTH = 4093
+"""A prime: values of one column of a matrix, whose width has small factors, do not all come to the same few sums."""
+
 PIECE = 256 * WIDTH
 _SIGNS_SEED = 0
 
@@ -26,15 +28,14 @@ def sketch_of(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Te
     Both on ``device``, as the tensors are; what is not finite counts as 0 in the first, and as 1 in the second. It
     takes about 40 MiB at a time. Whoever has tensors of the same shapes draws the same signs.
     """
-    sums_2W, row = torch.zeros(2, WIDTH, dtype=torch.float64, device=device), 0
-    signs_R = _signs(ceil(sum(_flat(tensor).numel() for tensor in tensors) / WIDTH)).to(device)
+    sums_2W = torch.zeros(2, WIDTH, dtype=torch.float64, device=device)
+    chance = np.random.PCG64(_SIGNS_SEED)
     for values in _pieces(tensors):
         num_rows = ceil(values.numel() / WIDTH)
         values_RW = F.pad(values, (0, num_rows * WIDTH - values.numel())).view(num_rows, WIDTH)
         are_none_RW = values_RW.isfinite().logical_not_().double()
         both_2RW = torch.stack([torch.nan_to_num(values_RW, nan=0.0, posinf=0.0, neginf=0.0), are_none_RW])
-        sums_2W += signs_R[row : row + num_rows] @ both_2RW
-        row += num_rows
+        sums_2W += both_2RW.mul_(_signs(chance, num_rows).to(device)).sum(1)
     return sums_2W
 
 
@@ -72,8 +73,12 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
 
 
-def _signs(count: int) -> torch.Tensor:
-    """By a generator whose raw numbers are the same in every version."""
-    words = np.random.PCG64(_SIGNS_SEED).random_raw(ceil(count / 64)).astype("<u8")
-    bits = np.unpackbits(words.view(np.uint8))[:count]
-    return torch.from_numpy(1.0 - 2.0 * bits.astype(np.float64))
+def _signs(chance: np.random.PCG64, num_rows: int) -> torch.Tensor:
+    """Those of the next places, one each, by a generator whose raw numbers are the same in every version.
+
+    By one for a whole row, what rows have in common (a shift of all values, say) would be told as anything from nothing
+    to many times as much.
+    """
+    words = chance.random_raw(ceil(num_rows * WIDTH / 64)).astype("<u8")
+    bits = np.unpackbits(words.view(np.uint8))[: num_rows * WIDTH]
+    return torch.from_numpy(1 - 2 * bits.astype(np.int8)).view(num_rows, WIDTH)

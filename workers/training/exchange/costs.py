@@ -29,17 +29,18 @@ _MILLION, _FP32_BYTES = 1e6, 4
 
 
 def measure_schemes(device: torch.device, lossy: Sequence[torch.Size] = ()) -> Mapping[str, SchemeCost]:
-    """What each format costs on this device, by name: encoded once and decoded twice, as in one exchange.
+    """What each format costs on this device, by name: encoded once and decoded twice, with all copies and sums.
 
-    With the gradients' shapes also what schemes cost two ranks that a job may pay for in loss. The best of a few
-    repeats in turns, a fifth of a second in all, twice as long with those. Draws no random numbers.
+    As in an exchange of two ranks, where copies take up to three times as long as rounding. With the gradients' shapes
+    also what schemes cost that a job may pay for in loss. The best of a few repeats in turns, a fifth of a second in
+    all, a third with those. Draws no random numbers.
     """
     num_values = NUM_VALUES if device.type == "cpu" else NUM_VALUES_THERE
     values_1N = torch.linspace(-1.0, 1.0, num_values, dtype=torch.float32, device=device).sin_().view(1, -1)
     codecs: Mapping[str, Codec] = {**CODECS, TwoFour.name: TwoFour()} if lossy else CODECS
-    worlds = {name: Echo(device) for name in ("powersgd", "topk") if lossy}
-    passes = {name: _timed(codec, values_1N) for name, codec in codecs.items()}
-    passes |= {name: _exchanged(name, values_1N, world) for name, world in worlds.items()}
+    names = (*codecs, "powersgd", "topk") if lossy else tuple(codecs)
+    worlds = {name: Echo(device) for name in names if name != "none"}
+    passes = {name: _exchanged(name, values_1N, world) for name, world in worlds.items()}
     for once in passes.values():
         once()  # the first pass sets libraries up
     num_bytes = {name: codec.num_bytes(num_values) / num_values for name, codec in codecs.items()}
@@ -49,7 +50,7 @@ def measure_schemes(device: torch.device, lossy: Sequence[torch.Size] = ()) -> M
     seconds = {**best_in_turns(passes), "none": 0.0}  # an all-reduce adds up where values lie
     return {
         name: SchemeCost(bytes_a_value=num_bytes[name], seconds_a_million=seconds[name] * _MILLION / num_values)
-        for name in passes
+        for name in names
     }
 
 
@@ -67,23 +68,6 @@ def _exchanged(name: str, values_1N: torch.Tensor, world: World) -> Callable[[],
         assert under_way is not None
         under_way.wait()
         synchronize(world.device)
-        return time.perf_counter() - begun_s
-
-    return once
-
-
-def _timed(codec: Codec, values_1N: torch.Tensor) -> Callable[[], float]:
-    num_bytes, device = codec.num_bytes(values_1N.numel()), values_1N.device
-    payload_1B = torch.empty(1, num_bytes, dtype=torch.uint8, device=device)
-    decoded_1N, error_1N = torch.empty_like(values_1N), torch.empty_like(values_1N) if codec.has_error else None
-
-    def once() -> float:
-        synchronize(device)
-        begun_s = time.perf_counter()
-        codec.encode(values_1N, payload_1B, error_1N)
-        codec.decode(payload_1B, decoded_1N)
-        codec.decode(payload_1B, decoded_1N)
-        synchronize(device)
         return time.perf_counter() - begun_s
 
     return once

@@ -25,8 +25,10 @@ from workers.training.world import World
 _HALF = frozenset({torch.float16, torch.bfloat16})
 
 
-def _norms(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """In fp32 at least: fp16 ends where a thousand values of 2,000 are, and bf16 has three digits."""
+def _norms(gradients: Sequence[torch.Tensor], *, is_wide: bool) -> list[torch.Tensor]:
+    """In fp32 at least: fp16 ends where a thousand values of 2,000 are, and bf16 has three digits. Or all in fp64."""
+    if is_wide:
+        return [*torch._foreach_norm([*gradients], 2, torch.float64)]
     half = [gradient for gradient in gradients if gradient.dtype in _HALF]
     whole = [gradient for gradient in gradients if gradient.dtype not in _HALF]
     norms = [*torch._foreach_norm(half, 2, torch.float32)] if half else []
@@ -216,11 +218,17 @@ class GradientExchange:
                 self._has_none = True
 
     def norm(self) -> float:
-        """The 2-norm of all gradients as they are now; not finite if any of them is not."""
-        if len(self._gradients) == 1:
+        """The 2-norm of all gradients as they are now; not finite if any of them is not.
+
+        Where ranks' processors are of unlike kinds only then: squares overflow on the one sooner than on the other, and
+        all must take it for the same.
+        """
+        is_wide = self._world is not None and self._world.is_mixed
+        if len(self._gradients) == 1 and not is_wide:
             only = self._gradients[0]
             return float(torch.linalg.vector_norm(only, dtype=torch.float32 if only.dtype in _HALF else None))
-        return math.hypot(*torch.stack([part.double() for part in _norms(self._gradients)]).tolist())
+        parts = _norms(self._gradients, is_wide=is_wide)
+        return math.hypot(*torch.stack([part.double() for part in parts]).tolist())
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""

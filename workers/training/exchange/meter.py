@@ -34,6 +34,11 @@ class Took:
     decode_s: float | None
     backward_s: float | None
 
+    @property
+    def codec_s(self) -> float | None:
+        """Of encoding and decoding."""
+        return None if self.encode_s is None or self.decode_s is None else self.encode_s + self.decode_s
+
     def values(self, num_values: int, num_ranks: int, num_steps: int = 1, redone_bytes: int = 0) -> dict[str, float]:
         """Telemetry by key for so many gradients, ranks and steps, without what nobody knows.
 
