@@ -22,7 +22,7 @@ def evidence(told: Mapping[str, Any] | None) -> str:
     winner = next(each for each in told["finalists"] if each["trial"] == told["trial"])
     where = f" ({sweep_words.params(winner['params'])})" if winner["params"] else ""
     if told.get("because") == CHEAPER:
-        how = f"costs {winner['saving'] * 100:.2g} % less and is as good: better"
+        how = f"costs {winner['saving'] * 100:.3g} % less and is as good: better"
     else:
         how = "is better"
     return f"trial {winner['trial']}{where} {how} by {effect(winner)}"

@@ -153,12 +153,15 @@ def _cost(
 
 
 def _prices_of(promotion: PromotionRow, prices: Prices) -> dict[int, float]:
-    """What a second of a worker of each contender costs, in a unit that they share; empty where nothing tells."""
+    """What a second of a worker of each contender costs, in a unit that they share; empty where nothing tells.
+
+    Nor does a rate of 0, that of CPUs where only GPUs have a price: whatever moved to them would be free.
+    """
     wanted = {c.number: Resources.model_validate(c.job["resources"]) for c in promotion.contenders}
     if len({(each.cpus, each.gpus, each.cpus_instead) for each in wanted.values()}) == 1:
         return dict.fromkeys(wanted, 1.0)
     rates = {number: hourly_rate(each, prices) for number, each in wanted.items()}
-    known = {number: rate for number, rate in rates.items() if rate is not None}
+    known = {number: rate for number, rate in rates.items() if rate}
     is_exact = not any(is_upper_bound(each, prices) for each in wanted.values())
     return known if is_exact and len(known) == len(rates) else {}
 

@@ -133,7 +133,7 @@ def _notes(spec: SweepSpec, known: Experience, num_trials: int) -> list[str]:
         limits = [f"limits.{name}" for name in ("time_s", "cost") if getattr(spec.limits, name) is not None]
         if limits:
             told = " and ".join(limits)
-            notes.append(f"that counts against {told}, too: a sweep that is ended by a limit of these promotes nothing")
+            notes.append(f"that counts against {told}, too: a sweep that one of these limits ends promotes nothing")
     return notes
 
 

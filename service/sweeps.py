@@ -250,7 +250,7 @@ class Sweeps:
         return await self._change(sweep_id, if_match, decide)
 
     async def promote(self, sweep_id: str, document: object, *, if_match: str | None = None) -> SweepRow:
-        """Hold its winner against a configuration as soon as it has ended, and replace that if it is proven better.
+        """Hold its winner against a configuration once it has ended; replace that if it is better, or the cheaper.
 
         Raises NotFoundError, PreconditionError, InvalidError for what names no configuration, ConflictError where
         there is nothing to compare, nothing new, or what was changed meanwhile would be undone.

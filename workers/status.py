@@ -232,8 +232,8 @@ class Acknowledged:
     checkpoints: frozenset[str] = frozenset()
     timeline: frozenset[str] = frozenset()
     unpriced: tuple[TimelineRow, ...] = ()
-    exchange: str = ""
     answer: int = 0
+    exchange: str = ""
 
 
 class RunGoal(StrEnum):

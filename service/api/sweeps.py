@@ -185,6 +185,9 @@ async def extend(sweep_id: str, request: Request, use: Use, if_match: IfMatch = 
     openapi_extra=PROMOTE_BODY,
 )
 async def promote(sweep_id: str, request: Request, use: Use, if_match: IfMatch = None) -> Answer:
-    """Hold its best trials against a configuration on fresh seeds, once it has ended; replace it if one is better."""
+    """Hold its best trials against a configuration on fresh seeds, once it has ended.
+
+    It is replaced if one is proven better, or as good and cheaper.
+    """
     document = await read_json(request) if await request.body() else {}
     return await _answer(use, await use.sweeps.promote(sweep_id, document, if_match=if_match))

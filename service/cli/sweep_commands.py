@@ -185,7 +185,7 @@ def promote(
     url: UrlOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Hold its best trials against a configuration on new seeds; replace it if one is proven better."""
+    """Hold its best trials against a configuration on new seeds; replace it if one is better, or the cheaper."""
     from service.cli import sweeps
     from service.cli.connection import connect
 

@@ -149,7 +149,7 @@ def test_larger_buckets_again_are_not_suspected_where_a_group_breaks() -> None:
     desk = on_trial(job(slow(1.0))).desk
     assert desk.state.compressing.trial is not None
     trial = replace(desk.state.compressing.trial, before="none in buckets of 4 MiB", after="none", place=(0, 0))
-    trial, plan = replace(trial, is_blamed=True), replace(desk.plan, id=PlanId(2, 1))
+    trial, plan = replace(trial, is_broken=True, is_blamed=True), replace(desk.plan, id=PlanId(2, 1))
     known = Compressing(trial=trial, suspected=frozenset({"none"}))
     assert compressing.followed(known, plan).barred == frozenset()
     other = replace(known, trial=replace(trial, after="int4"), suspected=frozenset({"int4"}))

@@ -214,16 +214,19 @@ async def test_each_sweep_compares_on_seeds_of_its_own(store: Store, clock: Cloc
     assert not seeds[0] & seeds[1]
 
 
-@pytest.mark.parametrize(("cpu_hour", "is_cheaper"), [(None, False), (0.5, True)])
-async def test_where_workers_differ_prices_tell_which_is_the_cheaper(
-    store: Store, clock: Clock, cpu_hour: float | None, is_cheaper: bool
+@pytest.mark.parametrize(
+    ("resources", "prices", "is_cheaper"),
+    [({"cpus": 2}, (None, None), False), ({"cpus": 2}, (0.5, None), True), ({"gpus": 1}, (None, 2.0), False)],
+)
+async def test_where_workers_differ_prices_of_both_tell_which_is_the_cheaper(
+    store: Store, clock: Clock, resources: dict[str, int], prices: tuple[float | None, float | None], is_cheaper: bool
 ) -> None:
-    await store.configurations.create("digits", spec(**JOB, resources={"cpus": 2}))
+    await store.configurations.create("digits", spec(**JOB, resources=resources))
     sweep = await Swept.created(store, clock, await leader(store), promote="digits")
     await sweep.play()
     await sweep.finish()
     await sweep.compare()
-    sweep.prices = Prices(cpu_hour, None, "EUR")
+    sweep.prices = Prices(*prices, "EUR")
     await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
     row = await store.configurations.configuration("digits")
     assert row is not None

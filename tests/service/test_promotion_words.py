@@ -1,4 +1,4 @@
-"""What is told of a promotion that ended between the look at a sweep and the stop."""
+"""What is told of a promotion: of one that ended between the look at a sweep and the stop, and of what it replaced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service import configuration_words
 from service.promotion_words import stopped
 
 NO_LONGER = "its winner is held against kept no longer, and kept stays at version 1"
@@ -41,3 +42,12 @@ def test_that_it_was_stopped_is_told_only_where_it_was(
     before: tuple[str, str | None], after: tuple[str, str | None], told: str
 ) -> None:
     assert stopped(sweep(*before), sweep(*after)) == told
+
+
+@pytest.mark.parametrize(("saving", "told"), [(0.0512, "5.12"), (0.75, "75"), (0.998, "99.8"), (1.0, "100")])
+def test_what_is_cheaper_is_told_by_how_much(saving: float, told: str) -> None:
+    compared = {"effect": 0.001, "low": -0.002, "high": 0.004, "num_pairs": 8}
+    winner = {"trial": 1, "params": {}, "saving": saving, **compared}
+    assert configuration_words.evidence({"trial": 1, "because": "cheaper", "finalists": [winner]}) == (
+        f"trial 1 costs {told} % less and is as good: better by 0.1 % (-0.2 to 0.4 %) in 8 pairs of runs"
+    )

@@ -117,6 +117,7 @@ def test_codecs_of_a_busy_machine_cost_what_they_take_and_all_of_them_as_many_ti
     assert isinstance(exchange.advise(told), Keep)
     busy = replace(told, link=replace(link, codec_s=0.2))
     assert exchange.codec_s(busy, "int8") == pytest.approx(0.2)
+    assert exchange.codec_s(replace(told, link=replace(link, codec_s=0.0)), "int8") == pytest.approx(0.02)
     advice = exchange.advise(busy)
     assert isinstance(advice, Change)
     assert (advice.scheme, advice.expected_gain) == ("none", pytest.approx(0.4 / (0.4 - 0.226 + 0.02 + 0.006 / 0.13)))

@@ -142,10 +142,11 @@ def codec_s(situation: Situation, scheme: str) -> float:
     """What encoding and decoding take of one exchange.
 
     That in force takes what was measured of it, and others take as many times as much as their costs say: those are
-    from when workers started, and what keeps a machine busy, or slow, does so to all of them.
+    from when workers started, and what keeps a machine busy, or slow, does so to all of them. No time at all is none
+    that was measured.
     """
     took_s, told_s = situation.link.codec_s, _told_codec_s(situation, situation.scheme)
-    times = 1.0 if took_s is None or told_s <= 0.0 else took_s / told_s
+    times = took_s / told_s if took_s and told_s > 0.0 else 1.0
     return times * _told_codec_s(situation, scheme)
 
 

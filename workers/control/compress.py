@@ -19,7 +19,7 @@ from workers.exchange_options import BLURRING, LEVELS, bucketed, formats_of
 from workers.measures import SchemeCost
 from workers.plan import Cause, Exchange, Goal, Plan, TimelineKind
 from workers.racks import Topology
-from workers.status import StopCause, TimelineRow
+from workers.status import StopCause, TimelineRow, WorkerStatus
 
 SCHEMES: tuple[str, ...] = (
     *(DENSE, LEVELS[0], "bf16", "fp16", *LEVELS[1:3]),
@@ -49,23 +49,32 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
     known = compressing.observe(state.compressing, inputs.statuses.values(), state.workers)
     if state.plan is not None and known.trial is not None:
         known = compressing.followed(known, state.plan)
-        known = compressing.blamed(known, is_blamed=_is_to_blame(state, state.plan))
+        is_broken = _is_broken(state, state.plan)
+        known = compressing.blamed(known, is_broken=is_broken, is_blamed=is_broken and _is_to_blame(state, state.plan))
     return state if known is state.compressing else replace(state, compressing=known)
 
 
-def _is_to_blame(state: ControllerState, plan: Plan) -> bool:
-    """Whether the scheme of ``plan`` may be what its group breaks of: not before it is in force.
-
-    Nor where all who are gone went with a node. A process that died, or is silent, may have run out of memory.
-    """
+def _is_broken(state: ControllerState, plan: Plan) -> bool:
+    """Whether the group of ``plan`` breaks with the scheme of that in force."""
     if not state.is_broken and membership.breach(state) is None:
         return False
-    left = [s for i, s in membership.usable(state).items() if plan.member(i) is not None]
-    if left and all(s.plan is None or s.plan.id < plan.id for s in left):
-        return False
-    stops = {s.stop.cause for s in left if s.stop is not None}
+    left = _left(state, plan)
+    return not left or any(s.plan is not None and s.plan.id >= plan.id for s in left)
+
+
+def _is_to_blame(state: ControllerState, plan: Plan) -> bool:
+    """Whether the scheme of ``plan`` may be what its group breaks of.
+
+    Not where all who are gone went with a node. A process that died, or is silent, may have run out of memory.
+    """
+    stops = {s.stop.cause for s in _left(state, plan) if s.stop is not None}
     gone = [why for worker_id, why in state.departed.items() if plan.member(worker_id) is not None]
     return not gone or bool(stops & OF_CODE) or not all(why.startswith(NODE_GONE) for why in gone)
+
+
+def _left(state: ControllerState, plan: Plan) -> list[WorkerStatus]:
+    """What those members tell that are not gone."""
+    return [s for i, s in membership.usable(state).items() if plan.member(i) is not None]
 
 
 def allowed(state: ControllerState) -> tuple[str, ...]:

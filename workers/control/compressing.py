@@ -35,6 +35,10 @@ SHIFT = 1.5
 REST_S = 10.0
 """The least time until then; twice as long with every change that did not pay."""
 
+MOST_GONE = 3
+"""Nodes that go so often on end while a scheme is tried do not go by chance: one may be a container, which ends as a
+whole where memory runs out in it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
@@ -66,7 +70,7 @@ class Trial:
     ``link`` is what an exchange took by that, ``pace_s`` how slow the link was (``exchange.pace_s``). It is of a
     group's ``place``, its generation and its batch. ``own_s`` is what a step took the slowest member by itself, and
     ``added_s`` what the scheme may add to that. Once ``seen`` is there it is the scheme before that is measured again.
-    ``is_blamed``: its group breaks, and the scheme may be why.
+    ``is_broken``: its group breaks with the scheme in force; ``is_blamed``: which may be why.
     """
 
     plan_id: PlanId
@@ -81,6 +85,7 @@ class Trial:
     link: Link
     pace_s: float
     seen: Seen | None = None
+    is_broken: bool = False
     is_blamed: bool = False
 
     @property
@@ -106,8 +111,9 @@ class Compressing:
 
     ``reviewed_s`` is the controller's monotonic clock, ``reviewed_at`` the generation and the batch at that time.
     ``refused`` maps schemes that did not pay to how slow the link was then; ``suspected`` are those with which a group
-    broke before they were judged, ``barred`` those with which that was so twice. ``unjudged`` is the scheme to go back
-    to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
+    broke before they were judged, ``barred`` those with which that was so twice, or ``MOST_GONE`` times on end where
+    nodes went: ``gone`` has the scheme of each of those times since one was judged. ``unjudged`` is the scheme to go
+    back to where a trial was cut short. ``why`` tells why the scheme stays, ``told_racks`` is the generation whose
     racks were looked at last, which are as ``topology`` tells. ``spent`` is how fast steps still are where what loses
     less was kept. ``latency_s`` is what links took whatever was sent, as a trial showed that did not pay. ``judged`` is
     the scheme that was judged last before this controller began.
@@ -123,6 +129,7 @@ class Compressing:
     refused: Mapping[str, float] = field(default_factory=dict)
     suspected: frozenset[str] = frozenset()
     barred: frozenset[str] = frozenset()
+    gone: tuple[str, ...] = ()
     unjudged: str | None = None
     why: str = ""
     told_racks: int = 0
@@ -204,19 +211,23 @@ def followed(known: Compressing, plan: Plan) -> Compressing:
     if (place_of(plan), plan.exchange.name) == (trial.place, trial.in_force):
         return replace(known, trial=replace(trial, plan_id=plan.id))
     known = unjudged(known)
-    if not trial.is_blamed or trial.seen is not None or trial.is_gentler or trial.is_back:
+    if not trial.is_broken or trial.seen is not None or trial.is_gentler or trial.is_back:
         return known
-    if trial.after in known.suspected:
+    gone = known.gone if trial.is_blamed else (*known.gone, trial.after)
+    known = replace(known, gone=gone)
+    if not trial.is_blamed and gone.count(trial.after) < MOST_GONE:
+        return known
+    if not trial.is_blamed or trial.after in known.suspected:
         return replace(known, barred=known.barred | {trial.after})
     return replace(known, suspected=known.suspected | {trial.after})
 
 
-def blamed(known: Compressing, *, is_blamed: bool) -> Compressing:
+def blamed(known: Compressing, *, is_broken: bool, is_blamed: bool) -> Compressing:
     """With what is known by now of why the trial's group breaks, if it does."""
     trial = known.trial
-    if trial is None or trial.is_blamed == is_blamed:
+    if trial is None or (trial.is_broken, trial.is_blamed) == (is_broken, is_blamed):
         return known
-    return replace(known, trial=replace(trial, is_blamed=is_blamed))
+    return replace(known, trial=replace(trial, is_broken=is_broken, is_blamed=is_blamed))
 
 
 def unjudged(known: Compressing) -> Compressing:
@@ -242,7 +253,7 @@ def begins_with(known: Compressing, latest: Exchange) -> Exchange:
 def without_barred(reason: str, known: Compressing) -> str:
     """The reason for a change, with those schemes that are left alone for good."""
     names = " and ".join(sorted(known.barred))
-    return f"{reason}; {names} is left alone, as a group broke twice while it was tried" if names else reason
+    return f"{reason}; {names} is left alone, as groups broke while it was tried" if names else reason
 
 
 def is_due(known: Compressing, plan: Plan, now: Link, now_s: float) -> bool:
@@ -274,7 +285,7 @@ def reviewed(known: Compressing, plan: Plan, now: Link, now_s: float) -> Compres
 
 def kept(known: Compressing, gain: float) -> Compressing:
     """What was on trial makes steps ``gain`` times as fast, and stays."""
-    return replace(known, trial=None, num_failed=0, spent=min(1.0, known.spent * gain))
+    return replace(known, trial=None, num_failed=0, spent=min(1.0, known.spent * gain), gone=())
 
 
 def refuse(known: Compressing, trial: Trial, seen: Seen) -> Compressing:
@@ -282,6 +293,7 @@ def refuse(known: Compressing, trial: Trial, seen: Seen) -> Compressing:
     return replace(
         known,
         trial=None,
+        gone=(),
         refused={**known.refused, trial.after: trial.pace_s},
         num_failed=known.num_failed + 1,
         reviewed_link=trial.link,

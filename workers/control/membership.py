@@ -260,8 +260,10 @@ def is_group_stuck(state: ControllerState) -> str | None:
         if status.phase is Phase.RENDEZVOUS and not may_meet:
             continue  # a newcomer waits for a boundary that the others have not reached, or hand something over at
         bound_s = state.settings.phase_bounds_s.get(status.phase)
+        if bound_s is None or status.phase_age_s <= bound_s:
+            continue  # before all others are looked at: most turns find everybody in an exchange
         age_s = _all_wait_s(seen.values(), status) if status.phase is Phase.EXCHANGE else status.phase_age_s
-        if bound_s is not None and age_s > bound_s:
+        if age_s > bound_s:
             return f"worker {worker_id} waited {age_s:.0f} s in {status.phase}"
     return None
 
