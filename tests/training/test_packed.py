@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,19 +154,26 @@ def test_memory_that_runs_out_makes_packed_passes_smaller_and_loses_nothing() ->
     assert all(change.unit == "tokens" and " tokens a forward pass" in change.reason for change in told)
 
 
-def test_a_collate_that_loses_tokens_fails_at_its_step() -> None:
-    def task() -> TrainingTask:
-        return sequence_task(collate=lambda samples: ragged.pack(samples[:1]), loss=ragged.packed_mean, packed=True)
-
+def told_at_its_step(task: Callable[[], TrainingTask]) -> str:
+    """What is told of that task's error, which is its user's."""
     with Group(Script(task=task), **spec()) as group:
         workers = group.start(1)
         group.train(workers)
         (status,) = group.await_break(workers).values()
-    failure = None if status.stop is None else status.stop.failure
+    assert status.stop is not None
+    failure = status.stop.failure
     assert failure is not None
     assert failure.reason is Reason.USER_ERROR
-    assert f"collate packed {BATCH} samples, which have " in failure.message
-    assert "lay all of them end to end" in failure.message
+    return failure.message
+
+
+def test_a_collate_that_loses_tokens_fails_at_its_step() -> None:
+    def task() -> TrainingTask:
+        return sequence_task(collate=lambda samples: ragged.pack(samples[:1]), loss=ragged.packed_mean, packed=True)
+
+    told = told_at_its_step(task)
+    assert f"collate packed {BATCH} samples, which have " in told
+    assert "lay all of them end to end" in told
 
 
 @pytest.mark.parametrize("weight", [None, ragged.num_tokens])
@@ -177,15 +184,9 @@ def test_a_collate_that_pads_what_was_to_lie_end_to_end_fails_at_its_step(weight
         loss = ragged.sample_mean if weight is None else ragged.token_mean
         return sequence_task(loss=loss, weight=weight, packed=True)
 
-    with Group(Script(task=task), **spec()) as group:
-        workers = group.start(1)
-        group.train(workers)
-        (status,) = group.await_break(workers).values()
-    failure = None if status.stop is None else status.stop.failure
-    assert failure is not None
-    assert failure.reason is Reason.USER_ERROR
-    assert f"collate padded {BATCH} samples, which have " in failure.message
-    assert "lay all of them end to end, or leave `packed` out" in failure.message
+    told = told_at_its_step(task)
+    assert f"collate padded {BATCH} samples, which have " in told
+    assert "lay all of them end to end, or leave `packed` out" in told
 
 
 def test_one_sample_or_some_of_one_length_may_be_rows_as_they_have_no_padding() -> None:

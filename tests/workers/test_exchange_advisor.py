@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.workers.slow_links import BYTES, COSTS, situation
 from workers.advisors import exchange
 from workers.advisors.buckets import BUCKET_S
 from workers.advisors.exchange import (
@@ -25,20 +26,8 @@ from workers.advisors.exchange import (
 from workers.exchange_options import bucketed, in_buckets
 from workers.measures import SchemeCost
 
-BYTES = {"none": 4.0, "bf16": 2.0, "fp16": 2.02, "int8": 1.02, "int4": 0.52}
-COSTS = {name: SchemeCost(bytes_a_value=b, seconds_a_million=0.0) for name, b in BYTES.items()}
 seconds = st.floats(1e-4, 5.0)
 HALF_LATE = {25: (0.2, 0.8), 4: (0.2,) * 5, 1: (0.05,) * 20}
-
-
-def situation(scheme: str = "none", exchange_s: float = 1.0, hidden_s: float = 0.0, step_s: float = 1.2) -> Situation:
-    """A link that takes ``exchange_s`` for one million dense values, of which backward hides ``hidden_s``."""
-    took_s = exchange_s * BYTES[scheme] / BYTES["none"]
-    link = Link(exchange_s=took_s, exposed_s=max(0.0, took_s - hidden_s))
-    allowed = tuple(BYTES)
-    return Situation(
-        scheme=scheme, allowed=allowed, costs=COSTS, num_ranks=4, num_values=1_000_000, step_s=step_s, link=link
-    )
 
 
 def test_a_slow_link_gets_the_fewest_bytes_and_is_told_what_that_is_expected_to_bring() -> None:
@@ -94,33 +83,6 @@ def test_of_schemes_that_are_as_fast_the_one_that_loses_least_is_taken() -> None
     advice = exchange.advise(hidden)
     assert isinstance(advice, Change)
     assert advice.scheme == "bf16"
-
-
-def test_a_codec_that_takes_longer_than_the_link_is_left_alone() -> None:
-    slow = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 2.0) for name, cost in COSTS.items()}
-    assert isinstance(exchange.advise(replace(situation(), costs=slow)), Keep)
-
-
-def test_a_link_that_has_become_fast_is_given_back_what_codecs_take() -> None:
-    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.05) for name, cost in COSTS.items()}
-    link = Link(exchange_s=0.05, exposed_s=0.05)  # nothing but the codec's own time
-    advice = exchange.advise(replace(situation("int4", step_s=0.25), costs=costs, link=link))
-    assert isinstance(advice, Change)
-    assert advice.scheme == "none"
-
-
-def test_codecs_of_a_busy_machine_cost_what_they_take_and_all_of_them_as_many_times_as_much() -> None:
-    """Told of 0.02 s, int4 takes 0.2 s: it is what is sent as it is that the link has sooner, and not int8."""
-    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.02) for name, cost in COSTS.items()}
-    link = Link(exchange_s=0.22, exposed_s=0.22, wire_s=0.026)
-    told = replace(situation("int4", step_s=0.4), costs=costs, link=link)
-    assert isinstance(exchange.advise(told), Keep)
-    busy = replace(told, link=replace(link, codec_s=0.2))
-    assert exchange.codec_s(busy, "int8") == pytest.approx(0.2)
-    assert exchange.codec_s(replace(told, link=replace(link, codec_s=0.0)), "int8") == pytest.approx(0.02)
-    advice = exchange.advise(busy)
-    assert isinstance(advice, Change)
-    assert (advice.scheme, advice.expected_gain) == ("none", pytest.approx(0.4 / (0.4 - 0.226 + 0.02 + 0.006 / 0.13)))
 
 
 def test_what_did_not_pay_is_tried_again_only_over_a_slower_link() -> None:
