@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.workers.slow_links import BYTES, COSTS, situation
+from tests.workers.slow_links import BYTES, COSTS, situation, with_codecs
 from workers.advisors import exchange
 from workers.advisors.buckets import BUCKET_S
 from workers.advisors.exchange import (
@@ -108,7 +108,7 @@ def test_what_did_not_pay_over_a_slow_link_is_tried_again_where_that_is_faster_i
 
 def test_a_scheme_that_loses_less_need_not_be_faster() -> None:
     """Behind a long backward pass no bytes less make a step shorter, and of those alike it loses least."""
-    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.01) for name, cost in COSTS.items()}
+    costs = with_codecs(0.01)
     link = Link(exchange_s=0.8, exposed_s=0.01, wire_s=0.03)
     told = replace(situation("int8", step_s=1.0), costs=costs, link=link)
     advice = exchange.advise(told)
@@ -120,7 +120,7 @@ def test_a_scheme_that_loses_less_need_not_be_faster() -> None:
 
 def test_buckets_that_leave_late_are_not_taken_for_a_slow_link() -> None:
     """As many seconds from the first bucket on; what differs is for how many of them the link was at work."""
-    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.03) for name, cost in COSTS.items()}
+    costs = with_codecs(0.03)
     link = Link(exchange_s=0.8, exposed_s=0.04)
     told = replace(situation("int8", step_s=1.0), costs=costs, link=link)
     assert isinstance(exchange.advise(told), Keep)
@@ -145,7 +145,7 @@ def test_what_leaves_last_is_not_taken_for_hidden_however_long_backward_is() -> 
 
 
 def test_what_did_not_pay_where_the_link_took_nothing_is_not_tried_again() -> None:
-    costs = {name: replace(cost, seconds_a_million=0.0 if name == "none" else 0.05) for name, cost in COSTS.items()}
+    costs = with_codecs(0.05)
     link = Link(exchange_s=0.05, exposed_s=0.05)
     told = replace(situation("int4", step_s=0.25), costs=costs, link=link, refused=dict.fromkeys(BYTES, 0.0))
     assert isinstance(exchange.advise(told), Keep)
