@@ -6,13 +6,22 @@ import socket
 import struct
 import sys
 from collections.abc import Collection
+from typing import NamedTuple
 
 from workers.training import sockets
 from workers.training.sockets import Place
 from workers.training.store import Address
 
-_INFO = struct.Struct("=144xI52xQ")
-"""Of ``struct tcp_info`` in <linux/tcp.h>: ``tcpi_notsent_bytes``, and ``tcpi_bytes_sent``, there since Linux 4.19."""
+_INFO = struct.Struct("=B143xI52xQ")
+"""Of ``struct tcp_info`` in <linux/tcp.h>: ``tcpi_state``, ``tcpi_notsent_bytes``, and ``tcpi_bytes_sent``, there since
+Linux 4.19."""
+_ESTABLISHED = 1
+
+
+class _Told(NamedTuple):
+    is_open: bool
+    """Whether both ends may still send."""
+    sent: int
 
 
 class Traffic:
@@ -21,6 +30,8 @@ class Traffic:
     def __init__(self, places: Collection[Place]) -> None:
         self._places = tuple(places)
         self._sent = {_connection(place): 0 for place in places}
+        self.is_whole = True
+        """Whether all connections were there when they were last read, closed by neither end."""
 
     def sent_bytes(self) -> int:
         """Bytes that this process has given to the connections so far, and those that TCP had to send again.
@@ -29,10 +40,14 @@ class Traffic:
         what lies below. What is still in the kernel counts as well, so that nothing is told late. A connection that
         is closed by now stays at what was read of it last. Some 5 microseconds a connection.
         """
+        opened = set()
         for place in self._places:
-            sent = _sent_bytes(place)
-            if sent is not None:
-                self._sent[_connection(place)] = max(self._sent[_connection(place)], sent)
+            told = _told(place)
+            if told is not None:
+                connection = _connection(place)
+                self._sent[connection] = max(self._sent[connection], told.sent)
+                opened |= {connection} if told.is_open else set()
+        self.is_whole = len(opened) == len(self._sent)
         return sum(self._sent.values())
 
 
@@ -44,7 +59,7 @@ def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: 
     """
     places = sockets.connections(own, peers)
     # A place that is gone by now may have been a duplicate, through which another thread just looked at a connection.
-    known = [place for place in places if _sent_bytes(place) is not None]
+    known = [place for place in places if _told(place) is not None]
     if len({_connection(place) for place in known}) < num_peers:
         return None
     return Traffic(known)
@@ -55,7 +70,7 @@ def _connection(place: Place) -> tuple[int, int]:
     return place.device, place.inode
 
 
-def _sent_bytes(place: Place) -> int | None:
+def _told(place: Place) -> _Told | None:
     if sys.platform != "linux":
         return None
     duplicate = place.duplicate()
@@ -65,5 +80,5 @@ def _sent_bytes(place: Place) -> int | None:
         told = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
     if len(told) < _INFO.size:
         return None
-    not_sent, sent = _INFO.unpack(told)
-    return int(sent + not_sent)
+    state, not_sent, sent = _INFO.unpack(told)
+    return _Told(state == _ESTABLISHED, sent + not_sent)
