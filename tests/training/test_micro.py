@@ -163,10 +163,35 @@ def test_smaller_sizes_are_looked_at_after_a_jump_that_did_not_pay(first: float)
 def test_a_size_that_only_its_passes_were_measured_of_is_compared_with_the_largest_without_a_range() -> None:
     cost = {8: 0.5, 16: 0.8, 32: 0.7}
     room = Room(limit_bytes=2**40, is_shared=True)
-    choice = settle(MicroSize(None), 128, lambda s: s * cost.get(s, 1.2), lambda s: BASE, room, tells_passes=True)
+    choice = settle(MicroSize(None), 1024, lambda s: s * cost.get(s, 1.2), lambda s: BASE, room, tells_passes=True)
     assert choice.size == 8
     assert choice.compared == Compared(unit="sample", before_s=1.2, after_s=0.5, errors=None, num_rounds=2)
-    assert "(8 by passes alone, without what a round takes besides)" in choice.reason
+    assert "(128 by passes alone, without what a round takes besides)" in choice.reason
+
+
+@pytest.mark.parametrize("slow", [32, 64, 128])
+def test_quick_rounds_that_the_machine_held_up_one_after_the_other_do_not_rule_out_a_size(slow: int) -> None:
+    num_rounds = dict.fromkeys((8, 16, 32, 64, 128), 0)
+
+    def seconds(size: int) -> float:
+        num_rounds[size] += 1
+        return (1e-5 + 4e-7 * size) * (4.0 if size == slow and num_rounds[size] <= 7 else 1.0)
+
+    assert settle(MicroSize(None), 128, seconds, lambda s: BASE).size == 128
+    assert max(num_rounds.values()) <= 9
+
+
+def test_what_wins_by_single_passes_has_to_win_by_rounds() -> None:
+    """A machine that is held up now and then spares some pass of every round, but no round of many passes."""
+    room = Room(limit_bytes=2**40, is_shared=True)
+    sizes, cost = MicroSize(None), {8: 1.0, 16: 0.9}
+    while True:
+        size = sizes.begin(64, lambda: BASE)
+        whole_s = 2.0 if size < 64 else 1.2
+        choice = sizes.measured(size, whole_s, BASE, room, cost.get(size, 1.1) if size < 64 else None)
+        if choice is not None:
+            break
+    assert choice.size == 64
 
 
 def test_where_too_much_is_only_an_error_memory_is_run_out_of_once_at_most() -> None:

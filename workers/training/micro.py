@@ -6,24 +6,17 @@ others, and no step is spent on it. Pure: the clock and the memory are read by w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from workers.measures import FILL, Compared, compared
+from workers.training.micro_search import LEVEL, Search, Trial, least_seconds
 
 LEAST_PART = 16
 """Smaller parts are computed whole: there is nothing worth trying."""
 
 FIRST = 8
-JUMP = 3
-"""Doublings skipped at once while a forward pass of twice the samples takes next to no longer."""
-
-_IDLE = 1.3
-_LEVEL = 1.08
-_CLOSE = 1.15
 _EQUAL = 1.01
-_NUM_REPEATS = 4
-_NUM_DOUBTED = 2
 _MAX_ROUNDS = 40
 _NUM_OTHER_PARTS = 2
 _OTHER_PART = 1.5
@@ -32,9 +25,6 @@ FURTHEST = 16
 """Times as many samples as the first passes had are tried next where those took next to no memory."""
 
 _PLENTY = 0.025
-_OPEN = 3.0
-"""A size so many times slower than the best leaves nothing to be found among the two above it."""
-
 GIVEN_BACK = 1.25
 RESOLUTION_BYTES = 2**20
 
@@ -51,18 +41,6 @@ class Room:
     limit_bytes: int | None = None
     is_forgiving: bool = False
     is_shared: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One size: ``seconds`` a sample of each measured round, the first round left out; ``peak_bytes`` held at most.
-
-    ``is_warm``: for want of a measured round they are of single passes, which leave out what a round takes besides.
-    """
-
-    seconds: tuple[float, ...] = ()
-    peak_bytes: int = 0
-    is_warm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +116,10 @@ class MicroSize:
 
         Larger passes were clearly slower, and a pass takes as long whatever the part, among the same workers.
         """
-        seconds = {} if self.is_trying or self._size is None or self._is_regrouped else self._seconds()
+        seconds = {} if self.is_trying or self._size is None or self._is_regrouped else least_seconds(self._trials)
         if self._size not in seconds or self._size > num_samples:
             return False
-        return any(seconds[s] > _LEVEL * seconds[self._size] for s in seconds if s > self._size)
+        return any(seconds[s] > LEVEL * seconds[self._size] for s in seconds if s > self._size)
 
     def regrouped(self) -> None:
         """Other workers compute beside this one from now on: what was found for a part holds for that one alone."""
@@ -227,7 +205,7 @@ class MicroSize:
             self._excluded.append(self._size)
             before, self._size = self._size, fitting[-1]
             told = f"{before} samples a forward pass would take about {mib(expected)} of the {mib(room.limit_bytes)}"
-            return Choice(size=self._size, reason=f"{told} that there are by now", seconds=self._seconds())
+            return Choice(size=self._size, reason=f"{told} that there are by now", seconds=least_seconds(self._trials))
         expectations = [expected for s in self._excluded if (expected := self._expected_bytes(s)) is not None]
         if any(expected < _FREE * room.limit_bytes for expected in expectations):
             self.again()
@@ -265,50 +243,10 @@ class MicroSize:
 
     def _following(self, room: Room) -> int | None:
         """The next size to try, None when enough is known."""
-        sizes, seconds = self._sizes, self._seconds()
-        cold = [size for size, trial in self._trials.items() if not trial.seconds]
-        if cold:
-            return cold[0]
-        best = min(seconds, key=lambda s: seconds[s])
-        level = [s for s in seconds if s in sizes and seconds[s] <= _LEVEL * seconds[best]]
-        if (untried := self._untried(sizes, level, room) or self._open(sizes)) is not None:
-            return untried
-        beside = [s for s in _neighbours(best, list(seconds)) if len(self._trials[s].seconds) < _NUM_DOUBTED]
-        if beside:  # one round tells more of what else a machine did than of a size that lost by it
-            return beside[0]
-        close = [s for s in seconds if seconds[s] <= _CLOSE * seconds[best]]
-        if len(close) == 1:
-            return None
-        rarest = min(close, key=lambda s: (len(self._trials[s].seconds), s))
-        return rarest if len(self._trials[rarest].seconds) < _NUM_REPEATS else None
-
-    def _untried(self, sizes: Sequence[int], level: Sequence[int], room: Room) -> int | None:
-        """A size beside those that are about the fastest; further up, where larger passes hardly take longer."""
-        if not level:
-            return None
-        high = sizes.index(max(level))
-        above = list(sizes[high + 1 : high + 1 + (JUMP if self._is_idle(sizes[high]) else 1)])
-        self._excluded += [s for s in above[:1] if not self._fits(s, room) and s not in self._excluded]
-        fitting = [s for s in above if self._fits(s, room)]
-        beside = [s for of in reversed(level) for s in _neighbours(of, sizes) if self._fits(s, room)]
-        beside = [*fitting[-1:], *fitting[:1], *beside]
-        return next((s for s in beside if s not in self._trials), None)
-
-    def _open(self, sizes: Sequence[int]) -> int | None:
-        """A size that was jumped over, above one that is not much slower than the best."""
-        seconds = self._seconds()
-        slowest = _OPEN * min(seconds.values())
-        below = [s for s in sizes if seconds.get(s, slowest) < slowest and s < max(seconds)]
-        return next((above for s in below for above in _neighbours(s, sizes)[:1] if above not in self._trials), None)
-
-    def _is_idle(self, size: int) -> bool:
-        """Whether a pass of ``size`` samples took hardly longer than one of the next smaller size that was tried."""
-        seconds = self._seconds()
-        smaller = [s for s in seconds if s < size]
-        if not smaller or size < max(seconds):
-            return False
-        before = max(smaller)
-        return seconds[size] * size <= _IDLE * seconds[before] * before
+        search = Search(self._sizes, self._trials, self._part, lambda size: self._fits(size, room))
+        following = search.following()
+        self._excluded += [size for size in search.refused if size not in self._excluded]
+        return following
 
     def _fits(self, size: int, room: Room) -> bool:
         """Whether a size may be tried; twice the largest so far in any case, where too much is only an error."""
@@ -346,12 +284,8 @@ class MicroSize:
         slope = max(0, high[1] - low[1]) / (high[0] - low[0])
         return round(high[1] - slope * high[0]), slope
 
-    def _seconds(self) -> dict[int, float]:
-        """The least seconds a sample by size: what else the machine did only ever adds."""
-        return {size: min(trial.seconds) for size, trial in sorted(self._trials.items()) if trial.seconds}
-
     def _settled(self) -> Choice | None:
-        seconds = self._seconds()
+        seconds = least_seconds(self._trials)
         if not seconds:
             return None
         least = min(seconds.values())
@@ -383,12 +317,6 @@ class MicroSize:
         if self._size is None or self._size == largest:
             return None
         return compared("sample", self._trials[largest].seconds, self._trials[self._size].seconds, min, None)
-
-
-def _neighbours(size: int, sizes: Sequence[int]) -> list[int]:
-    """The next larger and the next smaller of ascending sizes."""
-    at = sizes.index(size)
-    return [*sizes[at + 1 : at + 2], *sizes[max(0, at - 1) : at]]
 
 
 def _powers(part: int) -> list[int]:
