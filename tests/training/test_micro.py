@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from workers.measures import Compared
 from workers.training.micro import FILL, Choice, MicroSize, Room
-from workers.training.micro_tuning import least_size
+from workers.training.micro_tuning import MicroTuning, least_size
 
 MIB = 2**20
 BASE = 100 * MIB
 NO_LIMIT = Room()
+CPU = torch.device("cpu")
 
 Cost = Callable[[int], float]
 
@@ -181,6 +184,35 @@ def test_quick_rounds_that_the_machine_held_up_one_after_the_other_do_not_rule_o
     assert max(num_rounds.values()) <= 9
 
 
+@pytest.mark.parametrize(("since_s", "bounds"), [(0.001, (20, 40)), (0.1, (1, 15))])
+def test_quick_passes_of_rounds_that_take_long_besides_are_not_measured_more_often(
+    since_s: float, bounds: tuple[int, int]
+) -> None:
+    """What other decisions wait for is the end of the search, and a link may make rounds of any length."""
+    sizes, num_rounds, choice = MicroSize(None), 0, None
+    while choice is None:
+        size = sizes.begin(128, lambda: BASE, since_s)
+        choice = sizes.measured(size, 4e-7 + 1e-5 / size, BASE, NO_LIMIT)
+        num_rounds += 1
+    assert choice.size == 128
+    assert bounds[0] <= num_rounds <= bounds[1]
+
+
+def test_a_round_is_told_how_long_ago_the_one_before_began() -> None:
+    told: list[float] = []
+
+    class Sizes(MicroSize):
+        def begin(self, num_samples: int, read_bytes: Callable[[], int], since_s: float = 0.0) -> int:
+            told.append(since_s)
+            return super().begin(num_samples, read_bytes, since_s)
+
+    tuning = MicroTuning(Sizes(None), CPU)
+    for _ in range(2):
+        tuning.begin(64)
+    assert told[0] == math.inf
+    assert 0.0 < told[1] < 60.0
+
+
 def test_what_wins_by_single_passes_has_to_win_by_rounds() -> None:
     """A machine that is held up now and then spares some pass of every round, but no round of many passes."""
     room = Room(limit_bytes=2**40, is_shared=True)
@@ -192,81 +224,6 @@ def test_what_wins_by_single_passes_has_to_win_by_rounds() -> None:
         if choice is not None:
             break
     assert choice.size == 64
-
-
-def test_where_too_much_is_only_an_error_memory_is_run_out_of_once_at_most() -> None:
-    sizes, room = MicroSize(None), Room(limit_bytes=400 * MIB, is_forgiving=True)
-    lacking = []
-    for _ in range(40):
-        size = sizes.begin(512, lambda: BASE)
-        while held(size) > 400 * MIB:
-            lacking.append(size)
-            assert sizes.halve(size)
-            size = sizes.within(512)
-        if sizes.measured(size, 1e-3 / size, round(held(size)), room) is not None:
-            break
-    assert lacking == [512]
-    assert sizes.within(512) == 256
-
-
-def shared(mib: int) -> Room:
-    return Room(limit_bytes=mib * MIB, is_shared=True)
-
-
-def test_others_that_take_memory_make_it_smaller_and_what_they_give_back_is_used_again() -> None:
-    sizes = MicroSize(None)
-    settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=400 * MIB))
-    assert sizes.watch(lambda: shared(380)) is None
-    smaller = sizes.watch(lambda: shared(200))
-    assert smaller is not None
-    assert smaller.size == sizes.within(1024) == 64
-    assert "256 samples a forward pass would take about 356 MiB of the 200 MiB" in smaller.reason
-    assert sizes.watch(lambda: shared(200)) is None
-    assert sizes.watch(lambda: shared(2000)) is None
-    assert settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB)).size == 1024
-
-
-def test_a_size_at_which_memory_ran_out_is_never_tried_again() -> None:
-    sizes = MicroSize(None)
-    tried = []
-    for _ in range(30):
-        size = sizes.begin(256, lambda: BASE)
-        tried.append(size)
-        while size > 40:
-            assert sizes.halve(size)
-            size = sizes.within(256)
-        if sizes.measured(size, 1e-3 / size, 0, NO_LIMIT) is not None:
-            break
-    assert max(tried) > 40
-    assert sum(size > 40 for size in tried) == 1
-    assert 32 <= sizes.within(256) <= 40
-
-
-def test_a_size_at_which_memory_ran_out_is_tried_again_once_others_have_given_memory_back() -> None:
-    sizes = MicroSize(None)
-    settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB))
-    assert sizes.within(1024) == 1024
-    while sizes.within(1024) > 64:
-        assert sizes.halve(sizes.within(1024))
-    for mib in (200, 240):
-        assert sizes.watch(lambda mib=mib: shared(mib)) is None
-        assert sizes.begin(1024, lambda: BASE) == 64
-        assert not sizes.is_trying
-    assert sizes.watch(lambda: shared(2000)) is None
-    assert settle(sizes, 1024, lambda s: 1e-3 + 1e-6 * s, held, Room(limit_bytes=2000 * MIB)).size == 1024
-
-
-def test_a_part_too_small_to_try_sizes_for_is_computed_whole_again_once_memory_is_there_again() -> None:
-    sizes = MicroSize(None)
-    assert sizes.begin(12, lambda: BASE) == 12
-    assert sizes.watch(lambda: shared(200)) is None
-    assert sizes.halve(12) == 6
-    for mib in (200, 240):
-        assert sizes.watch(lambda mib=mib: shared(mib)) is None
-        assert sizes.begin(12, lambda: BASE) == 6
-    assert sizes.watch(lambda: shared(400)) is None
-    assert sizes.begin(12, lambda: BASE) == 12
-    assert not sizes.is_trying
 
 
 def test_a_part_of_another_size_is_tried_anew_but_not_the_last_of_a_job() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from workers.measures import FILL, Compared, compared
 from workers.training.micro_search import LEVEL, Search, Trial, least_seconds
@@ -73,7 +74,7 @@ class MicroSize:
         self._capped_bytes: int | None = None  # what room there was where memory had run out
         self._part = 0
         self._num_other = 0
-        self._num_rounds, self._rounds_s = 0, 0.0
+        self._num_rounds, self._rounds_s, self._apart_s = 0, 0.0, inf
         self._base_bytes = self._first_bytes = 0
         self._trials: dict[int, Trial] = {}
         self._size: int | None = None
@@ -96,11 +97,12 @@ class MicroSize:
         tried = max(_OTHER_PART * (self._size or 0), max(self._trials, default=0))
         return larger if size < self._least and not is_tight and larger <= tried else size
 
-    def begin(self, num_samples: int, read_bytes: Callable[[], int]) -> int:
+    def begin(self, num_samples: int, read_bytes: Callable[[], int], since_s: float = 0.0) -> int:
         """The size for the next round's part, which may begin to try others: from the small ones on.
 
-        ``read_bytes`` tells how many are held now.
+        ``read_bytes`` tells how many are held now, ``since_s`` are the seconds since the round before began.
         """
+        self._apart_s = min(self._apart_s, since_s)
         is_grown = self._size is not None and self._size >= self._part and num_samples > self._part
         is_unlike = is_grown or not self._part / _OTHER_PART <= num_samples <= self._part * _OTHER_PART
         is_other = is_unlike and not self._holds(num_samples)
@@ -212,15 +214,32 @@ class MicroSize:
         return None
 
     def halve(self, tried: int, *, is_for_good: bool = False) -> int | None:
-        """Remember that ``tried`` samples did not fit, or never will; what to have now, None where fewer may not be."""
+        """Remember that ``tried`` samples did not fit, or never will; what to have now, None where fewer may not be.
+
+        Half of them, or what was the fastest so far where one of more samples came through in the same search.
+        """
         if self._fixed is not None or tried <= 1:
             return None
+        if self.is_trying and not is_for_good and (passed := self._passed_above(tried)) is not None:
+            self.is_trying, self._size = False, passed
+            return passed
         self._limit, self._capped_bytes = min(tried // 2, self._limit or tried), None
         self._ceiling = tried // 2 if is_for_good else self._ceiling
         self._trials = {size: trial for size, trial in self._trials.items() if size <= self._limit}
         if self._size is not None and self._size > self._limit:
             self._size = self._limit
         return self._limit
+
+    def _passed_above(self, tried: int) -> int | None:
+        """The fastest of those measured where one larger than ``tried`` came through: what ran out is not a pass's own.
+
+        Libraries keep what each size that is tried has them prepare, and within a limit of its own a worker does not
+        get that back. No more are tried then; where the one that is taken lacks memory, too, it is halved.
+        """
+        seconds = {size: s for size, s in least_seconds(self._trials).items() if size != tried}
+        if all(size < tried for size in seconds):
+            return None
+        return min(seconds, key=lambda size: seconds[size])
 
     @property
     def _target(self) -> int | None:
@@ -236,14 +255,14 @@ class MicroSize:
     def _begin(self, held_bytes: int) -> None:
         self._trials, self._excluded, self._num_rounds, self._rounds_s, self._first_bytes = {}, [], 0, 0.0, 0
         self._base_bytes, first = held_bytes, max(FIRST, self._size or 0)  # what fitted another part fits this one
-        self._size, self._is_regrouped = None, False
+        self._size, self._is_regrouped, self._apart_s = None, False, inf
         self.is_trying = self._part >= LEAST_PART and len(self._sizes) > 1
         if self.is_trying:
             self._size = max((s for s in self._sizes if s <= first), default=self._sizes[0])
 
     def _following(self, room: Room) -> int | None:
         """The next size to try, None when enough is known."""
-        search = Search(self._sizes, self._trials, self._part, lambda size: self._fits(size, room))
+        search = Search(self._sizes, self._trials, self._part, lambda size: self._fits(size, room), self._apart_s)
         following = search.following()
         self._excluded += [size for size in search.refused if size not in self._excluded]
         return following

@@ -18,7 +18,7 @@ _NUM_REPEATS = 4
 _NUM_DOUBTED = 2
 _NUM_QUICK = 8
 _QUICK_S = 0.005
-"""Rounds that take no longer are measured more often: a busy machine holds up one after the other."""
+"""Rounds that follow one another so soon are measured more often: a busy machine holds up one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,20 @@ def least_seconds(trials: Mapping[int, Trial]) -> dict[int, float]:
 class Search:
     """One look, among ascending ``sizes`` for a part of so many samples; ``fits`` tells which may be tried.
 
-    ``refused`` are those that would come next, but do not fit.
+    ``round_s`` is what a round took at least, with all that it does besides. ``refused`` are those that would come
+    next, but do not fit.
     """
 
     def __init__(
-        self, sizes: Sequence[int], trials: Mapping[int, Trial], part: int, fits: Callable[[int], bool]
+        self,
+        sizes: Sequence[int],
+        trials: Mapping[int, Trial],
+        part: int,
+        fits: Callable[[int], bool],
+        round_s: float = 0.0,
     ) -> None:
         self._sizes, self._trials, self._part, self._fits = sizes, trials, part, fits
+        self._round_s = round_s
         self._seconds = least_seconds(trials)
         self.refused: list[int] = []
 
@@ -100,7 +107,7 @@ class Search:
     def _doubted(self, best: int) -> int | None:
         """A size that may have lost, or won, by what else the machine did: of it a round more tells most."""
         seconds = self._seconds
-        is_quick = seconds[best] * self._part <= _QUICK_S
+        is_quick = max(self._round_s, seconds[best] * self._part) <= _QUICK_S
         close = [s for s in seconds if seconds[s] <= _CLOSE * seconds[best]]
         beside = _neighbours(best, list(seconds))
         if beside and (is_quick or self._trials[best].is_warm):

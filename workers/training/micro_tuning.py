@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -22,6 +23,7 @@ class MicroTuning:
 
     def __init__(self, sizes: MicroSize, device: torch.device) -> None:
         self._sizes, self._device = sizes, device
+        self._begun_s = float("-inf")
         self._settled: int | None = None
         self._most: int | None = None
         self._was_whole = False
@@ -45,7 +47,9 @@ class MicroTuning:
 
     def begin(self, num_samples: int) -> int:
         """The size for the coming round's part; call it once a round. Nothing is tried for a part of 0."""
-        return self._sizes.begin(num_samples, self._held_bytes)
+        now_s = time.perf_counter()
+        since_s, self._begun_s = now_s - self._begun_s, now_s
+        return self._sizes.begin(num_samples, self._held_bytes, since_s)
 
     def _held_bytes(self) -> int:
         """Without what was freed before: passes would take of that, as if of nothing."""

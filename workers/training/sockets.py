@@ -8,6 +8,7 @@ a group's are known by the addresses at which its members listen.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -35,11 +36,14 @@ class Place(NamedTuple):
     def duplicate(self) -> socket.socket | None:
         """A duplicate, which cannot be reused under our hands; None where the socket has been closed.
 
-        To be closed within microseconds: as long as it is open, peers do not see that the socket was closed.
+        To be closed within microseconds: as long as it is open, peers do not see that the socket was closed. Raises
+        OSError where this process may open no more.
         """
         try:
             descriptor = os.dup(self.descriptor)
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
             return None
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino) != (self.device, self.inode):

@@ -12,9 +12,9 @@ from workers.training import sockets
 from workers.training.sockets import Place
 from workers.training.store import Address
 
-_INFO = struct.Struct("=B143xI52xQ")
-"""Of ``struct tcp_info`` in <linux/tcp.h>: ``tcpi_state``, ``tcpi_notsent_bytes``, and ``tcpi_bytes_sent``, there since
-Linux 4.19."""
+_INFO = struct.Struct("=B127xQ8xI52xQ")
+"""Of ``struct tcp_info`` in <linux/tcp.h>: ``tcpi_state``, ``tcpi_bytes_received``, ``tcpi_notsent_bytes``, and
+``tcpi_bytes_sent``, there since Linux 4.19."""
 _ESTABLISHED = 1
 
 
@@ -22,16 +22,21 @@ class _Told(NamedTuple):
     is_open: bool
     """Whether both ends may still send."""
     sent: int
+    received: int
 
 
 class Traffic:
-    """One group's connections; to be read by one thread at a time, whatever becomes of them in others."""
+    """One group's connections; to be read by one thread at a time, whatever becomes of them in others.
 
-    def __init__(self, places: Collection[Place]) -> None:
-        self._places = tuple(places)
+    Among ``places`` may be others than those to the ``num_peers``: somebody knocked just as the group formed.
+    """
+
+    def __init__(self, places: Collection[Place], num_peers: int = 1) -> None:
+        self._places, self._num_peers = tuple(places), num_peers
         self._sent = {_connection(place): 0 for place in places}
-        self.is_whole = True
-        """Whether all connections were there when they were last read, closed by neither end."""
+        self.gone_at: int | None = None
+        """Bytes that had travelled when they were last read, in both directions, where a connection was closed by then,
+        by either end; None where all were there."""
 
     def sent_bytes(self) -> int:
         """Bytes that this process has given to the connections so far, and those that TCP had to send again.
@@ -40,15 +45,17 @@ class Traffic:
         what lies below. What is still in the kernel counts as well, so that nothing is told late. A connection that
         is closed by now stays at what was read of it last. Some 5 microseconds a connection.
         """
-        opened = set()
+        opened, received = set(), 0
         for place in self._places:
             told = _told(place)
             if told is not None:
                 connection = _connection(place)
                 self._sent[connection] = max(self._sent[connection], told.sent)
                 opened |= {connection} if told.is_open else set()
-        self.is_whole = len(opened) == len(self._sent)
-        return sum(self._sent.values())
+                received += told.received
+        sent = sum(self._sent.values())
+        self.gone_at = None if len(opened) >= self._num_peers else sent + received
+        return sent
 
 
 def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: int) -> Traffic | None:
@@ -62,7 +69,7 @@ def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: 
     known = [place for place in places if _told(place) is not None]
     if len({_connection(place) for place in known}) < num_peers:
         return None
-    return Traffic(known)
+    return Traffic(known, num_peers)
 
 
 def _connection(place: Place) -> tuple[int, int]:
@@ -73,12 +80,15 @@ def _connection(place: Place) -> tuple[int, int]:
 def _told(place: Place) -> _Told | None:
     if sys.platform != "linux":
         return None
-    duplicate = place.duplicate()
+    try:
+        duplicate = place.duplicate()
+    except OSError:  # no descriptor is left to look through, which says nothing against the connection
+        return _Told(is_open=True, sent=0, received=0)
     if duplicate is None:
         return None
     with duplicate:
         told = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
     if len(told) < _INFO.size:
         return None
-    state, not_sent, sent = _INFO.unpack(told)
-    return _Told(state == _ESTABLISHED, sent + not_sent)
+    state, received, not_sent, sent = _INFO.unpack(told)
+    return _Told(state == _ESTABLISHED, sent + not_sent, received)
