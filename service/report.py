@@ -200,16 +200,14 @@ def asked_section(asked: ExchangeSpec, newest: Sequence[Point], racks: Sequence[
 
 
 def _loss(scheme: str, sides: Sequence[Sequence[Point]]) -> str:
-    """What class of loss a scheme is of, and the losses beside the change; empty where none are told.
+    """What class of loss a scheme is of, and the losses beside the change where steps of both sides are there.
 
     That a curve falls is no merit of a scheme: whether it costs anything paired runs show, and this that it did not
     break the job.
     """
     before, after = ([v for p in side if (v := p.values.get("loss")) is not None] for side in sides)
-    if not before or not after:
-        return ""
-    told = f"median losses {number(median(before))} and {number(median(after))}"
-    return f"{loss_in_words(scheme)}; {told}"
+    told = f"; median losses {number(median(before))} and {number(median(after))}" if before and after else ""
+    return f"{loss_in_words(scheme)}{told}"
 
 
 def _of_one_size(points: Sequence[Point], key: str) -> Sequence[Point]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
@@ -142,18 +143,24 @@ class ExchangeSpec(SpecPart):
         options = value.get("options", {}) if isinstance(value, Mapping) else None
         if not isinstance(value, Mapping) or not isinstance(options, Mapping):
             return value
-        beside = {key: value[key] for key in value if key in _NAMES}
+        beside = {key: value[key] for key in value if _is_option(key)}
         for name in sorted(beside.keys() & options.keys()):
-            raise ValueError(f"has {name} beside the scheme and among its options; leave one of both out")
+            raise ValueError(f"has {name:.80} beside the scheme and among its options; leave one of both out")
         allowed = {"loss_class": "lossy"} if value.get("scheme") in tuple(LOSSY) else {}
         rest = {key: value[key] for key in value if key not in beside}
         return {**allowed, **rest, **({"options": {**options, **beside}} if beside else {})}
 
 
+def _is_option(key: object) -> bool:
+    """Whether a key beside a scheme counts as an option, right or wrong: unless it is a field, or most like one."""
+    near = get_close_matches(key, (*ExchangeSpec.model_fields, *_NAMES), n=1) if isinstance(key, str) else ["scheme"]
+    return not near or near[0] in _NAMES
+
+
 def as_written(problem: FieldProblem, document: Mapping[str, object]) -> FieldProblem:
     """A problem of an option that stands beside the scheme, at the place where it stands in the job spec."""
     name, given = problem.pointer.removeprefix(_OPTIONS_AT), document.get("communication")
-    is_beside = name != problem.pointer and isinstance(given, Mapping) and name in given
+    is_beside = name != problem.pointer and isinstance(given, Mapping) and name in map(pointer_part, map(str, given))
     return replace(problem, pointer=f"/communication/{name}") if is_beside else problem
 
 

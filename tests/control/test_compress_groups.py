@@ -11,6 +11,8 @@ from tests.control.test_compress import job, on_trial, slow
 from tests.control.uneven_job import UnevenJob
 from workers.control import compress, compressing
 from workers.control.compressing import Compressing
+from workers.control.snapshot import Progress, fold
+from workers.control.telemetry import Pending
 from workers.plan import Exchange, Plan
 from workers.status import Phase, StopCause
 
@@ -36,6 +38,22 @@ def started_again(found: UnevenJob) -> Plan:
     desk.turn()
     assert (desk.plan.lineage, desk.plan.num_members) == (gone.lineage + 1, 2)
     return desk.plan
+
+
+def test_why_a_scheme_stays_is_told_of_the_group_in_which_that_was_found() -> None:
+    found = job(slow(1.0)).run(60)
+
+    def told() -> tuple[str, int]:
+        seen = fold(found.desk.state, found.desk.direction, Pending(), Progress(), None)
+        assert seen.plan is not None
+        return seen.exchange_reason[:20], seen.plan.generation
+
+    assert told() == ("With int4 steps are ", found.desk.plan.generation)
+    plan = started_again(found)
+    for worker_id in plan.worker_ids:
+        found.desk.say(worker_id, Phase.COMPUTE, plan=plan, generation=plan.generation)
+    found.desk.turn()
+    assert told() == ("", plan.generation)
 
 
 def test_a_start_that_takes_no_scheme_up_tells_of_none() -> None:

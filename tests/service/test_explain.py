@@ -13,7 +13,7 @@ from service.states import JobState
 from service.words import duration
 from tests.service.given import Clock, leader, placed, plan, record, snapshot, spec, view
 from workers.errors import Reason
-from workers.plan import TimelineKind
+from workers.plan import Exchange, TimelineKind
 from workers.status import Phase, TimelineRow
 
 pytestmark = pytest.mark.anyio
@@ -166,6 +166,32 @@ async def test_how_gradients_travel_is_told_where_the_job_says_it_itself(
     running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
     await services.store.reconciler.fold(snapshot(running, plan=plan(128)), fence)
     assert told in (await client.get(path_of(job, "explain"))).json()["details"]
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "reason", "told"),
+    [
+        (2, "", ["Gradients travel as int4 (auto: a step of 1.1 s waits 1 s for gradients)."]),
+        (2, "With int4 steps are 4.4 times as fast.", ["With int4 steps are 4.4 times as fast."]),
+        (1, "With int4 steps are 4.4 times as fast.", []),
+    ],
+)
+async def test_how_gradients_travel_is_told_also_before_that_is_judged(
+    client: httpx2.AsyncClient,
+    services: Services,
+    job: JobRow,
+    fence: int,
+    num_workers: int,
+    reason: str,
+    told: list[str],
+) -> None:
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    on_trial = Exchange.named("int4", "auto: a step of 1.1 s waits 1 s for gradients")
+    workers = (view(), view("1.1", 1))[:num_workers]
+    seen = snapshot(running, plan=replace(plan(128), exchange=on_trial), workers=workers, exchange_reason=reason)
+    await services.store.reconciler.fold(seen, fence)
+    details = (await client.get(path_of(job, "explain"))).json()["details"]
+    assert [detail for detail in details if "int4" in detail] == told
 
 
 async def test_who_waits_for_gpus_or_cpus_instead_is_told_of_both(

@@ -83,7 +83,7 @@ def test_another_scheme_is_told_with_what_it_did_to_bytes_and_waits() -> None:
     assert section["evidence"] == (
         "medians of 40 steps before and 8 after: 100 and 200 samples a second; a step sent 4 MB, then 500 kB, 8 times "
         "fewer than in fp32, exchanged for 80 %, then 40 % of its time, waited 300 ms, then 100 ms for gradients, "
-        "encoded for 0 ms, then 20 ms, decoded for 0 ms, then 30 ms; room"
+        f"encoded for 0 ms, then 20 ms, decoded for 0 ms, then 30 ms; {loss_in_words('int4')}; room"
     )
     [section] = sections([change], {1: Near(steps(60, 40, 100, **dense), steps(101, 10, 200, **dense))})
     assert "a step exchanged for 80 %, then 80 % of its time, waited 300 ms, then 300 ms for" in section["evidence"]

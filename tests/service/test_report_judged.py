@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from service.api.shapes import Report, ReportSection
+from service.loss_evidence import loss_in_words
 from service.report import Near, sections
 from service.services import Services
 from tests.control.test_balance import line
@@ -110,3 +111,5 @@ def test_a_scheme_gains_as_judged_between_two_stretches_without_it_and_nothing_w
     assert [section[key] for key in ("low", "gain", "high")] == told
     assert (section["before"], section["after"], section["num_measured"]) == (180.0, 210.0, 40)
     assert f"as {'seen' if is_open else 'judged'} on trial by 40 steps" in section["evidence"]
+    [section] = sections(rows, {})  # steps that nobody has any longer: of a loss is known what paired runs showed
+    assert f"; {loss_in_words('int4')}; room" in section["evidence"]

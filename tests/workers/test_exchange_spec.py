@@ -89,6 +89,18 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
             "cannot be had with across: what owners of a shard send has one size; leave one of both out",
         ),
         (lossy("topk", fracton=0.1), "/communication/options/fracton", "did you mean 'fraction'?"),
+        ({"communication": {"scheme": "topk", "fracton": 0.1}}, "/communication/fracton", "did you mean 'fraction'?"),
+        (
+            {"communication": {"scheme": "powersgd", "a/b": 2}},
+            "/communication/a~1b",
+            "unknown key 'a/b'; known here: bucket_mib, dense_first, rank",
+        ),
+        ({"communication": {"scheme": "auto", "fracton": 0.1}}, "/communication/fracton", "auto takes no options"),
+        (
+            {"communication": {"scheme": "int8", "los_class": "lossy"}},
+            "/communication/los_class",
+            "unknown key 'los_class'; did you mean 'loss_class'?",
+        ),
         (lossy("topk", fraction=0), "/communication/options/fraction", "must be greater than 0 (seen: 0)"),
         (lossy("topk", fraction=0.6), "/communication/options/fraction", "less than or equal to 0.5 (seen: 0.6)"),
         (lossy("topk", fraction="1%"), "/communication/options/fraction", "must be a number (seen: '1%')"),

@@ -194,6 +194,11 @@ def _usual(runs: Sequence[Link]) -> Link:
     )
 
 
+def why_stays(known: Compressing, plan: Plan) -> str:
+    """Why the scheme stays, where it was looked at in the group of this plan; empty where it was not yet."""
+    return known.why if known.reviewed_at[0] == plan.generation else ""
+
+
 def place_of(plan: Plan) -> tuple[int, int]:
     """Within which steps can be compared."""
     return plan.generation, plan.global_batch

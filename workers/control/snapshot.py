@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workers.control import racks, sharing
+from workers.control import compressing, racks, sharing
 from workers.control.decisions import ControllerState
 from workers.control.sizing import num_asked
 from workers.control.telemetry import Pending
@@ -83,7 +83,7 @@ def fold(
         num_asked=num_asked(state.sizing, direction) if state.has_trained else max(want, direction.num_offered),
         size_reason=state.sizing.why,
         batch_reasons=tuple(filter(None, (state.adapting.why, state.sharing.why))),
-        exchange_reason=state.compressing.why,
+        exchange_reason="" if plan is None else compressing.why_stays(state.compressing, plan),
         topology=None if plan is None else racks.known(state, plan),
         forecast=state.forecast,
         num_pending=sum(f.heard_s is None for f in state.workers.values()),
