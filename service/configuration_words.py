@@ -21,11 +21,14 @@ def evidence(told: Mapping[str, Any] | None) -> str:
         return "–"
     winner = next(each for each in told["finalists"] if each["trial"] == told["trial"])
     where = f" ({sweep_words.params(winner['params'])})" if winner["params"] else ""
-    if told.get("because") == CHEAPER:
-        how = f"costs {winner['saving'] * 100:.3g} % less and is as good: better"
-    else:
-        how = "is better"
+    is_cheaper = told.get("because") == CHEAPER
+    how = f"costs {saving(winner)} less and is as good: better" if is_cheaper else "is better"
     return f"trial {winner['trial']}{where} {how} by {effect(winner)}"
+
+
+def saving(compared: Mapping[str, Any]) -> str:
+    """The share of the incumbent's cost that a finalist saves: ``75 %``; below 0 it costs more."""
+    return f"{compared['saving'] * 100:.3g} %"
 
 
 def effect(compared: Mapping[str, Any]) -> str:

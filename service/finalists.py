@@ -24,6 +24,19 @@ def finalist(spec: SweepSpec, number: int, params: Params, configuration: Config
     return Contender(number=number, params=params, job={**job, **filed})
 
 
+def point_in_use(spec: SweepSpec, configuration: ConfigurationRow) -> Params | None:
+    """The point of the space that is the configuration itself; None where there is none, or of another job."""
+    point = point_of(configuration.document, space_of(spec.space))
+    if point is None:
+        return None
+    tried = finalist(spec, 0, point, configuration).job
+    return point if _without_seed(tried) == _without_seed(configuration.document) else None
+
+
+def _without_seed(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in job.items() if key != "seed"}
+
+
 def outdated(sweep: SweepRow, trials: Sequence[TrialRow], configuration: ConfigurationRow) -> str | None:
     """Why its winner would undo what was changed since the sweep began from it; None where it would not.
 

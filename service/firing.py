@@ -49,7 +49,8 @@ def decide(due: Due, now_s: float) -> Firing:
         return _firing(due, _with_failures(row, runs), runs)
     taken = _taken(row, now_s)
     runs = [*_missed(taken, now_s, row.spec), *choice.of_buffered(), *choice.of(taken.times, now_s)]
-    is_over = taken.upcoming is None and choice.buffered_at is None
+    # A run by hand may wait after the end; that brings no nominal time back.
+    is_over = row.state is ScheduleState.ENDED or (taken.upcoming is None and choice.buffered_at is None)
     state = ScheduleState.ENDED if is_over else ScheduleState.ACTIVE
     row = _with_failures(replace(row, state=state, upcoming=taken.upcoming), runs)
     return replace(_firing(due, row, runs), should_cancel=choice.should_cancel)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
-from typing import Any
 
 from service.cost import Prices, amount, hourly_rate, is_upper_bound
-from service.finalists import finalist, outdated
+from service.finalists import finalist, outdated, point_in_use
 from service.promotion_records import (
     BETTER,
     CHEAPER,
@@ -26,8 +25,7 @@ from service.promotion_records import (
     PromotionView,
     Step,
 )
-from service.sweep_records import ENDED_SWEEPS, SweepRow, TrialRow
-from tuning.inheritance import point_of
+from service.sweep_records import ENDED_SWEEPS
 from tuning.limits import limit_reached
 from tuning.promote import (
     Better,
@@ -43,7 +41,6 @@ from tuning.promote import (
 from tuning.promotion_plan import LOOKS
 from tuning.pruning import rungs_for
 from tuning.seeds import fresh_seeds, seed_of
-from tuning.space import space_of
 from tuning.spec import trial_spec
 from workers.spec_parts import Resources
 
@@ -60,9 +57,7 @@ def contest_of(view: PromotionView) -> Contest:
     if refusal := outdated(view.sweep, view.trials, configuration):
         return Contest(refusal=refusal)
     incumbent = Contender(number=INCUMBENT, params={}, job=configuration.document)
-    point = point_of(configuration.document, space_of(spec.space))
-    if point is not None and _as_trained(finalist(spec, 0, point, configuration)) != _as_trained(incumbent):
-        point = None  # the same point of another job
+    point = point_in_use(spec, configuration)
     trials = [trial.for_search() for trial in view.trials]
     chosen = finalists(trials, spec.mode, point, rungs_for(spec, view.samples_per_epoch))
     if not chosen:
@@ -119,35 +114,27 @@ def _replacing(view: PromotionView, promotion: PromotionRow, verdict: Better | C
     return End(state=PromotionState.PROMOTED, reason=told, winner=winner, evidence=evidence)
 
 
-def _as_trained(contender: Contender) -> dict[str, Any]:
-    return {key: value for key, value in contender.job.items() if key != "seed"}
-
-
 def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, now_s: float) -> End | None:
     if view.sweep.state not in ENDED_SWEEPS:
         return End(state=PromotionState.STOPPED, reason="the sweep goes on")
     if overtaken := promotion.overtaken(view.configuration):
         return End(state=PromotionState.FAILED, reason=overtaken)
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
-    time_s = view.sweep.time_s(now_s) + now_s - promotion.created_at
-    cost = _cost(view.sweep, view.trials, promotion, view.runs, prices)
-    reached = limit_reached(limits, [], view.sweep.spec.mode, time_s, cost)
-    return None if reached is None else End(state=PromotionState.STOPPED, reason=f"{reached}, these runs counted")
+    earlier_s = sum(each.promotion.lasted_s for each in view.earlier)
+    time_s = view.sweep.time_s(now_s) + earlier_s + now_s - promotion.created_at
+    reached = limit_reached(limits, [], view.sweep.spec.mode, time_s, _cost(view, promotion, prices))
+    counted = "the runs of all its promotions" if view.earlier else "these runs"
+    return None if reached is None else End(state=PromotionState.STOPPED, reason=f"{reached}, {counted} counted")
 
 
-def _cost(
-    sweep: SweepRow,
-    trials: Sequence[TrialRow],
-    promotion: PromotionRow,
-    runs: Sequence[PromotionRun],
-    prices: Prices,
-) -> float | None:
-    spec = sweep.spec
+def _cost(view: PromotionView, promotion: PromotionRow, prices: Prices) -> float | None:
+    spec = view.sweep.spec
     if spec.limits.cost is None:
         return None
-    paid = [(trial.seconds, trial_spec(spec, trial.number, trial.params).resources) for trial in trials]
-    resources = {c.number: Resources.model_validate(c.job["resources"]) for c in promotion.contenders}
-    paid += [(run.seconds, resources[run.contender]) for run in runs]
+    paid = [(trial.seconds, trial_spec(spec, trial.number, trial.params).resources) for trial in view.trials]
+    for of, runs in ((promotion, view.runs), *((each.promotion, each.runs) for each in view.earlier)):
+        resources = {c.number: Resources.model_validate(c.job["resources"]) for c in of.contenders}
+        paid += [(run.seconds, resources[run.contender]) for run in runs]
     amounts = [amount(seconds, of, prices) for seconds, of in paid]
     return None if None in amounts else sum(each for each in amounts if each is not None)
 

@@ -68,6 +68,11 @@ class PromotionRow:
     created_at: float
     finished_at: float | None
 
+    @property
+    def lasted_s(self) -> float:
+        """How long it took; 0 while it goes on."""
+        return 0.0 if self.finished_at is None else max(0.0, self.finished_at - self.created_at)
+
     def overtaken(self, configuration: ConfigurationRow | None) -> str | None:
         """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""
         name = self.configuration
@@ -107,10 +112,19 @@ class PromotionRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierPromotion:
+    """One that is over, of a sweep that has a later one; its ``runs`` are there where a limit of cost counts them."""
+
+    promotion: PromotionRow
+    runs: tuple[PromotionRun, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionView:
     """A sweep of which something may be promoted, as one transaction saw it.
 
-    ``trials`` are there to begin one, and to count costs. ``promotion`` is the latest, with its ``runs``.
+    ``trials`` are there to begin one, and to count costs. ``promotion`` is the latest, with its ``runs``; while it goes
+    on, ``earlier`` are those before it.
     ``configuration`` is the one that is to be compared with, as it is now; ``seeds`` are those of earlier promotions of
     this sweep and to that configuration, by its luck with which it may be in use. ``samples_per_epoch`` is None while
     nobody knows it.
@@ -120,6 +134,7 @@ class PromotionView:
     trials: tuple[TrialRow, ...]
     promotion: PromotionRow | None
     runs: tuple[PromotionRun, ...]
+    earlier: tuple[EarlierPromotion, ...]
     configuration: ConfigurationRow | None
     seeds: tuple[int, ...]
     samples_per_epoch: int | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from service import configuration_words
+from service import configuration_words, words
 
 GOING_ON = frozenset({"WAITING", "RUNNING"})
 
@@ -49,6 +49,25 @@ def stopped(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 def who(contender: Mapping[str, Any]) -> str:
     """A finalist, or the incumbent."""
     return "in use" if contender["trial"] is None else f"trial {contender['trial']}"
+
+
+def compared(promotion: Mapping[str, Any], metric: str) -> list[dict[str, str]]:
+    """A row of a table for each that was compared, what is in use first; none before the end."""
+    measured = [promotion["incumbent"], *promotion["finalists"]] if promotion["incumbent"] else []
+    return [_measured(each, metric) for each in measured]
+
+
+def _measured(contender: Mapping[str, Any], metric: str) -> dict[str, str]:
+    has_effect, has_saving = (contender.get(key) is not None for key in ("effect", "saving"))
+    return {
+        "who": who(contender),
+        "mean": words.metric_value(metric, contender["mean"]),
+        "effect": configuration_words.effect(contender) if has_effect else "–",
+        "p_value": words.number(contender["p_value"]) if has_effect else "–",
+        "saving": configuration_words.saving(contender) if has_saving else "–",
+        "cheaper_p_value": words.number(contender["cheaper_p_value"]) if has_saving else "–",
+        "worker_s": words.duration(contender["worker_s"]),
+    }
 
 
 def is_over(sweep: Mapping[str, Any]) -> bool:

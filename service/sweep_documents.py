@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from service.configuration_records import ConfigurationRow
 from service.cost import Prices, amount, is_upper_bound
 from service.documents import Document
+from service.finalists import point_in_use
 from service.promotion_documents import promotion_document
 from service.store.sweeps import Standing
 from service.sweep_records import ENDED_SWEEPS, Experience, SweepRow, TrialRow
@@ -77,10 +79,21 @@ def trial_document(trial: TrialRow) -> Document:
     }
 
 
-def estimate_document(spec: SweepSpec, known: Experience, resources: Resources, prices: Prices) -> Document:
-    """What a sweep will cost; ``resources`` are those of one of its workers."""
+def estimate_document(
+    spec: SweepSpec,
+    known: Experience,
+    resources: Resources,
+    prices: Prices,
+    configuration: ConfigurationRow | None = None,
+) -> Document:
+    """What a sweep will cost; ``resources`` are those of one of its workers.
+
+    ``configuration`` is the one that its winner is to be held against.
+    """
+    has_incumbent = configuration is not None and point_in_use(spec, configuration) is not None
     totals = drawn_range(spec, known.samples_per_epoch)
-    found = [estimate(spec, total, known.samples_per_worker_s) for total in totals or ()]
+    speed = known.samples_per_worker_s
+    found = [estimate(spec, total, speed, has_incumbent=has_incumbent) for total in totals or ()]
     low, high = found or (None, None)
     samples = (
         (low.samples_low + low.confirm_samples_low, high.samples_high + high.confirm_samples_high)
@@ -99,11 +112,15 @@ def estimate_document(spec: SweepSpec, known: Experience, resources: Resources, 
         "worker_s": _bounds(*worker_s),
         "amount": _bounds(*amounts) if is_one_price else None,
         "currency": prices.currency,
-        "notes": [*_notes(spec, known, num_trials), *(_price_notes(spec, resources, prices) if is_one_price else ())],
+        "notes": [
+            *_notes(spec, known),
+            *_promotion_notes(spec, num_trials, has_incumbent=has_incumbent),
+            *(_price_notes(spec, resources, prices) if is_one_price else ()),
+        ],
     }
 
 
-def _notes(spec: SweepSpec, known: Experience, num_trials: int) -> list[str]:
+def _notes(spec: SweepSpec, known: Experience) -> list[str]:
     """What the figures rest on, or lack."""
     notes = ["the low figures hold if pruning is as sharp as it can be, the high ones if nothing is pruned"]
     if total_range(spec, None) is None and known.samples_per_epoch is None:
@@ -127,13 +144,20 @@ def _notes(spec: SweepSpec, known: Experience, num_trials: int) -> list[str]:
         jobs = "1 earlier job" if known.num_jobs == 1 else f"{known.num_jobs} earlier jobs"
         speed = f"{known.samples_per_worker_s:,.0f} samples a second"
         notes.append(f"one worker did {speed} in {jobs} of this code, waiting and starting counted")
-    if spec.promote is not None:
-        fewest, most = num_runs(num_trials)
-        notes.append(f"promoting to {spec.promote} trains {fewest} to {most} times more, which is counted here")
-        limits = [f"limits.{name}" for name in ("time_s", "cost") if getattr(spec.limits, name) is not None]
-        if limits:
-            told = " and ".join(limits)
-            notes.append(f"that counts against {told}, too: a sweep that one of these limits ends promotes nothing")
+    return notes
+
+
+def _promotion_notes(spec: SweepSpec, num_trials: int, *, has_incumbent: bool) -> list[str]:
+    if spec.promote is None:
+        return []
+    fewest, most = num_runs(num_trials, has_incumbent=has_incumbent)
+    if not most:
+        return [f"nothing can be promoted: the one trial is {spec.promote} itself; allow more trials"]
+    notes = [f"promoting to {spec.promote} trains {fewest} to {most} times more, which is counted here"]
+    limits = [f"limits.{name}" for name in ("time_s", "cost") if getattr(spec.limits, name) is not None]
+    if limits:
+        told = " and ".join(limits)
+        notes.append(f"that counts against {told}, too: a sweep that one of these limits ends promotes nothing")
     return notes
 
 

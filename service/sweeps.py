@@ -115,7 +115,8 @@ class Sweeps:
         """What the sweep of a spec would cost, from what earlier jobs of its code did. Raises InvalidError."""
         spec, job = await self._checked(document)
         known = await self._store.experience(job)
-        return await asyncio.to_thread(estimate_document, spec, known, job.resources, self._prices)
+        promoted = None if spec.promote is None else await self._configurations.find(spec.promote)
+        return await asyncio.to_thread(estimate_document, spec, known, job.resources, self._prices, promoted)
 
     async def get(self, sweep_id: str) -> SweepRow:
         """One sweep. Raises NotFoundError."""

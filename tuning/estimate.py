@@ -30,16 +30,19 @@ class Estimate:
     worker_s_high: float | None
 
 
-def estimate(spec: SweepSpec, total_samples: int, samples_per_worker_s: float | None = None) -> Estimate:
+def estimate(
+    spec: SweepSpec, total_samples: int, samples_per_worker_s: float | None = None, *, has_incumbent: bool = False
+) -> Estimate:
     """The cost of a whole sweep whose trials train on ``total_samples`` each.
 
     ``samples_per_worker_s`` is what jobs of this entrypoint did per second of one worker, their starts counted.
+    ``has_incumbent``: the configuration that is to be replaced lies in the space, and is tried first.
     """
     count = space_of(spec.space).count()
     num_trials = min(spec.trials, count) if count else spec.trials
     high = num_trials * total_samples
     low = round(high * least_share(spec, total_samples))
-    confirming = num_runs(num_trials) if spec.promote else (0, 0)
+    confirming = num_runs(num_trials, has_incumbent=has_incumbent) if spec.promote else (0, 0)
     confirm_low, confirm_high = (runs * total_samples for runs in confirming)
     seconds: list[float | None] = [None, None]
     if samples_per_worker_s:

@@ -131,8 +131,7 @@ def show_report(client: Client, reference: str, form: Form) -> None:
     for told in (_improvements(report), _importance(report), _schedule(report), _rungs(report)):
         parts += ["", *told] if told else []
     parts += ["", f"in all {escape(words.cost(report['cost']))}"]
-    if report["promotion"] is not None:
-        parts.append(f"promotion: {escape(promotion_words.sentence(report['promotion']))}")
+    parts += _promotion(report)
     show(form, report, Group(*parts))
 
 
@@ -173,6 +172,16 @@ def _rungs(report: dict[str, Any]) -> list[Any]:
         for rung in report["rungs"]
     ]
     return [table(("rung", "reached", "waiting", "pruned", "best there"), rows)] if rows else []
+
+
+def _promotion(report: dict[str, Any]) -> list[Any]:
+    promotion, metric = report["promotion"], report["metric"]
+    if promotion is None:
+        return []
+    told = f"promotion: {escape(promotion_words.sentence(promotion))}"
+    rows = [tuple(row.values()) for row in promotion_words.compared(promotion, metric)]
+    better = ("better than what is in use by", "p of better", "saves", "p of as good and cheaper")
+    return [told, "", table(("compared", f"{metric}, mean", *better, "of a worker"), rows)] if rows else [told]
 
 
 def command(client: Client, reference: str, verb: str, form: Form) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import yaml
 
-from service import configuration_words, promotion_words, sweep_words, words
+from service import promotion_words, sweep_words, words
 from service.documents import Document
 from service.pages.sweep_charts import curve_view, levels, map_view, parallel_view, value_of
 from tuning.turns import NUM_PARTS
@@ -134,24 +134,12 @@ def _promotion(sweep: Document) -> dict[str, Any] | None:
     promotion = sweep["promotion"]
     if promotion is None:
         return None
-    measured = [promotion["incumbent"], *promotion["finalists"]] if promotion["incumbent"] else []
     return {
         "state": promotion["state"],
         "configuration": promotion["configuration"],
         "sentence": promotion_words.sentence(promotion),
         "runs": "/jobs?" + urlencode({"label": f"promotion={sweep['id']}"}),
-        "rows": [_contender(each, sweep["spec"]["metric"]) for each in measured],
-    }
-
-
-def _contender(contender: Document, metric: str) -> dict[str, Any]:
-    is_measured = contender.get("effect") is not None
-    return {
-        "who": promotion_words.who(contender),
-        "mean": words.metric_value(metric, contender["mean"]),
-        "effect": configuration_words.effect(contender) if is_measured else "–",
-        "p_value": words.number(contender["p_value"]) if is_measured else "–",
-        "worker_s": contender["worker_s"],
+        "rows": promotion_words.compared(promotion, sweep["spec"]["metric"]),
     }
 
 

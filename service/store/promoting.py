@@ -13,6 +13,7 @@ from service.promotion_records import (
     INCUMBENT,
     Contender,
     Contest,
+    EarlierPromotion,
     End,
     PromotionRow,
     PromotionRun,
@@ -87,12 +88,16 @@ def _view(conn: Connection, sweep_id: str) -> PromotionView | None:
     latest = known[-1] if known else None
     is_compared = latest is not None and latest.state is PromotionState.RUNNING
     name = latest.configuration if latest is not None and is_compared else sweep.promote_to
-    needs_trials = not is_compared or sweep.document["limits"]["cost"] is not None
+    metric, has_cost_limit = sweep.document["metric"], sweep.document["limits"]["cost"] is not None
     return PromotionView(
         sweep=sweep,
-        trials=tuple(fetch_trials(conn, sweep_id)) if needs_trials else (),
+        trials=tuple(fetch_trials(conn, sweep_id)) if has_cost_limit or not is_compared else (),
         promotion=latest,
-        runs=() if latest is None else fetch_runs(conn, latest, sweep.document["metric"]),
+        runs=() if latest is None else fetch_runs(conn, latest, metric),
+        earlier=tuple(
+            EarlierPromotion(promotion=each, runs=fetch_runs(conn, each, metric) if has_cost_limit else ())
+            for each in (known[:-1] if is_compared else ())
+        ),
         configuration=None if name is None else fetch_configuration(conn, name),
         seeds=() if is_compared or name is None else fetch_seeds(conn, sweep_id, name),
         samples_per_epoch=samples_per_epoch(conn, sweep_id),

@@ -160,6 +160,26 @@ async def test_an_estimate_counts_the_runs_of_a_promotion(client: httpx2.AsyncCl
     assert told["notes"][-1].startswith("that counts against limits.time_s, too")
 
 
+async def test_an_estimate_counts_no_trial_of_what_is_in_use_among_those_that_are_held_against_it(
+    client: httpx2.AsyncClient,
+) -> None:
+    job = {**JOB, "batch": {"global_size": 64}}
+    await client.put("/api/v1/configurations/digits", json=job)
+
+    async def told(num_trials: int, **changes: Any) -> tuple[dict[str, int], str]:
+        asked = sweep_document(job={"from": "digits"}, promote="digits", trials=num_trials, **changes)
+        found = (await client.post(f"{SWEEPS}/estimate", json=asked)).json()
+        return found["promotion_samples"], found["notes"][-1]
+
+    assert (await told(4))[0] == {"low": 20 * 3200, "high": 80 * 3200}
+    assert (await told(3))[0] == {"low": 15 * 3200, "high": 60 * 3200}
+    samples, note = await told(1, limits={"time_s": 60})
+    assert samples == {"low": 0, "high": 0}
+    assert note == "nothing can be promoted: the one trial is digits itself; allow more trials"
+    outside = {"optimizer.lr": {"log_uniform": [0.01, 0.1]}}  # where it is not
+    assert (await told(1, space=outside))[0] == {"low": 10 * 3200, "high": 40 * 3200}
+
+
 async def test_money_is_told_where_the_settings_have_prices(running_app: Any, settings: Settings) -> None:
     async with running_app(settings.model_copy(update={"price_cpu_hour": 3600.0})) as client:
         limited = await client.post(SWEEPS, json=sweep_document(limits={"cost": 1}))

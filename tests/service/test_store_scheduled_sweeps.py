@@ -9,7 +9,7 @@ import pytest
 from service import schedule_words
 from service.promotion_records import PromotionRow, PromotionView
 from service.schedule_documents import run_document
-from service.schedule_records import ScheduleRow
+from service.schedule_records import ScheduleRow, ScheduleState
 from service.store.opening import Store
 from service.sweep_records import SweepState
 from service.targets import Kind
@@ -162,6 +162,30 @@ async def test_a_promotion_asked_for_by_hand_is_none_of_its_schedules(
     view, promotion = await after_the_next(firing, schedule, first)
     assert promotion.state == ("RUNNING" if has_begun else "KEPT")
     assert (view.sweep.promote_to is None) == has_begun
+
+
+async def test_one_that_has_ended_stays_so_while_a_run_by_hand_waits_for_two_sweeps(firing: Firing) -> None:
+    schedule = await firing.create(target={"sweep": SWEEP}, overlap="buffer_one", end="2026-11-18T09:30:00Z")
+    sweeps = firing.store.sweeps
+    await firing.at(at(8))
+    first = firing.swept((await firing.children(schedule))[0])
+    await sweeps.move(await first.row(), SweepState.SUCCEEDED, None)
+    await firing.at(at(9))
+    second = firing.swept((await firing.children(schedule))[1])
+    await sweeps.extend(await first.row(), 9)
+    await firing.at(at(9, 1) + 1)
+    await firing.trigger(schedule)
+    ended = await firing.row(schedule)
+    assert ended.state is ScheduleState.ENDED
+    await sweeps.move(await second.row(), SweepState.SUCCEEDED, None)
+    await firing.at(at(9, 2))
+    assert await firing.told(schedule) == [("08:00", "STARTED"), ("09:00", "STARTED"), ("09:01", "BUFFERED")]
+    waiting = await firing.row(schedule)
+    assert (waiting.state, waiting.version) == (ScheduleState.ENDED, ended.version)
+    await sweeps.move(await first.row(), SweepState.SUCCEEDED, None)
+    await firing.at(at(9, 3))
+    assert (await firing.told(schedule))[-1] == ("09:01", "STARTED")
+    assert (await firing.row(schedule)).state is ScheduleState.ENDED
 
 
 async def test_the_next_night_begins_from_the_last_that_tried_something_where_none_found_anything(

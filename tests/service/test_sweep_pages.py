@@ -86,6 +86,21 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
     assert "that was decided: trial 1 is better; extend the sweep" in again.json()["detail"]
 
 
+async def test_the_page_tells_what_is_as_good_and_cheaper_saves_and_how_sure_that_is(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place = f"/sweeps/{swept.id}"
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await swept.play()
+    await swept.finish()
+    await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    await swept.conclude(lambda _: 0.9, lasts_s=lambda contender: 10.0 if contender == 1 else 40.0)
+    told = (await client.get(place)).text
+    saved = '<td class="num">1</td><td class="num">75 %</td><td class="num">0.00391</td><td class="num">10 s</td>'
+    for text in ("costs 75 % less", "p of as good and cheaper", saved):
+        assert text in told, text
+
+
 async def test_actions_without_javascript_ask_and_lead_back(client: httpx2.AsyncClient, swept: Swept) -> None:
     place = f"/sweeps/{swept.id}"
     extended = await client.post(f"{place}/actions/extend", data={"trials": "12"}, headers=BROWSER)

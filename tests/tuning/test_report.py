@@ -182,9 +182,13 @@ def test_where_a_large_batch_is_worth_less_an_estimate_counts_what_is_drawn(
     assert total_range(spec, None) == (1_000, 1_000)
 
 
-@pytest.mark.parametrize(("trials", "contenders"), [(10, 4), (2, 3)])
-def test_an_estimate_counts_a_promotion(trials: int, contenders: int) -> None:
-    told = estimate(accepted(pruner="none", promote="best", trials=trials), 1_000, samples_per_worker_s=100.0)
+@pytest.mark.parametrize(
+    ("trials", "has_incumbent", "contenders"),
+    [(10, False, 4), (2, False, 3), (10, True, 4), (3, True, 3), (2, True, 2), (1, True, 0)],
+)
+def test_an_estimate_counts_a_promotion(trials: int, has_incumbent: bool, contenders: int) -> None:
+    spec = accepted(pruner="none", promote="best", trials=trials)
+    told = estimate(spec, 1_000, samples_per_worker_s=100.0, has_incumbent=has_incumbent)
     assert (told.confirm_samples_low, told.confirm_samples_high) == (contenders * 5_000, contenders * 20_000)
     assert (told.worker_s_low, told.worker_s_high) == (10 * (trials + contenders * 5), 10 * (trials + contenders * 20))
 

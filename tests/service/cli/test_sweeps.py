@@ -126,6 +126,21 @@ def test_a_promotion_is_followed_to_its_end(call: Run, api: Api, tmp_path: Path)
         assert text in taking.shown
 
 
+async def find_a_cheaper_one(swept: Swept) -> None:
+    await end(swept)
+    await swept.conclude(lambda _: 0.9, lasts_s=lambda contender: 10.0 if contender == 1 else 40.0)
+
+
+def test_a_report_tells_who_was_compared_and_what_each_saves(call: Run, api: Api, tmp_path: Path) -> None:
+    put_configuration(call, tmp_path, "saved")
+    with api.client() as client:
+        sweep_id = client.submit_sweep(sweep_document(name="cheaper", promote="saved"))["id"]
+    play_sweep(api, sweep_id, find_a_cheaper_one)
+    lines = [" ".join(line.split()) for line in call("sweep", "report", "cheaper").stdout.splitlines()]
+    assert "trial 1 90 % 0 % (0 to 0 %) in 8 pairs of runs 1 75 % 0.00391 10 s" in lines
+    assert "in use 90 % – – – – 40 s" in lines
+
+
 def test_stopping_tells_of_the_comparison_that_it_ends(call: Run, api: Api, tmp_path: Path) -> None:
     put_configuration(call, tmp_path, "kept")
     parts = {
