@@ -123,8 +123,8 @@ class EarlierPromotion:
 class PromotionView:
     """A sweep of which something may be promoted, as one transaction saw it.
 
-    ``trials`` are there to begin one, and to count costs. ``promotion`` is the latest, with its ``runs``; while it goes
-    on, ``earlier`` are those before it.
+    ``trials`` are there to begin one, and to count costs. ``promotion`` is the latest, or
+    an earlier one whose runs have not ended, with its ``runs``; while it goes on, ``earlier`` are those before it.
     ``configuration`` is the one that is to be compared with, as it is now; ``seeds`` are those of earlier promotions of
     this sweep and to that configuration, by its luck with which it may be in use. ``samples_per_epoch`` is None while
     nobody knows it.

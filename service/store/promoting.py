@@ -85,6 +85,9 @@ def _view(conn: Connection, sweep_id: str) -> PromotionView | None:
     if sweep is None:
         return None
     known = fetch_promotions(conn, sweep_id)
+    open_runs = select(func.min(runs.c.number)).where(runs.c.sweep_id == sweep_id, runs.c.is_open)
+    unfinished = conn.execute(open_runs).scalar_one_or_none()
+    known = [each for each in known if unfinished is None or each.number <= unfinished]
     latest = known[-1] if known else None
     is_compared = latest is not None and latest.state is PromotionState.RUNNING
     name = latest.configuration if latest is not None and is_compared else sweep.promote_to
