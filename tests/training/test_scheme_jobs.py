@@ -47,6 +47,7 @@ MOST = {
     "powersgd": 0.03,
     "local_steps": 0.2,  # each rank clips the gradient of its own part, and has momentum of its own
 }
+MOST_IN_FP16 = 5e-3  # by computing in it alone; up to 2.2e-3 in 90 runs, as threads add up in another order each time
 EXCHANGES = [
     *(Exchange(scheme=name) for name in ("bf16", "fp16", "int8", "int4", "two_four")),
     topk(0.05),
@@ -163,4 +164,4 @@ def test_an_overflow_on_one_rank_in_fp16_makes_all_redo_the_round_and_loses_noth
     num_halved = 2 if exchange.scheme == "local_steps" else 1
     assert records[-1].values["loss_scale"] == INITIAL_SCALE / 2**num_halved
     losses = [record.values["loss"] for record in records]
-    assert late(losses) == pytest.approx(late(plain(exchange)), rel=most(exchange))
+    assert late(losses) == pytest.approx(late(plain(exchange)), rel=max(MOST_IN_FP16, most(exchange)))
