@@ -47,7 +47,7 @@ MOST = {
     "powersgd": 0.03,
     "local_steps": 0.2,  # each rank clips the gradient of its own part, and has momentum of its own
 }
-MOST_IN_FP16 = 5e-3  # by computing in it alone; up to 2.2e-3 in 90 runs, as threads add up in another order each time
+MOST_IN_FP16 = 5e-3  # by computing in it alone: up to 2.2e-3 in 90 runs, spoilt or not
 EXCHANGES = [
     *(Exchange(scheme=name) for name in ("bf16", "fp16", "int8", "int4", "two_four")),
     topk(0.05),
