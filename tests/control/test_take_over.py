@@ -96,6 +96,8 @@ def test_after_the_loss_of_all_what_was_given_up_is_not_gone_on_from() -> None:
             desk.say(i, Phase.READY)
         desk.turn()
         assert desk.plan.source == source
+        [row] = [row for row in desk.notes() if row.kind is TimelineKind.RESTORE]
+        assert row.actor == ("controller" if met else "pbt")  # who decided that it goes on from there
 
 
 def test_a_checkpoint_that_others_ask_for_is_a_plan_of_the_same_group() -> None:

@@ -250,7 +250,9 @@ def _give_up(state: ControllerState) -> Turned:
 
 def _launch_cause(state: ControllerState, inputs: Inputs, source: object) -> Cause:
     is_again = isinstance(source, CheckpointSource | Donor)
-    unread = _unread(state)
+    unread, order = _unread(state), inputs.direction.settings
+    if isinstance(source, Donor) and order is not None and unread is None and not state.has_trained:
+        return Cause(kind=TimelineKind.RESTORE, actor=order.actor, reason=order.reason)
     kind = TimelineKind.RESTORE if is_again or unread or state.has_trained else TimelineKind.START
     match source:
         case CheckpointSource(step=step, global_batch=batch):
