@@ -12,6 +12,7 @@ from tuning.spec import SweepSpec
 from tuning.spec_parts import DistributionSpec
 from tuning.values import Scalar, is_variable, same
 from workers.errors import FieldProblem, SpecError
+from workers.exchange_options import filled
 from workers.spec import parse_job_spec
 
 _ANY_JOB = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
@@ -87,7 +88,10 @@ def _resolved(job: Mapping[str, Any], path: str) -> Mapping[str, Any]:
         parsed = parse_job_spec({**_ANY_JOB, **({first: job[first]} if first in job else {})})
     except SpecError:
         return {}
-    return parsed.model_dump(mode="json")
+    document = parsed.model_dump(mode="json")
+    if not isinstance(parsed.communication, str):
+        document["communication"]["options"] = dict(filled(parsed.exchange.scheme, parsed.exchange.options))
+    return document
 
 
 def _fault(spec: SweepSpec, path: str, value: Scalar) -> str:

@@ -9,11 +9,13 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from pydantic import BaseModel
 
+from workers.exchange_options import OPTION_NAMES
 from workers.spec import JobSpec
 
 Document: TypeAlias = dict[str, Any]
 
 MAX_PATH_CHARS = 128
+_BESIDE, _AMONG = "communication.", "communication.options."
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -30,6 +32,8 @@ def path_fault(path: str) -> str:
     parts = path.split(".")
     for depth, part in enumerate(parts):
         field = model.model_fields.get(part)
+        if field is None and is_option(".".join(parts[: depth + 1])):
+            return _fault_at_end(parts, depth, None)
         if field is None:
             return _unknown(parts[:depth], part, model)
         if _is_free(field.annotation):
@@ -46,13 +50,30 @@ def is_free(path: str) -> bool:
     return path.startswith("config.")
 
 
+def is_option(path: str) -> bool:
+    """Whether it leads to an option of an exchange, beside its scheme."""
+    return path.startswith(_BESIDE) and path.removeprefix(_BESIDE) in OPTION_NAMES
+
+
+def other_spelling(path: str) -> str | None:
+    """The other path to the same value: an option stands beside the scheme of an exchange, or in its ``options``."""
+    if is_option(path):
+        return _AMONG + path.removeprefix(_BESIDE)
+    beside = _BESIDE + path.removeprefix(_AMONG)
+    return beside if path.startswith(_AMONG) and is_option(beside) else None
+
+
 def applied(document: Mapping[str, Any], values: Mapping[str, Any]) -> Document:
     """A copy of the document with each value at its path; mappings on the way are made where they are missing.
+
+    What the document has at another spelling of the path gives way to it.
 
     Raises KeyError(path) where something that is not a mapping is in the way.
     """
     result = dict(document)
     for path, value in values.items():
+        if other := other_spelling(path):
+            result = _without(result, other)
         *way, last = path.split(".")
         here = result
         for part in way:
@@ -66,7 +87,19 @@ def applied(document: Mapping[str, Any], values: Mapping[str, Any]) -> Document:
 
 
 def found(document: Mapping[str, Any], path: str) -> tuple[bool, Any]:
-    """Whether the document has something at the path, and what."""
+    """Whether the document has something at the path, however it is spelled, and what."""
+    other = other_spelling(path)
+    is_there, value = _found(document, path)
+    return (is_there, value) if is_there or other is None else _found(document, other)
+
+
+def without(document: Mapping[str, Any], path: str) -> Document:
+    """A copy of the document with nothing at the path, however it is spelled."""
+    other = other_spelling(path)
+    return _without(document if other is None else _without(document, other), path)
+
+
+def _found(document: Mapping[str, Any], path: str) -> tuple[bool, Any]:
     here: Any = document
     for part in path.split("."):
         if not isinstance(here, Mapping) or part not in here:
@@ -75,13 +108,12 @@ def found(document: Mapping[str, Any], path: str) -> tuple[bool, Any]:
     return True, here
 
 
-def without(document: Mapping[str, Any], path: str) -> Document:
-    """A copy of the document with nothing at the path."""
+def _without(document: Mapping[str, Any], path: str) -> Document:
     first, _, rest = path.partition(".")
     if not rest:
         return {key: value for key, value in document.items() if key != first}
     inner = document.get(first)
-    return {**document, first: without(inner, rest)} if isinstance(inner, Mapping) else dict(document)
+    return {**document, first: _without(inner, rest)} if isinstance(inner, Mapping) else dict(document)
 
 
 def _fault_at_end(parts: list[str], depth: int, nested: type[BaseModel] | None) -> str:
@@ -118,7 +150,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def _unknown(way: list[str], part: str, model: type[BaseModel]) -> str:
     prefix = ".".join([*way, ""])
-    known = sorted(set(model.model_fields) - {"name"})
+    options = OPTION_NAMES if prefix == _BESIDE else frozenset[str]()
+    known = sorted({*model.model_fields, *options} - {"name"})
     near = difflib.get_close_matches(part, known, n=1)
     hint = f"did you mean {prefix}{near[0]}?" if near else f"known here: {', '.join(known)}"
     return f"the job spec has no {prefix}{part}; {hint}"

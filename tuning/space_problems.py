@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from tuning.distributions import Uniform, distribution_of, faults
-from tuning.paths import path_fault
+from tuning.paths import is_option, other_spelling, path_fault
 from tuning.spec_parts import DistributionSpec
 from tuning.values import Scalar, is_variable, same
 from workers.errors import FieldProblem
@@ -39,7 +39,8 @@ def place(path: str, *keys: str) -> str:
 
 
 def _overlap(path: str, specs: Specs) -> str:
-    inner = next((other for other in specs if other.startswith(path + ".")), None)
+    again = other_spelling(path) if is_option(path) else None
+    inner = next((other for other in specs if other.startswith(path + ".") or other == again), None)
     return f"{path} and {inner} set the same value; keep one of them" if inner else ""
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from tuning.paths import Document, applied, found, without
+from tuning.paths import Document, applied, found, other_spelling, without
 from tuning.space import Space, space_of
 from tuning.space_problems import place
 from tuning.spec import SweepSpec
 from tuning.values import Params, told
 from workers.errors import FieldProblem, SpecError
+from workers.exchange_options import schemes_with
 from workers.spec import parse_job_spec
 
 MAX_CORNERS = 10_000
@@ -43,6 +44,8 @@ class _Complaints:
 def job_problems(spec: SweepSpec) -> tuple[list[FieldProblem], list[FieldProblem]]:
     """What is wrong with the jobs of the space's corners, and what of them is not built yet."""
     space = space_of(spec.space)
+    if without_scheme := _options_of_no_scheme(spec):
+        return without_scheme, []
     try:
         applied(spec.job, dict.fromkeys(spec.space))
     except KeyError as error:
@@ -74,6 +77,26 @@ def resolved_job(spec: SweepSpec) -> Document:
         was_given, value = found(spec.job, path)
         document = applied(document, {path: value}) if was_given else without(document, path)
     return without(document, "name")
+
+
+def _options_of_no_scheme(spec: SweepSpec) -> list[FieldProblem]:
+    """Of a job whose exchange is a plain name, the default or another, which has no options."""
+    given = spec.job.get("communication", "auto")
+    if not isinstance(given, str) or ("communication" not in spec.job and "communication.scheme" in spec.space):
+        return []
+    problems = []
+    for path in spec.space:
+        other = other_spelling(path)
+        if other is None:
+            continue
+        schemes = schemes_with(path.rpartition(".")[2])
+        told = (
+            f"communication is {given!r:.80} in the job, a plain name that takes no options; write "
+            f"communication: {{scheme: {given if given in schemes else schemes[0]}}} there"
+        )
+        more = f", or another of {', '.join(schemes)}" if len(schemes) > 1 else ""
+        problems.append(FieldProblem(place(path), told + more))
+    return problems
 
 
 def _problems(complaints: _Complaints, code: str, space: Space) -> list[FieldProblem]:

@@ -153,8 +153,9 @@ class ExchangeSpec(SpecPart):
 
 def _is_option(key: object) -> bool:
     """Whether a key beside a scheme counts as an option, right or wrong: unless it is a field, or most like one."""
-    near = get_close_matches(key, (*ExchangeSpec.model_fields, *_NAMES), n=1) if isinstance(key, str) else ["scheme"]
-    return not near or near[0] in _NAMES
+    known = (*ExchangeSpec.model_fields, *OPTION_NAMES)
+    near = get_close_matches(key, known, n=1) if isinstance(key, str) else ["scheme"]
+    return not near or near[0] in OPTION_NAMES
 
 
 def as_written(problem: FieldProblem, document: Mapping[str, object]) -> FieldProblem:
@@ -172,7 +173,13 @@ _MODELS: Mapping[str, type[SpecPart]] = {
     "none": RackOptions,
     **dict.fromkeys(("bf16", "fp16", "int8", "int4", "two_four"), CodecOptions),
 }
-_NAMES = frozenset(name for model in _MODELS.values() for name in model.model_fields)
+OPTION_NAMES = frozenset(name for model in _MODELS.values() for name in model.model_fields)
+"""What any scheme can be told besides its name."""
+
+
+def schemes_with(option: str) -> tuple[str, ...]:
+    """The schemes that can be told this."""
+    return tuple(scheme for scheme, model in _MODELS.items() if option in model.model_fields)
 
 
 def filled(scheme: str, given: Mapping[str, object]) -> Options:

@@ -1,0 +1,110 @@
+"""Paths into the options of an exchange, which stand beside its scheme or in ``options``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.tuning.given import JOB, accepted, refused
+from tuning.inheritance import point_of
+from tuning.parsing import parse_sweep_spec
+from tuning.space import space_of
+from tuning.spec import trial_spec
+
+FRACTION = {"log_uniform": [0.001, 0.1]}
+TOPK = {"scheme": "topk"}
+
+
+def job(communication: Any) -> dict[str, Any]:
+    return {**JOB, "communication": communication}
+
+
+@pytest.mark.parametrize("path", ["communication.fraction", "communication.options.fraction"])
+@pytest.mark.parametrize(
+    "communication",
+    [
+        {**TOPK, "quantise": "none"},
+        {**TOPK, "quantise": "none", "fraction": 0.05},
+        {**TOPK, "options": {"quantise": "none", "fraction": 0.05}},
+    ],
+    ids=["no value in the job", "one beside the scheme", "one among the options"],
+)
+def test_an_option_is_searched_however_job_and_path_spell_it(path: str, communication: dict[str, Any]) -> None:
+    spec = accepted(job=job(communication), space={path: FRACTION})
+    assert parse_sweep_spec(spec.model_dump(mode="json")) == spec
+    for number, value in enumerate((0.001, 0.02)):
+        asked = trial_spec(spec, number, {path: value}).exchange
+        assert (asked.scheme, asked.loss_class) == ("topk", "lossy")
+        assert asked.options == {"quantise": "none", "fraction": value}
+
+
+@pytest.mark.parametrize(
+    ("communication", "path", "distribution"),
+    [
+        ({"scheme": "powersgd"}, "communication.rank", {"int": [1, 8]}),
+        ({"scheme": "int8"}, "communication.options.bucket_mib", {"choice": [4, 25]}),
+        ({"scheme": "int8"}, "communication.across", {"choice": ["int8", "int4"]}),
+        ({"scheme": "local_steps"}, "communication.steps", {"int": [5, 50]}),
+    ],
+)
+def test_a_trial_gets_the_value_of_its_schemes_option(
+    communication: dict[str, Any], path: str, distribution: dict[str, Any]
+) -> None:
+    spec = accepted(job=job(communication), space={path: distribution})
+    for number, point in enumerate(space_of(spec.space).corners()):
+        assert trial_spec(spec, number, point).exchange.options == {path.rpartition(".")[2]: point[path]}
+
+
+def test_an_option_may_hang_on_a_scheme_that_is_searched_too() -> None:
+    space = {
+        "communication.scheme": {"choice": ["topk", "int8"]},
+        "communication.fraction": {**FRACTION, "when": {"communication.scheme": "topk"}},
+    }
+    assert set(accepted(space=space).space) == set(space)
+    always = {**space, "communication.fraction": FRACTION}
+    told = refused(space=always)["/space/communication.fraction"]
+    assert "with communication.scheme=int8, communication.fraction=0.001: unknown key 'fraction'" in told
+
+
+@pytest.mark.parametrize(
+    ("communication", "path", "told"),
+    [
+        ("topk", "fraction", "'topk' in the job, a plain name that takes no options; write communication: {scheme: t"),
+        ("auto", "rank", "write communication: {scheme: powersgd} there"),
+        ("int8", "options.bucket_mib", "write communication: {scheme: int8} there, or another of topk, powersgd"),
+        ({"scheme": "powersgd"}, "fraction", "=1: unknown key 'fraction'; known here: bucket_mib, dense_first, rank"),
+        ({"scheme": "powersgd"}, "rank", "with communication.rank=800: must be less than or equal to 64 (seen: 800)"),
+        ({"scheme": "auto"}, "bucket_mib", "with communication.bucket_mib=1: auto takes no options; leave it out"),
+        (TOPK, "fractio", "did you mean communication.fraction?"),
+        (TOPK, "fraction.low", "has nothing inside it that could be called 'low'; search communication.fraction"),
+    ],
+)
+def test_an_option_that_no_trial_could_have_is_refused(communication: Any, path: str, told: str) -> None:
+    found = refused(job=job(communication), space={f"communication.{path}": {"int": [1, 800]}})
+    assert list(found) == [f"/space/communication.{path}"]
+    assert told in found[f"/space/communication.{path}"]
+
+
+def test_a_job_that_says_nothing_of_its_exchange_has_a_plain_name_too() -> None:
+    found = refused(space={"communication.fraction": FRACTION})
+    assert "communication is 'auto' in the job" in found["/space/communication.fraction"]
+
+
+def test_both_spellings_of_one_option_are_two_paths_to_one_value() -> None:
+    both = {"communication.fraction": FRACTION, "communication.options.fraction": FRACTION}
+    told = "communication.fraction and communication.options.fraction set the same value; keep one of them"
+    assert refused(job=job(TOPK), space=both) == {"/space/communication.fraction": told}
+
+
+@pytest.mark.parametrize(("value", "is_met"), [(0.01, True), (0.02, False)])
+def test_a_condition_is_met_by_the_default_of_an_option(value: float, is_met: bool) -> None:
+    hanging = {"int": [1, 2], "when": {"communication.fraction": value}}
+    spec = accepted(job=job(TOPK), space={"optimizer.lr": {"uniform": [0.1, 0.2]}, "config.a": hanging})
+    assert ("config.a" in spec.space) == is_met
+
+
+def test_a_configuration_lies_at_the_point_of_its_option() -> None:
+    spec = accepted(job=job(TOPK), space={"communication.fraction": FRACTION})
+    in_use = trial_spec(spec, 0, {"communication.fraction": 0.05}).model_dump(mode="json")
+    assert point_of(in_use, space_of(spec.space)) == {"communication.fraction": 0.05}
