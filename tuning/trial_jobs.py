@@ -16,6 +16,8 @@ from workers.spec import parse_job_spec
 
 MAX_CORNERS = 10_000
 _NAME = "trial"
+_DEFAULT_OF = {"communication.loss_class": "communication.scheme", "workers.max": "workers.min"}
+"""Fields whose default hangs on another field: where that is searched, each trial has its own."""
 
 
 @dataclass(slots=True)
@@ -69,11 +71,14 @@ def job_problems(spec: SweepSpec) -> tuple[list[FieldProblem], list[FieldProblem
 
 
 def resolved_job(spec: SweepSpec) -> Document:
-    """The job with every default; what is searched has a value only where the user gave one beside the space."""
+    """The job with every default that all trials have.
+
+    What is searched has a value only where the user gave one beside the space.
+    """
     first = next(space_of(spec.space).corners())
     parsed = parse_job_spec({**applied(spec.job, first), "name": _NAME})
     document: Document = parsed.model_dump(mode="json")
-    for path in spec.space:
+    for path in (*spec.space, *(hanging for hanging, on in _DEFAULT_OF.items() if on in spec.space)):
         was_given, value = found(spec.job, path)
         document = applied(document, {path: value}) if was_given else without(document, path)
     return without(document, "name")

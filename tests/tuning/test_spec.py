@@ -41,6 +41,25 @@ def test_the_job_is_told_with_its_defaults_and_without_what_is_searched() -> Non
     assert "global_size" not in job["batch"]  # type: ignore[operator]  # the same
 
 
+@pytest.mark.parametrize(
+    ("path", "values", "defaults"),
+    [
+        ("communication.scheme", ["int8", "topk"], ["near_lossless", "lossy"]),
+        ("workers.min", [1, 3], [1, 3]),
+    ],
+)
+def test_a_default_that_hangs_on_what_is_searched_is_each_trials_own(
+    path: str, values: list[Any], defaults: list[Any]
+) -> None:
+    spec = accepted(job={"entrypoint": JOB["entrypoint"], "epochs": 15}, space={path: {"choice": values}})
+    assert parse_sweep_spec(spec.model_dump(mode="json")) == spec
+    trials = [trial_spec(spec, number, {path: value}) for number, value in enumerate(values)]
+    found = [job.exchange.loss_class if path.startswith("comm") else job.workers.max for job in trials]
+    assert found == defaults
+    given = accepted(job={**JOB, "workers": {"min": 1, "max": 4}}, space={"workers.min": {"int": [1, 4]}})
+    assert trial_spec(given, 0, {"workers.min": 2}).workers.max == 4
+
+
 def test_a_value_beside_the_space_holds_where_the_parameter_is_not_active() -> None:
     spec = accepted(job={**JOB, "config": {"dropout": 0.25}})
     point = {"optimizer.lr": 0.1, "batch.global_size": 32, "config.hidden": 40, "config.regularise": False}
