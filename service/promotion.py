@@ -26,7 +26,7 @@ from service.promotion_records import (
     Step,
 )
 from service.sweep_records import ENDED_SWEEPS
-from tuning.limits import limit_reached
+from tuning.limits import Used, limit_reached
 from tuning.promote import (
     Better,
     Cheaper,
@@ -122,9 +122,10 @@ def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, n
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
     earlier_s = sum(each.promotion.lasted_s for each in view.earlier)
     time_s = view.sweep.time_s(now_s) + earlier_s + now_s - promotion.created_at
-    reached = limit_reached(limits, [], view.sweep.spec.mode, time_s, _cost(view, promotion, prices))
     counted = "the runs of all its promotions" if view.earlier else "these runs"
-    return None if reached is None else End(state=PromotionState.STOPPED, reason=f"{reached}, {counted} counted")
+    used = Used(time_s=time_s, cost=_cost(view, promotion, prices), besides=counted)
+    reached = limit_reached(limits, [], view.sweep.spec.mode, used)
+    return None if reached is None else End(state=PromotionState.STOPPED, reason=reached)
 
 
 def _cost(view: PromotionView, promotion: PromotionRow, prices: Prices) -> float | None:

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from service.cost import Prices, amount, hourly_rate
-from service.sweep_records import Spent, SweepView
+from service.sweep_records import Promoted, Spent, SweepView
 from service.sweep_report import in_order_of_end
-from tuning.limits import limit_reached
+from tuning.limits import Used, limit_reached
 from tuning.space import space_of
 from tuning.spec import SweepSpec, trial_spec
 from tuning.values import Params, PointKey, key_of
@@ -22,9 +22,21 @@ def limit_of_ended(view: SweepView, prices: Prices) -> str | None:
     """Which limit would end a sweep that has ended at once if it went on, in words; None where none would."""
     spec, ended = view.sweep.spec, in_order_of_end(view.trials)
     spent = [Spent(params=trial.params, seconds=trial.seconds) for trial in view.trials]
-    cost = None if spec.limits.cost is None else cost_of(spec, spent, prices)
     # Its clock stands still.
-    return limit_reached(spec.limits, [trial.for_search() for trial in ended], spec.mode, view.sweep.ran_s, cost)
+    used = used_by(spec, view.sweep.ran_s, spent, view.promoted, prices)
+    return limit_reached(spec.limits, [trial.for_search() for trial in ended], spec.mode, used)
+
+
+def used_by(spec: SweepSpec, ran_s: float, spent: Iterable[Spent], promoted: Promoted, prices: Prices) -> Used:
+    """What a sweep has used that ran so long, with what its promotions did."""
+    amounts = [] if spec.limits.cost is None else [cost_of(spec, spent, prices)]
+    amounts += [amount(each.seconds, each.resources, prices) for each in promoted.runs]
+    known = [cost for cost in amounts if cost is not None]
+    return Used(
+        time_s=ran_s + promoted.time_s,
+        cost=sum(known) if known and len(known) == len(amounts) else None,
+        besides="the runs of its promotions" if promoted.time_s or promoted.runs else "",
+    )
 
 
 def cost_problem(spec: SweepSpec, prices: Prices) -> FieldProblem | None:

@@ -15,6 +15,7 @@ from tuning.spec import SweepSpec
 from tuning.trial import ENDED, Change, Report, Trial, TrialState
 from tuning.values import Params
 from workers.errors import Reason
+from workers.spec_parts import Resources
 
 
 class SweepState(StrEnum):
@@ -192,11 +193,33 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunsSpent:
+    """The seconds of workers, summed, that runs of one contender of a promotion have had, with what each worker got."""
+
+    resources: Resources
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promoted:
+    """What all promotions of a sweep have used: how long those that are over went on, and their ``runs``.
+
+    Both are told only where limits bound them: ``runs`` where money is limited.
+    """
+
+    time_s: float = 0.0
+    runs: tuple[RunsSpent, ...] = ()
+
+
+NOTHING_PROMOTED = Promoted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepView:
     """A sweep with trials of it, as one transaction saw them; ``samples_per_epoch`` once a trial has told it.
 
     ``spent`` tells of all its trials as of now, whatever their rows say; only the reconciler's view has it, and only
-    where money is limited. Likewise ``places``, only of a population.
+    where money is limited. Likewise ``places``, only of a population. ``promoted`` counts against the same limits.
     """
 
     sweep: SweepRow
@@ -204,6 +227,7 @@ class SweepView:
     samples_per_epoch: int | None
     spent: tuple[Spent, ...] = ()
     places: Places = NO_PLACES
+    promoted: Promoted = NOTHING_PROMOTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

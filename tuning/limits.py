@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tuning.spec_parts import Mode, SweepLimits
 from tuning.trial import Trial, TrialState
@@ -13,18 +14,29 @@ MAX_FAILURES = 5
 """So many failed trials, and none that did anything else, end a sweep: the next ones would fail as well."""
 
 
-def limit_reached(
-    limits: SweepLimits, ended: Sequence[Trial], mode: Mode, time_s: float, cost: float | None
-) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """``time_s`` are the seconds since a sweep began, not counting those in which it was paused.
+
+    ``cost`` is what it has cost so far, in the currency of the settings, None without prices. ``besides`` says what
+    both count besides its trials, such as ``the runs of its promotions``; empty where that is nothing.
+    """
+
+    time_s: float
+    cost: float | None
+    besides: str = ""
+
+
+def limit_reached(limits: SweepLimits, ended: Sequence[Trial], mode: Mode, used: Used) -> str | None:
     """Which limit ends the sweep, in words; None while none does.
 
-    ``ended`` are the trials in the order in which they ended, ``time_s`` the seconds since the sweep began, not
-    counting those in which it was paused, ``cost`` what it has cost so far, in the currency of the settings.
+    ``ended`` are the trials in the order in which they ended.
     """
-    if limits.time_s is not None and time_s >= limits.time_s:
-        return f"limits.time_s={limits.time_s:g} is reached after {time_s:.0f} s"
-    if limits.cost is not None and cost is not None and cost >= limits.cost:
-        return f"limits.cost={limits.cost:g} is reached with {cost:.2f}"
+    counted = f", {used.besides} counted" if used.besides else ""
+    if limits.time_s is not None and used.time_s >= limits.time_s:
+        return f"limits.time_s={limits.time_s:g} is reached after {used.time_s:.0f} s{counted}"
+    if limits.cost is not None and used.cost is not None and used.cost >= limits.cost:
+        return f"limits.cost={limits.cost:g} is reached with {used.cost:.2f}{counted}"
     patience = limits.trials_without_improvement
     if patience is not None and (num_since := _num_since_best(ended, mode)) >= patience:
         return (

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from tuning.limits import Used
 from tuning.trial import Trial
 from tuning.values import Params
 
@@ -98,14 +99,12 @@ class Standing:
     """How a sweep stands, besides its trials.
 
     ``num_trials`` is how many it may have in all; ``samples_per_epoch`` None until a trial has told its data;
-    ``time_s`` the seconds that it ran, ``cost`` in the currency of the settings, None without prices. ``places`` are
-    told where the sweep has a population.
+    ``used`` is what its limits bound. ``places`` are told where the sweep has a population.
     """
 
     num_trials: int
     samples_per_epoch: int | None
-    time_s: float
-    cost: float | None
+    used: Used
     places: Places = NO_PLACES
 
 

@@ -251,7 +251,7 @@ class Search:
         if states == {TrialState.FAILED} and len(self._trials) >= min(MAX_FAILURES, standing.num_trials):
             return Finish(has_succeeded=False, reason=f"all {len(self._trials)} trials failed; see the reason of each")
         ended = [self._trials[number] for number in self._ended]
-        reached = limit_reached(self._spec.limits, ended, self._spec.mode, standing.time_s, standing.cost)
+        reached = limit_reached(self._spec.limits, ended, self._spec.mode, standing.used)
         return self._cut_short(reached) if reached else None
 
     def _cut_short(self, limit: str) -> Finish:

@@ -20,7 +20,7 @@ from service.reconciler.pursuit import Office
 from service.reconciler.reckoning import Reckoning
 from service.reconciler.starting import MAX_STARTS, Backoff
 from service.store.port import FencedOutError, StaleRowError, TransitionError
-from service.sweep_limits import cost_of
+from service.sweep_limits import used_by
 from service.sweep_records import SweepRow, SweepState, SweepView
 from tuning.orders import Answer, Finish, Question, Standing
 from workers.control.names import sweep_name
@@ -194,6 +194,7 @@ class _Follow:
 
     async def _question(self, view: SweepView) -> Question:
         beginning = await self._office.store.beginning(view.sweep) if self._is_new else None
+        ran_s = view.sweep.ran_s + self._stretch_s(view.sweep.runs_since)
         in_order = sorted(view.trials, key=lambda trial: (trial.finished_at or math.inf, trial.number))
         return Question(
             beginning=beginning,
@@ -201,8 +202,7 @@ class _Follow:
             standing=Standing(
                 num_trials=view.sweep.num_trials,
                 samples_per_epoch=view.samples_per_epoch,
-                time_s=view.sweep.ran_s + self._stretch_s(view.sweep.runs_since),
-                cost=self._cost(view),
+                used=used_by(view.sweep.spec, ran_s, view.spent, view.promoted, self._office.prices),
                 places=view.places,
             ),
         )
@@ -210,10 +210,6 @@ class _Follow:
     def _stretch_s(self, since: float | None) -> float:
         """How long it has run without a pause."""
         return 0.0 if since is None else self._ages.age_s(since, since, self._office.clock())
-
-    def _cost(self, view: SweepView) -> float | None:
-        spec = view.sweep.spec
-        return None if spec.limits.cost is None else cost_of(spec, view.spent, self._office.prices)
 
 
 def _tells_by_time(sweep: SweepRow) -> bool:

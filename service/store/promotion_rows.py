@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, insert, or_, select, update
 
 from service.promotion_records import Contender, PromotionRow, PromotionRun, PromotionStanding, PromotionState
 from service.states import JobState
@@ -17,8 +17,17 @@ from service.store.database import Write
 from service.store.moves import fetch_job
 from service.store.port import StaleRowError
 from service.store.rows import dumps
-from service.store.schema import points, sweeps
+from service.store.schema import jobs, points, sweeps
 from service.store.statements import text_bytes
+from service.sweep_records import NOTHING_PROMOTED, Promoted, RunsSpent
+from workers.spec_parts import Resources
+
+_SPENT = (
+    select(runs.c.number, runs.c.contender, func.sum(func.coalesce(jobs.c.worker_s, runs.c.seconds)).label("seconds"))
+    .outerjoin(jobs, jobs.c.id == runs.c.job_id)
+    .where(runs.c.sweep_id == bindparam("of"))
+    .group_by(runs.c.number, runs.c.contender)
+)
 
 
 def promotion_of(row: Row[Any]) -> PromotionRow:
@@ -58,6 +67,22 @@ def fetch_runs(conn: Connection, promotion: PromotionRow, metric: str) -> tuple[
     of_it = (runs.c.sweep_id == promotion.sweep_id, runs.c.number == promotion.number)
     ordered = select(runs).where(*of_it).order_by(runs.c.pair, runs.c.contender)
     return tuple(_observed(conn, row, metric) for row in conn.execute(ordered).all())
+
+
+def fetch_promoted(conn: Connection, sweep_id: str, limits: Mapping[str, float | None]) -> Promoted:
+    """What its promotions have used of these limits; nothing is read where there are none."""
+    if limits["time_s"] is None and limits["cost"] is None:
+        return NOTHING_PROMOTED
+    known = fetch_promotions(conn, sweep_id)
+    time_s = sum(each.lasted_s for each in known)
+    if limits["cost"] is None or not known:
+        return Promoted(time_s=time_s)
+    resources = {(of.number, each.number): each.job["resources"] for of in known for each in of.contenders}
+    spent = tuple(
+        RunsSpent(resources=Resources.model_validate(resources[row.number, row.contender]), seconds=row.seconds)
+        for row in conn.execute(_SPENT, {"of": sweep_id})
+    )
+    return Promoted(time_s=time_s, runs=spent)
 
 
 def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, PromotionStanding]:

@@ -18,6 +18,7 @@ from service.store.database import Database, Write, last_change
 from service.store.exploiting import decided, offered, ordered_back, taken_over, with_unreported, without_undone
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
+from service.store.promotion_rows import fetch_promoted
 from service.store.rows import dumps
 from service.store.run_settings import order_line
 from service.store.schema import jobs, sweeps, trials
@@ -149,6 +150,7 @@ class SearchStore:
                 trials=found,
                 samples_per_epoch=samples_per_epoch(conn, sweep_id),
                 spent=() if document["limits"]["cost"] is None else fetch_spent(conn, sweep_id),
+                promoted=fetch_promoted(conn, sweep_id, document["limits"]),
                 places=NO_PLACES if document["population"] is None else fetch_places(conn, sweep_id, passed_over),
             )
 

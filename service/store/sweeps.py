@@ -20,7 +20,7 @@ from service.store.keys import IdempotencyKey, KeySpentError, made_before, spend
 from service.store.list_parts import part_of
 from service.store.moves import fetch_job
 from service.store.port import StoreError
-from service.store.promotion_rows import insert_promotion, latest_bytes, standings_of, stop_promotions
+from service.store.promotion_rows import fetch_promoted, insert_promotion, latest_bytes, standings_of, stop_promotions
 from service.store.references import check_references
 from service.store.schema import schedule_runs, sweeps, trials
 from service.store.statements import text_bytes
@@ -133,7 +133,8 @@ class SweepStore:
                 return None
             length = samples_per_epoch(conn, sweep_id)
             found = tuple(fetch_compared(conn, sweep_id, rungs_for(sweep.spec, length)))
-            return SweepView(sweep=sweep, trials=found, samples_per_epoch=length)
+            promoted = fetch_promoted(conn, sweep_id, sweep.document["limits"])
+            return SweepView(sweep=sweep, trials=found, samples_per_epoch=length, promoted=promoted)
 
         return await self._database.read(work)
 

@@ -19,6 +19,7 @@ from tests.benchmarks.command import parser_of, tell_result
 from tests.benchmarks.figures import spread_document
 from tests.benchmarks.sweeps_grid import BATCHES, EPOCHS, HIDDENS, LRS, POINTS, Curves, Point, read_curves
 from tests.benchmarks.sweeps_setting import ENTRYPOINT, METRIC, NUM_TRAIN, REDUCTION
+from tuning.limits import Used
 from tuning.orders import Finish, Hold, Order, Prune, Resume, Standing, Start
 from tuning.parsing import parse_sweep_spec
 from tuning.search import Search
@@ -27,7 +28,7 @@ from tuning.values import Params
 
 PARALLEL = 2
 KINDS = {"promotion": True, "stopping": False}
-STANDING = Standing(num_trials=len(POINTS), samples_per_epoch=NUM_TRAIN, time_s=0.0, cost=None)
+STANDING = Standing(num_trials=len(POINTS), samples_per_epoch=NUM_TRAIN, used=Used(time_s=0.0, cost=None))
 
 
 @dataclass(slots=True)

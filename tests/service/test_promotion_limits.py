@@ -7,14 +7,60 @@ import pytest
 from service.cost import Prices
 from service.promotion_records import PromotionState
 from service.store.opening import Store
+from service.sweep_limits import limit_of_ended, used_by
 from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, spec
-from tests.service.swept import Swept, sweep_document
+from tests.service.swept import Swept, point, sweep_document
+from tuning.limits import limit_reached
 
 pytestmark = pytest.mark.anyio
 
+PRICES = Prices(cpu_hour=3600.0, gpu_hour=None, currency="EUR")
+
 PROMOTION_S = 800.0
 """Of one that gives up at the first look: five runs each of three finalists and what is in use, of 40 s."""
+
+
+async def compared(store: Store, clock: Clock, limit: str, allowed: float) -> Swept:
+    """A sweep with this limit whose winner was held against a configuration, by runs that used ``PROMOTION_S``."""
+    parsed = read_sweep_spec(sweep_document(limits={limit: allowed}), has_prices=True)
+    made = await store.sweeps.create(parsed, sample_job(parsed))
+    sweep = await Swept.of(store, clock, made.sweep.id)
+    sweep.prices = PRICES
+    await sweep.play()
+    await sweep.finish()
+    await store.configurations.create("in-use", spec(steps=None, samples=3200))
+    await store.sweeps.ask_promotion(await sweep.row(), "in-use")
+    await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
+    return sweep
+
+
+async def ended_by(store: Store, sweep: Swept) -> str | None:
+    """Which limit would end it at once if it went on."""
+    view = await store.sweeps.view(sweep.id)
+    assert view is not None
+    return limit_of_ended(view, PRICES)
+
+
+@pytest.mark.parametrize("limit", ["time_s", "cost"])
+async def test_what_a_promotion_used_is_no_longer_there_for_further_trials(
+    store: Store, clock: Clock, limit: str
+) -> None:
+    sweep = await compared(store, clock, limit, PROMOTION_S + 150.0)  # the trials take more than 50
+    assert await ended_by(store, sweep) is None
+    await store.sweeps.extend(await sweep.row(), 9)
+    await sweep.begin(point(0.02))
+    await sweep.report(5, **{f"r{n}": 0.5 for n in range(10, 100, 10)})
+    view = await sweep.view()
+    parsed = view.sweep.spec
+    used = used_by(parsed, view.sweep.time_s(clock.now_s), view.spent, view.promoted, PRICES)
+    reached = limit_reached(parsed.limits, [], "max", used)
+    assert reached is not None
+    assert reached.startswith(f"limits.{limit}={PROMOTION_S + 150:g} is reached")
+    assert reached.endswith(", the runs of its promotions counted")
+    await sweep.end(5)
+    await sweep.finish()
+    assert await ended_by(store, sweep) == reached
 
 
 @pytest.mark.parametrize("limit", ["time_s", "cost"])
@@ -23,7 +69,7 @@ async def test_a_second_promotion_has_what_the_first_one_left(store: Store, cloc
     parsed = read_sweep_spec(sweep_document(limits={limit: allowed}), has_prices=True)
     made = await store.sweeps.create(parsed, sample_job(parsed))
     sweep = await Swept.of(store, clock, made.sweep.id)
-    sweep.prices = Prices(cpu_hour=3600.0, gpu_hour=None, currency="EUR")
+    sweep.prices = PRICES
     await sweep.play()
     await sweep.finish()
     ends = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.reconciler.reckoning import Reckoning
+from tuning.limits import Used
 from tuning.orders import (
     Advance,
     Answer,
@@ -21,7 +22,7 @@ from tuning.orders import (
 )
 from tuning.trial import Report, Trial, TrialState
 
-STANDING = Standing(num_trials=3, samples_per_epoch=None, time_s=0.0, cost=None)
+STANDING = Standing(num_trials=3, samples_per_epoch=None, used=Used(time_s=0.0, cost=None))
 FIRST = Trial(number=0, params={"lr": 0.1}, state=TrialState.RUNNING)
 
 
@@ -75,4 +76,4 @@ def test_how_long_an_epoch_is_and_how_many_trials_there_may_be_is_news() -> None
     known = reckoning()
     assert known.is_news(question(standing=replace(STANDING, samples_per_epoch=100)))
     assert known.is_news(question(standing=replace(STANDING, num_trials=4)))
-    assert not known.is_news(question(standing=replace(STANDING, time_s=100.0)))
+    assert not known.is_news(question(standing=replace(STANDING, used=Used(time_s=100.0, cost=None))))

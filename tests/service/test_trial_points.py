@@ -13,6 +13,7 @@ from service.states import JobState
 from service.store.opening import Store
 from tests.service.given import Clock, checkpoint, leader, record, snapshot, spec
 from tests.service.swept import JOB, Swept, point
+from tuning.limits import Used
 from tuning.optuna_trials import optuna_trial
 from tuning.orders import Exploit, Prune, Resume, Standing
 from tuning.promote import finalists
@@ -321,7 +322,7 @@ async def test_a_search_hears_of_a_report_that_is_no_number_while_the_trial_runs
     await swept.begin(point(0.001))
     await swept.report(0, r10=math.nan)
     view = await swept.view()
-    standing = Standing(num_trials=8, samples_per_epoch=None, time_s=10.0, cost=None)
+    standing = Standing(num_trials=8, samples_per_epoch=None, used=Used(time_s=10.0, cost=None))
     answer = Search(view.sweep.spec).answer([view.trials[0].for_search()], standing)
     assert Prune(number=0, reason="reported nan after 320 samples") in answer.orders
     before = (await swept.row()).changed

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tuning.limits import Used
 from tuning.orders import Advance, Exploit, Finish, Hold, Order, Places, Prune, Resume, Standing, Start
 from tuning.parsing import parse_sweep_spec
 from tuning.search import Search
@@ -39,7 +40,7 @@ def job(**length: int) -> dict[str, object]:
 
 
 def standing(num_trials: int = 6, samples_per_epoch: int | None = None) -> Standing:
-    return Standing(num_trials=num_trials, samples_per_epoch=samples_per_epoch, time_s=0.0, cost=None)
+    return Standing(num_trials=num_trials, samples_per_epoch=samples_per_epoch, used=Used(time_s=0.0, cost=None))
 
 
 def worth(trial: Trial, samples: int) -> float:

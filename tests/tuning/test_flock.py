@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.tuning.given import accepted
 from tuning.flock import Flock
+from tuning.limits import Used
 from tuning.orders import Exploit, Order, Standing, Start
 from tuning.population import PopulationSetting
 from tuning.report import schedule_of
@@ -97,7 +98,7 @@ def test_a_new_population_decides_nothing_by_old_reports_and_goes_on_with_the_va
 def test_a_search_with_a_population_starts_all_and_orders_what_it_decides() -> None:
     job = {"entrypoint": "workers.recipes.digits:build", "samples": 1000, "batch": {"global_size": 10}}
     search = Search(accepted(job=job, space=SPACE, population="pbt", trials=4, parallel=4))
-    standing = Standing(num_trials=4, samples_per_epoch=None, time_s=0.0, cost=None)
+    standing = Standing(num_trials=4, samples_per_epoch=None, used=Used(time_s=0.0, cost=None))
     starts = [order for order in search.answer((), standing).orders if isinstance(order, Start)]
     assert [order.first_rung for order in starts] == [100] * 4
     rows = [Trial(number=s.number, params=s.params, state=TrialState.RUNNING) for s in starts]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tuning.rows import TOTAL, Rows, standing, sweep_spec
 from tuning.importance import importance
-from tuning.limits import MAX_FAILURES
+from tuning.limits import MAX_FAILURES, Used
 from tuning.orders import Advance, Finish, Hold, Order, Start
 from tuning.search import Search
 from tuning.space import space_of
@@ -80,7 +80,7 @@ def cut_short(pruner: object, *values: tuple[float, ...], state: TrialState = Tr
         )
         for start, told in zip(starts, values, strict=False)
     ]
-    answer = search.answer(rows, replace(standing(4), time_s=60.0))
+    answer = search.answer(rows, replace(standing(4), used=Used(time_s=60.0, cost=None)))
     (end,) = [order for order in answer.orders if isinstance(order, Finish)]
     return end
 
