@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -124,9 +125,15 @@ def _promoting(sweep: Document) -> list[dict[str, str]]:
     if sweep["spec"]["population"] is not None:
         return []
     name = sweep["spec"]["promote"] or (promotion or {}).get("configuration") or (origin or {}).get("name")
-    has_decided = promotion is not None and promotion["state"] in ("PROMOTED", "KEPT")
+    has_decided = promotion is not None and promotion["state"] in ("PROMOTED", "KEPT") and not _has_news(sweep)
     has_winner = sweep["trials"]["complete"] > 0
     return [_action("promote", f"Promote to {name}")] if name and has_winner and not has_decided else []
+
+
+def _has_news(sweep: Document) -> bool:
+    """Whether it went on and ended once more since its winner was compared, so that it may be again."""
+    ended, compared = (datetime.fromisoformat(at) for at in (sweep["finished_at"], sweep["promotion"]["created_at"]))
+    return ended > compared
 
 
 def _promotion(sweep: Document) -> dict[str, Any] | None:

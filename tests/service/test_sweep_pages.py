@@ -84,6 +84,11 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
     assert (report["promotion"]["trial"], report["promotion"]["version"]) == (1, 2)
     again = await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
     assert "that was decided: trial 1 is better; extend the sweep" in again.json()["detail"]
+    assert "Promote to digits" not in ended
+    await client.post(f"/api/v1{place}/extend", json={"trials": 9})
+    swept.clock.now_s += 1
+    await swept.finish()
+    assert "Promote to digits" in (await client.get(place)).text
 
 
 async def test_the_page_tells_what_is_as_good_and_cheaper_saves_and_how_sure_that_is(
