@@ -30,6 +30,17 @@ def begun(promotion: Mapping[str, Any]) -> str:
     return f"its winner is held against version {promotion['base_version']} of {promotion['configuration']}"
 
 
+def used(promotion: Mapping[str, Any]) -> str:
+    """What its runs took, which the cost of a sweep leaves out; empty before there are any."""
+    started, ended = promotion["runs"]["started"], promotion["runs"]["ended"]
+    if not started:
+        return ""
+    left = started - ended if promotion["state"] not in GOING_ON else 0
+    ending = f", of which {left:,} {'is' if left == 1 else 'are'} being ended" if left else ""
+    took = words.duration(promotion["worker_s"])
+    return f"{words.plural(started, 'run')}{ending}: {took} of a worker, besides the cost of the trials"
+
+
 def stopped(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What stopping a sweep did to its promotion; empty where there was none to stop."""
     earlier, now = before["promotion"], after["promotion"]

@@ -178,10 +178,11 @@ def _promotion(report: dict[str, Any]) -> list[Any]:
     promotion, metric = report["promotion"], report["metric"]
     if promotion is None:
         return []
-    told = f"promotion: {escape(promotion_words.sentence(promotion))}"
+    told = [f"promotion: {escape(promotion_words.sentence(promotion))}"]
+    told += [escape(used)] if (used := promotion_words.used(promotion)) else []
     rows = [tuple(row.values()) for row in promotion_words.compared(promotion, metric)]
     better = ("better than what is in use by", "p of better", "saves", "p of as good and cheaper")
-    return [told, "", table(("compared", f"{metric}, mean", *better, "of a worker"), rows)] if rows else [told]
+    return [*told, "", table(("compared", f"{metric}, mean", *better, "of a worker"), rows)] if rows else told
 
 
 def command(client: Client, reference: str, verb: str, form: Form) -> None:

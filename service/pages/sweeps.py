@@ -145,6 +145,7 @@ def _promotion(sweep: Document) -> dict[str, Any] | None:
         "state": promotion["state"],
         "configuration": promotion["configuration"],
         "sentence": promotion_words.sentence(promotion),
+        "used": promotion_words.used(promotion),
         "runs": "/jobs?" + urlencode({"label": f"promotion={sweep['id']}"}),
         "rows": promotion_words.compared(promotion, sweep["spec"]["metric"]),
     }

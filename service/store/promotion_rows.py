@@ -22,8 +22,11 @@ from service.store.statements import text_bytes
 from service.sweep_records import NOTHING_PROMOTED, Promoted, RunsSpent
 from workers.spec_parts import Resources
 
+_SECONDS = func.coalesce(jobs.c.worker_s, runs.c.seconds)
+"""As the job of a run tells it: the row learns it at the end."""
+
 _SPENT = (
-    select(runs.c.number, runs.c.contender, func.sum(func.coalesce(jobs.c.worker_s, runs.c.seconds)).label("seconds"))
+    select(runs.c.number, runs.c.contender, func.sum(_SECONDS).label("seconds"))
     .outerjoin(jobs, jobs.c.id == runs.c.job_id)
     .where(runs.c.sweep_id == bindparam("of"))
     .group_by(runs.c.number, runs.c.contender)
@@ -101,10 +104,11 @@ def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, Promot
         select(
             runs.c.sweep_id,
             func.count().label("num_runs"),
-            func.sum(runs.c.seconds).label("seconds"),
+            func.sum(_SECONDS).label("seconds"),
             func.count().filter(~runs.c.is_open).label("num_ended"),
         )
         .join(latest, of_latest)
+        .outerjoin(jobs, jobs.c.id == runs.c.job_id)
         .group_by(runs.c.sweep_id)
     )
     counts = {

@@ -9,9 +9,10 @@ from service.api.sweep_shapes import SweepReport
 from service.pages.render import part
 from service.pages.sweep_charts import curve_view, levels, parallel_view
 from service.pages.sweeps import Shown, sweep_view
+from service.records import Transition
 from service.services import Services
 from service.states import JobState
-from tests.service.given import Clock, leader
+from tests.service.given import Clock, leader, record, snapshot
 from tests.service.scheduled import SWEEP, schedule_document
 from tests.service.swept import JOB, Swept, point, sweep_document
 
@@ -89,6 +90,33 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
     swept.clock.now_s += 1
     await swept.finish()
     assert "Promote to digits" in (await client.get(place)).text
+
+
+async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_took(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place = f"/sweeps/{swept.id}"
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await swept.play()
+    await swept.finish()
+    await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    assert "besides the cost" not in (await client.get(place)).text
+    await swept.compare()
+    view = await swept.store.reconciler.promotion_view(swept.id)
+    assert view is not None
+    for run in view.runs:
+        job = await swept.store.reconciler.job(run.job_id)
+        assert job is not None
+        job = await swept.store.reconciler.admit(job, 1, swept.fence)
+        await swept.store.reconciler.transition(job, JobState.RUNNING, Transition(), swept.fence)
+        swept.clock.now_s += 20
+        await swept.store.reconciler.fold(snapshot(job, [record(1)]), swept.fence)
+    assert "2 runs: 40 s of a worker, besides the cost of the trials" in (await client.get(place)).text
+    await client.post(f"/api/v1{place}/stop")
+    told = (await client.get(place)).text
+    assert "nothing was promoted to digits: stopped by hand" in told
+    assert "2 runs, of which 2 are being ended: 40 s of a worker, besides the cost of the trials" in told
+    assert (await client.get(f"/api/v1{place}/report")).json()["promotion"]["worker_s"] == 40.0
 
 
 async def test_the_page_tells_what_is_as_good_and_cheaper_saves_and_how_sure_that_is(
