@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from service import scheme_words
 from service.avoidance import usable
 from service.batching import in_words, members, reading_in_words, waiting_in_words, weighed_in_words
 from service.documents import desired_workers
@@ -17,7 +18,7 @@ from service.room import empty, fit, free_now, need_of
 from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
 from workers.errors import Failure, Reason
-from workers.exchange_options import ExchangeSpec, filled, name_of
+from workers.exchange_options import filled, name_of
 from workers.status import AvoidedNode
 
 STALE_CLUSTER_S = 30.0
@@ -77,7 +78,7 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     told = _told(job, around)
     if job.state is JobState.RUNNING and (batch := in_words(job.spec.model_dump(mode="json"), job.observed)):
         waits = waiting_in_words(job.observed)
-        known = (*weighed_in_words(job.observed), *filter(None, (_travel(job), waits, reading_in_words(job.observed))))
+        known = (*weighed_in_words(job.observed), *filter(None, (*_travel(job), waits, reading_in_words(job.observed))))
         more = (*known, *racks_in_words(job.observed), *around.batch_reasons)
         told = replace(told, details=(*told.details, batch, *more))
     if job.state not in _AT_REST and around.cluster is not None:
@@ -85,29 +86,32 @@ def explain(job: JobRow, around: Circumstances) -> Explanation:
     return replace(told, details=(*told.details, *around.limits))
 
 
-def _travel(job: JobRow) -> str:
+def _travel(job: JobRow) -> tuple[str, ...]:
     """How gradients travel, and why; empty where the job leaves it open and one worker has nobody to send them to."""
-    if job.spec.exchange.scheme != "auto":
-        return _asked_for(job.spec.exchange, job.observed)
-    if len(members(job.observed)) < 2:
-        return ""
-    if told := job.observed.get("exchange_reason"):
-        return str(told)
-    planned = job.observed["plan"]["exchange"]
-    name = name_of(planned["scheme"], tuple(planned["options"].items()))
-    return f"Gradients travel as {name} ({planned['why']}). {one_level(job.observed, name)}".rstrip()
-
-
-def _asked_for(asked: ExchangeSpec, observed: Mapping[str, Any]) -> str:
-    """How gradients travel where the job says so itself."""
-    options = filled(asked.scheme, asked.options)
-    if asked.scheme == "local_steps":
-        own = dict(options)
-        return (
-            f"Each worker takes {own['steps']} steps of its own, and then what they changed is exchanged as "
-            f"{own['quantise']}, as asked for."
+    asked = job.spec.exchange
+    if asked.scheme != "auto":
+        options = dict(filled(asked.scheme, asked.options))
+        return _asked_for(asked.scheme, options, job.observed), scheme_words.in_words(
+            job.observed, asked.scheme, options
         )
-    name = name_of(asked.scheme, options)
+    if len(members(job.observed)) < 2:
+        return ()
+    planned = job.observed["plan"]["exchange"]
+    by_options = scheme_words.in_words(job.observed, planned["scheme"], planned["options"])
+    if told := job.observed.get("exchange_reason"):
+        return str(told), by_options
+    name = name_of(planned["scheme"], tuple(planned["options"].items()))
+    return f"Gradients travel as {name} ({planned['why']}). {one_level(job.observed, name)}".rstrip(), by_options
+
+
+def _asked_for(scheme: str, options: Mapping[str, Any], observed: Mapping[str, Any]) -> str:
+    """How gradients travel where the job says so itself."""
+    if scheme == "local_steps":
+        return (
+            f"Each worker takes {options['steps']} steps of its own, and then what they changed is exchanged as "
+            f"{options['quantise']}, as asked for."
+        )
+    name = name_of(scheme, tuple(options.items()))
     return one_level(observed, name) or f"Gradients travel as {name}, as asked for."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from workers.exchange_options import used_over
 from workers.rack_words import link_in_words, one_level_in_words
 
 
@@ -52,9 +53,19 @@ def _racks_now(observed: Mapping[str, Any]) -> tuple[int, ...]:
 
 def one_level(observed: Mapping[str, Any], exchange: str) -> str:
     """Why gradients travel otherwise than the name of their exchange says, in a sentence; empty where they do not."""
-    racks = _racks_now(observed) if observed.get("workers") else racks_of(observed)
+    racks = _racks_seen(observed)
     told = one_level_in_words(exchange, racks) if racks else ""
     return f"{told[0].upper()}{told[1:]}." if told else ""
+
+
+def used(observed: Mapping[str, Any], exchange: str) -> str:
+    """What the exchange of this name comes to where workers sit: of one level only its own format."""
+    racks = _racks_seen(observed)
+    return used_over(exchange, racks) if len(racks) > 1 else exchange
+
+
+def _racks_seen(observed: Mapping[str, Any]) -> tuple[int, ...]:
+    return _racks_now(observed) if observed.get("workers") else racks_of(observed)
 
 
 def doubts(observed: Mapping[str, Any], node_id: str, names: Mapping[str, str]) -> list[str]:

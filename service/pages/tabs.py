@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import yaml
 
-from service import exchange, rounds, words
+from service import exchange, rounds, scheme_words, words
 from service.documents import Document
 from service.logs import LogText
 from service.pages.job import address
@@ -191,7 +191,8 @@ def _choices(observed: Mapping[str, Any]) -> list[tuple[str, str]]:
     given = tuple((travels.get("options") or {}).items())
     name = name_of(travels.get("scheme", "–"), given)
     scheme = ", ".join([name, *(f"{key} {value}" for key, value in given if key not in NAMED)])
-    told = " ".join(filter(None, (f"{scheme} ({travels.get('why', '')})", one_level(observed, name))))
+    by_options = scheme_words.in_words(observed, travels.get("scheme", "–"), dict(given))
+    told = " ".join(filter(None, (f"{scheme} ({travels.get('why', '')})", one_level(observed, name), by_options)))
     return [
         ("Global batch", f"{words.count(plan.get('global_batch'))} samples"),
         ("Precision", f"{precision.get('format', '–')} ({precision.get('why', '')})"),

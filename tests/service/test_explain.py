@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import httpx2
@@ -166,6 +167,56 @@ async def test_how_gradients_travel_is_told_where_the_job_says_it_itself(
     running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
     await services.store.reconciler.fold(snapshot(running, plan=plan(128)), fence)
     assert told in (await client.get(path_of(job, "explain"))).json()["details"]
+
+
+TOPK = "By topk the largest 1 % of gradients travel, their values as int8"
+
+
+@pytest.mark.parametrize(
+    ("communication", "told"),
+    [
+        ("topk", f"{TOPK}."),
+        (
+            {"scheme": "topk", "fraction": 0.015, "quantise": "none"},
+            "By topk the largest 1.5 % of gradients travel, their values as they are.",
+        ),
+        (
+            {"scheme": "topk", "momentum": 0.9, "warm_up": 100},
+            f"{TOPK}, chosen once each worker has added momentum of 0.9; in the job's first 100 steps more of them "
+            "do, from a quarter down to that.",
+        ),
+        ({"scheme": "topk", "across": "int4"}, f"{TOPK}."),
+        ("powersgd", "By powersgd each matrix travels as two thin factors of rank 4."),
+        ({"scheme": "powersgd", "rank": 2}, "By powersgd each matrix travels as two thin factors of rank 2."),
+        ("local_steps", "After steps of their own all workers take the mean of what they came to."),
+        (
+            {"scheme": "local_steps", "outer_lr": 0.7, "outer_momentum": 0.9},
+            "After steps of their own all workers take one by the mean of what they changed, with outer_lr 0.7 and "
+            "outer_momentum 0.9.",
+        ),
+    ],
+    ids=str,
+)
+async def test_what_a_scheme_does_by_its_options_is_told(
+    client: httpx2.AsyncClient, services: Services, fence: int, communication: str | Mapping[str, object], told: str
+) -> None:
+    spelled = {"scheme": communication} if isinstance(communication, str) else communication
+    job = await placed(services.store, fence, communication={**spelled, "loss_class": "lossy"})
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    await services.store.reconciler.fold(snapshot(running, plan=plan(128)), fence)
+    assert told in (await client.get(path_of(job, "explain"))).json()["details"]
+
+
+@pytest.mark.parametrize("reason", ["", "With powersgd steps are 4.4 times as fast."])
+async def test_options_are_told_of_what_auto_chose(
+    client: httpx2.AsyncClient, services: Services, job: JobRow, fence: int, reason: str
+) -> None:
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    chosen = replace(plan(128), exchange=Exchange.named("powersgd", "auto: steps wait"))
+    seen = snapshot(running, plan=chosen, workers=(view(), view("1.1", 1)), exchange_reason=reason)
+    await services.store.reconciler.fold(seen, fence)
+    details = (await client.get(path_of(job, "explain"))).json()["details"]
+    assert "By powersgd each matrix travels as two thin factors of rank 4." in details
 
 
 @pytest.mark.parametrize(

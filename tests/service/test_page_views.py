@@ -32,17 +32,24 @@ def job(**values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options", "told"),
+    ("scheme", "options", "told", "words"),
     [
-        ("topk", {"fraction": 0.1, "quantise": "int8"}, "topk, fraction 0.1, quantise int8"),
-        ("bf16", {"across": "int4", "bucket_mib": 4}, "bf16 across int4 in buckets of 4 MiB"),
-        ("int4", {"dense_first": 3, "bucket_mib": 4}, "int4 after 3 dense in buckets of 4 MiB"),
+        (
+            *("topk", {"fraction": 0.1, "quantise": "int8"}, "topk, fraction 0.1, quantise int8"),
+            " By topk the largest 10 % of gradients travel, their values as int8.",
+        ),
+        (
+            *("powersgd", {"rank": 2}, "powersgd, rank 2"),
+            " By powersgd each matrix travels as two thin factors of rank 2.",
+        ),
+        ("bf16", {"across": "int4", "bucket_mib": 4}, "bf16 across int4 in buckets of 4 MiB", ""),
+        ("int4", {"dense_first": 3, "bucket_mib": 4}, "int4 after 3 dense in buckets of 4 MiB", ""),
     ],
 )
-def test_a_scheme_is_told_with_its_options(scheme: str, options: dict[str, object], told: str) -> None:
+def test_a_scheme_is_told_with_its_options(scheme: str, options: dict[str, object], told: str, words: str) -> None:
     exchange = {"scheme": scheme, "options": options, "why": "asked for in the spec"}
     choices = system_view(job(observed={"plan": {"exchange": exchange}}), {"points": []})["choices"]
-    assert dict(choices)["Gradient exchange"] == f"{told} (asked for in the spec)"
+    assert dict(choices)["Gradient exchange"] == f"{told} (asked for in the spec){words}"
 
 
 def test_filters_keep_their_address() -> None:

@@ -102,7 +102,10 @@ async def test_what_is_exchanged_instead_where_racks_are_one_level_is_told_every
     records = tuple(record(n, **of_step) for n in range(1, 21))
     await told(services, found, topology_of([[speed] * 3] * 3), "topk across int4", records)
     sentence = f"{why} between racks: gradients travel as {used} instead of topk across int4"
-    assert f"{sentence}." in (await client.get(f"{API}/jobs/{found.id}/explain")).json()["details"]
+    explained = (await client.get(f"{API}/jobs/{found.id}/explain")).json()["details"]
+    assert f"{sentence}." in explained
+    is_told = "By topk the largest 10 % of gradients travel, their values as int8." in explained
+    assert is_told == (used == "topk")
     assert f"(asked for in the spec) {sentence}." in (await client.get(f"/jobs/{found.id}?tab=system")).text
     [section] = (await client.get(f"{API}/jobs/{found.id}/report")).json()["sections"]
     assert section["name"] == f"Gradients {used}, where topk across int4 is asked for"
