@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from workers.errors import FieldProblem
-from workers.problems import pointer_part, problems_of
+from workers.problems import nearest, pointer_part, problems_of
 from workers.spec_parts import WHOLE, SchemeName, SpecPart
 
 Options: TypeAlias = tuple[tuple[str, int | float | str], ...]
@@ -153,9 +152,8 @@ class ExchangeSpec(SpecPart):
 
 def _is_option(key: object) -> bool:
     """Whether a key beside a scheme counts as an option, right or wrong: unless it is a field, or most like one."""
-    known = (*ExchangeSpec.model_fields, *OPTION_NAMES)
-    near = get_close_matches(key, known, n=1) if isinstance(key, str) else ["scheme"]
-    return not near or near[0] in OPTION_NAMES
+    near = nearest(key, (*ExchangeSpec.model_fields, *OPTION_NAMES)) if isinstance(key, str) else "scheme"
+    return near is None or near in OPTION_NAMES
 
 
 def as_written(problem: FieldProblem, document: Mapping[str, object]) -> FieldProblem:

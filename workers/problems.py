@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -106,8 +106,15 @@ def _hint(seen: object, options: Sequence[str], wanted: str) -> str:
         return ""
     if _QUOTED_NUMBER.fullmatch(seen) and "number" in wanted:
         return "; a number is written without quotes"
-    near = difflib.get_close_matches(seen, options, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(seen, options, cutoff=0.5)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def nearest(text: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Which of what is ``known`` a text was probably meant to be, in capitals or not; None where none is like it."""
+    by_small = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(text.lower(), by_small, n=1, cutoff=cutoff)
+    return by_small[near[0]] if near else None
 
 
 def _listed(options: Sequence[str]) -> str:
@@ -117,8 +124,8 @@ def _listed(options: Sequence[str]) -> str:
 
 def _unknown_key(place: Place, model: type[BaseModel]) -> str:
     known = _known_keys(place[:-1], model)
-    near = difflib.get_close_matches(str(place[-1]), known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+    near = nearest(str(place[-1]), known)
+    hint = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
     return f"unknown key {place[-1]!r:.80}; {hint}"
 
 

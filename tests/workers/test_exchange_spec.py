@@ -179,3 +179,21 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
 )
 def test_a_wrong_exchange_is_told_with_what_to_give(changed: dict[str, Any], pointer: str, told: str) -> None:
     assert told in refused(**changed)[pointer]
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer", "meant"),
+    [
+        ("INT4", "/communication", "int4"),
+        ("BF16", "/communication", "bf16"),
+        ("AUTO", "/communication", "auto"),
+        ({"scheme": "TopK"}, "/communication/scheme", "topk"),
+        ({"scheme": "INT4"}, "/communication/scheme", "int4"),
+        ({"scheme": "int4", "across": "BF16"}, "/communication/across", "bf16"),
+        ({"scheme": "topk", "quantise": "INT8"}, "/communication/quantise", "int8"),
+        ({"scheme": "topk", "FRACTION": 0.1}, "/communication/FRACTION", "fraction"),
+        ({"scheme": "topk", "LOSS_CLASS": "lossy"}, "/communication/LOSS_CLASS", "loss_class"),
+    ],
+)
+def test_capitals_are_told_what_they_were_meant_to_be(given: object, pointer: str, meant: str) -> None:
+    assert refused(communication=given)[pointer].endswith(f"did you mean {meant!r}?")
