@@ -266,20 +266,35 @@ def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> l
     """What is wrong with a scheme's options, which stand at ``pointer`` of the document."""
     model = _MODELS.get(scheme)
     if model is None:
-        told = f"{scheme} takes no options; leave it out"
-        return [FieldProblem(f"{pointer}/{pointer_part(name)}", told) for name in given]
+        told = f"{scheme} takes no options; leave it out, or name the scheme that is to have it"
+        return [FieldProblem(f"{pointer}/{pointer_part(name)}", told + _seen(given[name])) for name in given]
     try:
         model.model_validate(dict(given))
     except ValidationError as error:
-        found = {
-            pointer + problem.pointer: problem.detail for problem in problems_of(error, given, model, {}, hidden="")
-        }
-        if scheme in ("powersgd", "local_steps") and f"{pointer}/across" in found:
-            found[f"{pointer}/across"] = _NOT_ACROSS.format(scheme)
-        return [FieldProblem(*problem) for problem in found.items()]
-    told = "cannot be had with {}: {}; leave one of both out"
+        found = {problem.pointer: problem.detail for problem in problems_of(error, given, model, {}, hidden="")}
+        found |= {f"/{name}": _of_others(scheme, name, given[name]) for name in given if _is_of_others(scheme, name)}
+        return [FieldProblem(pointer + place, detail) for place, detail in found.items()]
+    told = "cannot be had with {}: {}; leave one of both out{}"
     return [
-        FieldProblem(f"{pointer}/{name}", told.format(other, why))
+        FieldProblem(f"{pointer}/{name}", told.format(other, why, _seen(given[name])))
         for (name, other), why in _APART.items()
         if given.get(name) is not None and given.get(other) is not None
     ]
+
+
+def _is_of_others(scheme: str, name: str) -> bool:
+    return name in _NAMES and name not in _MODELS[scheme].model_fields
+
+
+def _of_others(scheme: str, name: str, value: object) -> str:
+    """What to tell of an option that other schemes have."""
+    if name == "across":
+        return _NOT_ACROSS.format(scheme) + _seen(value)
+    having = [other for other, model in _MODELS.items() if name in model.model_fields]
+    whose = " and ".join(having) if len(having) < 3 else "other schemes"
+    known = ", ".join(sorted(_MODELS[scheme].model_fields))
+    return f"is an option of {whose}, and the scheme is {scheme}; leave it out; known here: {known}{_seen(value)}"
+
+
+def _seen(value: object) -> str:
+    return f" (seen: {value!r:.80})"

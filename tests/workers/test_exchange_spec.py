@@ -147,7 +147,8 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         (
             {"communication": {"scheme": "none", "dense_first": 2}},
             "/communication/dense_first",
-            "unknown key 'dense_first'; known here: across, bucket_mib",
+            "is an option of other schemes, and the scheme is none; leave it out; known here: across, bucket_mib "
+            "(seen: 2)",
         ),
         (
             {"communication": {"scheme": "bf16", "options": {"across": "int5"}}},
@@ -162,7 +163,50 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         (
             {"communication": {"scheme": "auto", "options": {"across": "int4"}}},
             "/communication/options/across",
-            "auto takes no options; leave it out",
+            "auto takes no options; leave it out, or name the scheme that is to have it (seen: 'int4')",
+        ),
+        *(
+            (
+                {"communication": {"scheme": "powersgd", "across": across}},
+                "/communication/across",
+                "powersgd sums no shards, which racks exchange; use topk or bf16 with across: int4, or leave across "
+                f"out (seen: {across!r})",
+            )
+            for across in ("int4", "powersgd", 5)
+        ),
+        *(
+            (
+                {"communication": {"scheme": "int8", "across": across}},
+                "/communication/across",
+                f"must be 'none', 'bf16', 'fp16', 'int8' or 'int4' (seen: {across!r})",
+            )
+            for across in ("powersgd", "topk", "auto", "local_steps")
+        ),
+        (
+            {"communication": {"scheme": "int8", "across": "int4", "dense_first": 2}},
+            "/communication/dense_first",
+            "leave one of both out (seen: 2)",
+        ),
+        (
+            {"communication": {"scheme": "local_steps", "bucket_mib": 4}},
+            "/communication/bucket_mib",
+            "is an option of other schemes, and the scheme is local_steps; leave it out; known here: outer_lr, "
+            "outer_momentum, quantise, steps (seen: 4)",
+        ),
+        (
+            {"communication": {"scheme": "local_steps", "quantise": "none", "fraction": 0.1}},
+            "/communication/fraction",
+            "is an option of topk, and the scheme is local_steps; leave it out",
+        ),
+        (
+            {"communication": {"scheme": "int8", "quantise": "int8"}},
+            "/communication/quantise",
+            "is an option of topk and local_steps, and the scheme is int8; leave it out; known here: across, ",
+        ),
+        (
+            {"communication": {"scheme": "topk", "rank": 4}},
+            "/communication/rank",
+            "is an option of powersgd, and the scheme is topk; leave it out; known here: across, bucket_mib, ",
         ),
         (
             {"communication": {"scheme": "none", "options": {"across": "int4"}, "loss_class": "lossless"}},
@@ -197,3 +241,29 @@ def test_a_wrong_exchange_is_told_with_what_to_give(changed: dict[str, Any], poi
 )
 def test_capitals_are_told_what_they_were_meant_to_be(given: object, pointer: str, meant: str) -> None:
     assert refused(communication=given)[pointer].endswith(f"did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "option", "value", "told"),
+    [
+        ("topk", "fraction", 1, "must be less than or equal to 0.5 (seen: 1)"),
+        ("topk", "fraction", float("nan"), "must be a finite number (seen: nan)"),
+        ("topk", "fraction", "0.01", "must be a number (seen: '0.01'); a number is written without quotes"),
+        ("topk", "fraction", True, "must be a number (seen: True)"),
+        ("powersgd", "rank", 0, "must be greater than or equal to 1 (seen: 0)"),
+        ("powersgd", "rank", 1e9, "must be less than or equal to 64 (seen: 1000000000)"),
+        ("powersgd", "rank", True, "must be a whole number (seen: True)"),
+        ("int8", "bucket_mib", -1, "must be greater than or equal to 1 (seen: -1)"),
+        ("int8", "bucket_mib", 1e9, "must be less than or equal to 1024 (seen: 1000000000)"),
+        ("int8", "bucket_mib", float("inf"), "must be a finite number (seen: inf)"),
+        ("int8", "dense_first", 1e9, "must be less than or equal to 10000 (seen: 1000000000)"),
+        ("topk", "warm_up", 2.5, "must be a whole number (seen: 2.5)"),
+        ("local_steps", "outer_lr", 0, "must be greater than 0 (seen: 0)"),
+    ],
+)
+def test_a_value_that_no_scheme_can_have_is_refused_where_it_stands(
+    scheme: str, option: str, value: object, told: str
+) -> None:
+    beside, inside = {"scheme": scheme, option: value}, {"scheme": scheme, "options": {option: value}}
+    assert refused(communication=beside) == {f"/communication/{option}": told}
+    assert refused(communication=inside) == {f"/communication/options/{option}": told}
