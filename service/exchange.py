@@ -21,7 +21,7 @@ PARTS: Mapping[str, str] = {
 _ALIKE = 0.05
 """Headers, and what rides with gradients, take so much."""
 
-_OF_A_STEP = ("step_s", *PARTS.values(), "wire_bytes")
+_OF_A_STEP = ("step_s", *PARTS.values(), "wire_bytes", "wire_bytes_across")
 
 Figures: TypeAlias = Mapping[str, float]
 
@@ -63,7 +63,15 @@ def rows(told: Figures) -> list[tuple[str, str, str]]:
     heading = f"{words.metric('wire_bytes')} a step"
     if "wire_bytes" not in told:
         return [*times, (heading, "–", "nobody counts them here")]
-    return [*times, (heading, words.size(told["wire_bytes"]), _of_fp32(told))]
+    return [*times, (heading, words.size(told["wire_bytes"]), _of_fp32(told)), *_across_row(told)]
+
+
+def _across_row(told: Figures) -> list[tuple[str, str, str]]:
+    across_bytes = told.get("wire_bytes_across")
+    if across_bytes is None:
+        return []
+    share = f"{words.percent(across_bytes / told['wire_bytes'])} of them, by that worker"
+    return [(f"{words.metric('wire_bytes_across')} a step", words.size(across_bytes), share)]
 
 
 def in_words(*sides: Figures) -> str:
@@ -76,6 +84,8 @@ def in_words(*sides: Figures) -> str:
         parts.append(f"encoded for {_both(sides, 'encode_s')}, decoded for {_both(sides, 'decode_s')}")
     if all("wire_bytes" in side for side in sides):
         parts.insert(0, f"sent {_both(sides, 'wire_bytes')}, {_of_fp32(sides[-1])}".removesuffix(", "))
+    if any("wire_bytes_across" in side for side in sides):
+        parts.insert(1, f"to other racks {_both(sides, 'wire_bytes_across')}")
     return f"a step {', '.join(parts)}"
 
 

@@ -56,6 +56,7 @@ METRIC_WORDS: Mapping[str, str] = {
     "optimizer_s": "Optimizer",
     "step_s": "Step time",
     "wire_bytes": "Bytes sent",
+    "wire_bytes_across": "Bytes sent to other racks",
     "wire_ratio": "Bytes in fp32 over bytes sent",
     "redone_bytes": "Bytes sent for rounds done again",
     "round_steps": "Steps of a round",
@@ -173,7 +174,7 @@ def metric_value(key: str, value: float | None) -> str:
     """A telemetry value with the unit of its key."""
     if value is None:
         return "–"
-    if key.endswith("_bytes"):
+    if key.endswith(("_bytes", "_bytes_across")):
         return size(value)
     if key.endswith("_s") and key != "samples_per_s":
         return seconds_fine(value)

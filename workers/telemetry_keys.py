@@ -8,8 +8,8 @@ TELEMETRY_KEYS = frozenset(
     (
         *("loss", "lr", "global_batch", "micro_batch", "workers", "samples_per_s", "grad_norm", "loss_scale"),
         *("data_s", "compute_s", "exchange_s", "exposed_s", "hidden_s", "encode_s", "decode_s", "optimizer_s"),
-        *("wire_bytes", "wire_ratio", "redone_bytes", "round_steps", "memory_bytes", "gpu_utilisation", "noise_scale"),
-        *("useful_tokens", "step_s"),
+        *("wire_bytes", "wire_bytes_across", "wire_ratio", "redone_bytes", "round_steps", "memory_bytes"),
+        *("gpu_utilisation", "noise_scale", "useful_tokens", "step_s"),
     )
 )
 """What rounds measure; besides there is what the user's code names, ``eval.NAME`` and ``user.NAME``."""

@@ -41,6 +41,7 @@ _COMMON_KEYS = (
     "encode_s",
     "decode_s",
     "wire_bytes",
+    "wire_bytes_across",
     "wire_ratio",
     "redone_bytes",
     "optimizer_s",

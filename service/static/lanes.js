@@ -21,7 +21,7 @@ export const isShare = (key) => key.endsWith("accuracy") || key === "gpu_utilisa
 export const shown = (key, value) => {
   if (value == null) return "–";
   if (isShare(key)) return `${number(value * 100)} %`;
-  if (key.endsWith("_bytes")) return `${number(value)}B`;
+  if (key.endsWith("_bytes") || key.endsWith("_bytes_across")) return `${number(value)}B`;
   if (key.endsWith("_s") && key !== "samples_per_s") return value < 1 ? `${number(value * 1e3)} ms` : `${number(value)} s`;
   return number(value);
 };

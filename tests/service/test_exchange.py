@@ -7,7 +7,7 @@ import math
 import httpx2
 import pytest
 
-from service.exchange import figures, is_exchanging, totals
+from service.exchange import figures, in_words, is_exchanging, totals
 from service.pages.tabs import system_view
 from service.services import Services
 from tests.service.given import leader, placed, record, snapshot
@@ -58,6 +58,17 @@ def test_the_page_tells_shares_seconds_and_bytes() -> None:
         ("Decoding gradients", "20 %", "2 ms"),
         ("Bytes sent a step", "500 kB", "7.5 times fewer than in fp32"),
     ]
+
+
+def test_bytes_to_other_racks_are_told_beside_all() -> None:
+    assert told(wire_bytes_across=125_000.0)[-2:] == [
+        ("Bytes sent a step", "500 kB", "7.5 times fewer than in fp32"),
+        ("Bytes sent to other racks a step", "125 kB", "25 % of them, by that worker"),
+    ]
+    before = {**STEP, "wire_bytes": 4e6, "wire_bytes_across": 1e6, "wire_ratio": 1.0}
+    assert in_words(before, {**STEP, "wire_bytes_across": 1e5}).startswith(
+        "a step sent 4 MB, then 500 kB, 7.5 times fewer than in fp32, to other racks 1 MB, then 100 kB, exchanged for"
+    )
 
 
 @pytest.mark.anyio

@@ -64,7 +64,7 @@ class EndsAsItIsLookedAt(NeverEnds):
 def test_an_operation_fails_that_a_slice_without_a_connection_did_not_end(closes: str) -> None:
     world, work = World(seat(0, 2, GROUP), FakeStore()), NeverEnds()
     mine, theirs = pair()
-    world._traffic = Traffic([place_of(mine)])
+    world.traffic = Traffic([place_of(mine)])
     assert world.gone_at() is None
     (theirs if closes == "its peer" else mine).close()
     with mine, theirs, pytest.raises(WorldError, match="broke at rank 0: a connection to another rank is gone"):
@@ -75,7 +75,7 @@ def test_an_operation_fails_that_a_slice_without_a_connection_did_not_end(closes
 def test_who_parted_after_giving_all_it_had_does_not_end_what_comes_slowly_from_another() -> None:
     world = World(seat(0, 3, GROUP), FakeStore())
     (mine, theirs), (other, parted) = pair(), pair()
-    world._traffic = Traffic([place_of(mine), place_of(other)], 2)
+    world.traffic = Traffic([place_of(mine), place_of(other)], 2)
     parted.close()
     with mine, theirs, other:
         Transfer(world, ComesSlowly(theirs)).wait()  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_who_parted_after_giving_all_it_had_does_not_end_what_comes_slowly_from_
 def test_an_operation_that_ends_as_its_connections_are_looked_at_has_not_failed() -> None:
     world = World(seat(0, 2, GROUP), FakeStore())
     mine, theirs = pair()
-    world._traffic = Traffic([place_of(mine)])
+    world.traffic = Traffic([place_of(mine)])
     theirs.close()
     with mine:
         Transfer(world, EndsAsItIsLookedAt()).wait()  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from workers.exchange_options import BUCKET_MIB, SMALL_GRADIENT, Options, across
 from workers.plan import Plan
 from workers.status import Phase, RoundRecord
 from workers.training import buffers, memory
+from workers.training.across import Across, told_apart
 from workers.training.back_off import settle
 from workers.training.exchange import vector
 from workers.training.exchange.gradients import GradientExchange
@@ -71,8 +72,10 @@ class Rounds:
         self._scheme: Scheme | None = None
         self._asked: tuple[str, Options] = ("", ())
         self._racks: tuple[int, ...] | None = None
+        self._across: Across | None = None
         self._exchange: GradientExchange | None = None
         self._form = (-1, BUCKET_MIB)
+        self._crossed_bytes = 0
         self._committed_s = time.perf_counter()
 
     def join(self, world: World, plan: Plan) -> None:
@@ -104,7 +107,7 @@ class Rounds:
         if self._racks is None and (across_of(exchange.options) is not None or self._may_use_racks(self._world)):
             topology = survey(self._world, plan.labels)
             self._mailbox.surveyed(topology)
-            self._racks = topology.racks
+            self._racks, self._across = topology.racks, told_apart(self._world, topology.racks)
         racks = self._racks or (0,) * self._world.size
         self._scheme, self._asked = scheme_for(exchange, racks, self._world.rank, self._state.residual), asked
 
@@ -124,7 +127,7 @@ class Rounds:
             self._exchange.drop()
         for staged in self._staged():
             staged.rollback()
-        self._world = self._scheme = self._racks = None
+        self._world = self._scheme = self._racks = self._across = None
         self._setup.feed.drop()
 
     def run(self, plan: Plan) -> RoundRecord | None:
@@ -135,7 +138,7 @@ class Rounds:
         """
         assert self._world is not None
         exchange = self._ready_exchange()
-        part = self._part(exchange, plan, self._world.rank)
+        part, across_bytes = self._part(exchange, plan, self._world.rank), self._across_bytes()
         self._state.residual.begin(part.gradient_scale)
         if isinstance(part, Part):
             self._noise.compute(part, exchange)
@@ -150,7 +153,7 @@ class Rounds:
             raise
         summed = exchange.tail.read_head()
         self._mailbox.check()  # an accelerator's group that was aborted ends its collectives without an error
-        took = exchange.measure()
+        took, self._crossed_bytes = exchange.measure(), self._across_bytes() - across_bytes
         part.times.exchange_s, part.times.exposed_s = took.exchange_s, took.exposed_s
         part.measure()
         sums = vector.decode(summed, self._state.user_names)
@@ -169,6 +172,9 @@ class Rounds:
     def _part(self, exchange: GradientExchange, plan: Plan, rank: int) -> Part | LocalSteps:
         kind = LocalSteps if plan.exchange.scheme == "local_steps" else Part
         return kind(self._setup, self._mailbox, exchange, plan, rank)
+
+    def _across_bytes(self) -> int:
+        return 0 if self._across is None else self._across.sent_bytes()
 
     def _staged(self) -> list[StepState]:
         return [*self._state.staged(), *(() if self._scheme is None else self._scheme.staged)]
@@ -346,6 +352,8 @@ class Rounds:
             **part.times.values(),
             **exchange.values(part.num_steps),
         }
+        if self._across is not None:
+            values["wire_bytes_across"] = float(self._crossed_bytes)
         if outcome.is_finite:
             values["loss"], values["grad_norm"] = sums.mean_loss, outcome.grad_norm
             if sums.noise_pieces > 1 and (noise_scale := self._state.noise.value(sums.samples)) is not None:

@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from workers.training import sockets
 from workers.training.sockets import Place
@@ -16,6 +16,9 @@ _INFO = struct.Struct("=B127xQ8xI52xQ")
 """Of ``struct tcp_info`` in <linux/tcp.h>: ``tcpi_state``, ``tcpi_bytes_received``, ``tcpi_notsent_bytes``, and
 ``tcpi_bytes_sent``, there since Linux 4.19."""
 _ESTABLISHED = 1
+
+Connection: TypeAlias = tuple[int, int]
+"""The device and the inode of its socket."""
 
 
 class _Told(NamedTuple):
@@ -57,6 +60,11 @@ class Traffic:
         self.gone_at = None if len(opened) >= self._num_peers else sent + received
         return sent
 
+    def by_connection(self) -> dict[Connection, int]:
+        """What ``sent_bytes`` has of each connection."""
+        self.sent_bytes()
+        return dict(self._sent)
+
 
 def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: int) -> Traffic | None:
     """The traffic of a group whose ``num_peers`` others are connected, found as for ``sockets.shut_down``.
@@ -72,7 +80,7 @@ def traffic_of(own: Collection[Address], peers: Collection[Address], num_peers: 
     return Traffic(known, num_peers)
 
 
-def _connection(place: Place) -> tuple[int, int]:
+def _connection(place: Place) -> Connection:
     """The same for all descriptors of one connection."""
     return place.device, place.inode
 

@@ -112,7 +112,7 @@ class World:
         self._calls = calls
         self._group: Any = None  # a Backend of torch.distributed, without stubs
         self._store: CallbackStore | None = None
-        self._traffic: Traffic | None = None
+        self.traffic: Traffic | None = None
         self.is_gloo = seat.backend == "gloo"
         self._twins: dict[tuple[int, tuple[int, ...], torch.dtype], torch.Tensor] = {}
         self._link_device = torch.device("cpu") if self.is_gloo else seat.device
@@ -147,12 +147,12 @@ class World:
         """
         if self.size == 1:
             return 0
-        return None if self._traffic is None else self._traffic.sent_bytes()
+        return None if self.traffic is None else self.traffic.sent_bytes()
 
     def gone_at(self) -> int | None:
         """Bytes that travelled by now, where a connection to a member is closed; else None. Reads as ``sent_bytes``."""
         self.sent_bytes()  # where peers break the group, gloo closes its connections before it says so
-        return None if self._traffic is None else self._traffic.gone_at
+        return None if self.traffic is None else self.traffic.gone_at
 
     def all_reduce(self, tensor: torch.Tensor) -> Transfer | None:
         """Begin to sum a contiguous tensor over all ranks, in place; None where nothing has to be done."""
@@ -362,7 +362,7 @@ class World:
         options._timeout = timedelta(seconds=CONNECT_S)
         group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
         group._set_default_timeout(timedelta(seconds=COLLECTIVE_S))
-        self._traffic = traffic_of(store.own, store.peers - store.own, self.size - 1)
+        self.traffic = traffic_of(store.own, store.peers - store.own, self.size - 1)
         return group
 
 
