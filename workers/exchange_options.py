@@ -283,7 +283,7 @@ def option_problems(scheme: str, given: Mapping[str, object], pointer: str) -> l
 
 
 def _is_of_others(scheme: str, name: str) -> bool:
-    return name in _NAMES and name not in _MODELS[scheme].model_fields
+    return name in OPTION_NAMES and name not in _MODELS[scheme].model_fields
 
 
 def _of_others(scheme: str, name: str, value: object) -> str:

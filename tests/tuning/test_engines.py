@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuning.rows import TOTAL, Rows, job, standing, sweep_spec, worth
+from tuning.limits import Used
 from tuning.orders import Beginning, Exploit, Finish, Order, Prune, Start
 from tuning.search import Search, begun
 from tuning.spec import SweepSpec
@@ -190,6 +191,6 @@ def test_a_limit_ends_it_whatever_it_was_about_to_do(engine: str) -> None:
     for number in rows.running():
         rows.train(number, 150)
     changed = [rows.trials[number] for number in rows.changed]
-    *_, last = search.answer(changed, replace(standing(spec.trials), time_s=60.0)).orders
+    *_, last = search.answer(changed, replace(standing(spec.trials), used=Used(time_s=60.0, cost=None))).orders
     assert isinstance(last, Finish)
     assert last.reason.startswith("limits.time_s=60 is reached after 60 s")
