@@ -11,6 +11,15 @@ export function installForms() {
   });
 
   let checked = [];
+  let typed = [];
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { target, requestConfig } = event.detail;
+    // News, or the answer to another form: what was sent itself begins anew.
+    const isSent = (field) => requestConfig.verb !== "get" && requestConfig.elt.contains(field);
+    const isUnsent = (field) => field.value !== field.defaultValue && !isSent(field);
+    const fields = [...(target.querySelectorAll?.("input[id]:is([type=number], [type=text])") || [])];
+    typed = fields.filter(isUnsent).map((field) => [field.id, field.value]);
+  });
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.target.id !== "list") return;
     checked = [...document.querySelectorAll("input[name=job]:checked")].map((box) => box.id);
@@ -18,6 +27,11 @@ export function installForms() {
   document.addEventListener("htmx:afterSwap", () => {
     for (const id of checked) document.getElementById(id)?.click();
     checked = [];
+    for (const [id, value] of typed) {
+      const field = document.getElementById(id);
+      if (field) field.value = value;
+    }
+    typed = [];
     countChecked();
     scrollLog();
     showSize();

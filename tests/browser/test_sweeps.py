@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
+from service.states import JobState
 from tests.browser.conftest import Filled, Open
 from tests.browser.sample import Sample
 from tests.browser.site import Site
@@ -85,6 +86,32 @@ def test_it_is_paused_extended_and_stopped_on_its_page_while_trials_appear_by_th
     expect(dialog).to_contain_text("What it has found is kept")
     dialog.get_by_role("button", name="Stop it").click()
     expect(summary).to_contain_text("stopped by hand")
+
+
+def test_a_number_that_is_typed_outlives_news_and_the_answer_to_another_action(own: Filled, view: Open) -> None:
+    page = view(own.site).go(f"/sweeps/{own.sweep.id}")
+    wanted, pause = page.get_by_label("Trials in all"), page.locator("#do-pause")
+
+    async def fail_one(sample: Sample) -> None:
+        await Swept(sample.store, sample.clock, sample.fence, own.sweep.id).end(12, JobState.FAILED)
+
+    def answer_late(route: Route) -> None:
+        answer = route.fetch()
+        wanted.fill("25")
+        route.fulfill(response=answer)
+
+    wanted.fill("24")
+    pause.evaluate("(button) => button.dataset.old = 'yes'")
+    own.site.write(fail_one)
+    expect(page.locator("#do-pause:not([data-old])")).to_be_visible()
+    expect(wanted).to_have_value("24")
+    page.route("**/actions/pause", answer_late)
+    pause.click()
+    expect(pause).to_have_count(0)
+    expect(wanted).to_have_value("25")
+    page.get_by_role("button", name="Extend").click()
+    expect(page.get_by_label("State and progress")).to_contain_text("of 25 trials")
+    expect(wanted).to_have_value("50")
 
 
 def test_a_trial_is_ended_on_its_row_and_compared_with_the_best_one(own: Filled, view: Open) -> None:
