@@ -31,7 +31,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 30_000
 HISTORY_S = 300.0
 COOKIE = "concertina_session"
 

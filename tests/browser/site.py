@@ -23,7 +23,7 @@ from service.store.opening import open_store
 from tests.browser.sample import Clock, Sample
 
 T = TypeVar("T")
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 STEP_S = 0.02
 
 

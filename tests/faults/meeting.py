@@ -13,7 +13,7 @@ from service.services import Services, build_services
 from service.settings import Settings
 from service.store.opening import Store, open_store
 
-MEET_S = 10.0
+MEET_S = 60.0
 
 
 class MeetingStore:

@@ -24,6 +24,7 @@ from tests.object_store import ObjectStore
 from tests.service.given import Clock, zip_bytes
 from tests.service.scene import Scene
 from tests.service.test_reconciler import save_checkpoint
+from tests.waiting import LIMIT_S
 from workers.assignment import JobKey
 from workers.checkpoints import PIECES, checkpoint_name, draft_key, manifest_key
 from workers.control.names import controller_name
@@ -217,7 +218,7 @@ async def test_actors_of_no_job_are_ended_though_the_storage_hangs(
     goes_on, stray = threading.Event(), controller_name(JobKey(job_id="job_gone", attempt=1), 1)
 
     def hang(root: str) -> list[tuple[str, str]]:
-        goes_on.wait(30)
+        goes_on.wait(LIMIT_S)
         return []
 
     monkeypatch.setattr(reaper, "_places", hang)
@@ -225,8 +226,8 @@ async def test_actors_of_no_job_are_ended_though_the_storage_hangs(
     scene.cluster.strays.add(stray)
     broom = reaper.Reaper(scene.premises)
     try:
-        await asyncio.wait_for(broom.look(0.0), 5)
-        await asyncio.wait_for(broom.look(1.0), 5)
+        await asyncio.wait_for(broom.look(0.0), LIMIT_S / 2)
+        await asyncio.wait_for(broom.look(1.0), LIMIT_S / 2)
         assert not goes_on.is_set()
         assert await scene.cluster.names() == []
     finally:

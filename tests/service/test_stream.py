@@ -20,7 +20,7 @@ from tests.service.test_api_jobs import assert_problem
 
 pytestmark = pytest.mark.anyio
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Reader:
