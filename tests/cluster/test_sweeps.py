@@ -141,4 +141,4 @@ def test_a_controller_that_hangs_with_those_of_its_trials_is_succeeded(served: S
     assert (sweep["state"], sweep["trials"]["complete"]) == ("SUCCEEDED", 5)
     assert_each_trial_was_one_job(served, sweep_id, 5)
     assert_service_at_rest(served)
-    assert not psutil.pid_exists(hung)
+    wait_for("the end of the one that hung", lambda: not psutil.pid_exists(hung))  # Ray lets it end by itself at first
