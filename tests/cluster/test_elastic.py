@@ -79,8 +79,15 @@ def test_a_trial_grows_into_the_workers_that_no_other_trial_wants_any_more(serve
             jobs = client.jobs(label=f"sweep={sweep_id}")
             return {job["id"]: int(job["workers"]["current"]) for job in jobs if job["state"] == "RUNNING"}
 
-        wait_for("trials on all three CPUs", lambda: sorted(sizes().values()) == [1, 2], START_S)
-        small, large = sorted(found := sizes(), key=found.__getitem__)
+        found: dict[str, int] = {}
+
+        def are_on_all() -> bool:
+            found.clear()
+            found.update(sizes())
+            return sorted(found.values()) == [1, 2]
+
+        wait_for("trials on all three CPUs", are_on_all, START_S)
+        small, large = sorted(found, key=found.__getitem__)
         client.command(large, "cancel")
         wait_for("the other to grow", lambda: sizes() == {small: 2}, START_S)
         grown = {"kind": "resize", "before": {"workers": 1}}
