@@ -13,9 +13,10 @@ export function installForms() {
   let checked = [];
   let typed = [];
   document.addEventListener("htmx:beforeSwap", (event) => {
-    const { target, requestConfig } = event.detail;
-    // News, or the answer to another form: what was sent itself begins anew.
-    const isSent = (field) => requestConfig.verb !== "get" && requestConfig.elt.contains(field);
+    const { target, requestConfig, xhr } = event.detail;
+    // News, a refusal, or the answer to another form: what was accepted itself begins anew.
+    const accepted = requestConfig.verb !== "get" && xhr.status < 400 ? requestConfig.path : null;
+    const isSent = (field) => accepted !== null && field.form?.getAttribute("hx-post") === accepted;
     const isUnsent = (field) => field.value !== field.defaultValue && !isSent(field);
     const fields = [...(target.querySelectorAll?.("input[id]:is([type=number], [type=text])") || [])];
     typed = fields.filter(isUnsent).map((field) => [field.id, field.value]);

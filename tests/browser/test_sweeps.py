@@ -100,6 +100,12 @@ def test_a_number_that_is_typed_outlives_news_and_the_answer_to_another_action(o
         wanted.fill("25")
         route.fulfill(response=answer)
 
+    def answer_after_news(route: Route) -> None:
+        wanted.evaluate("(field) => field.dataset.old = 'yes'")
+        answer = route.fetch()
+        expect(page.locator("input[data-old]")).to_have_count(0)
+        route.fulfill(response=answer)
+
     wanted.fill("24")
     pause.evaluate("(button) => button.dataset.old = 'yes'")
     own.site.write(fail_one)
@@ -109,6 +115,7 @@ def test_a_number_that_is_typed_outlives_news_and_the_answer_to_another_action(o
     pause.click()
     expect(pause).to_have_count(0)
     expect(wanted).to_have_value("25")
+    page.route("**/actions/extend", answer_after_news)
     page.get_by_role("button", name="Extend").click()
     expect(page.get_by_label("State and progress")).to_contain_text("of 25 trials")
     expect(wanted).to_have_value("50")
