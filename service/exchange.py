@@ -35,6 +35,8 @@ def figures(told: Iterable[rounds.Told]) -> dict[str, float]:
     found = {key: rounds.a_step(known, key) for key in _OF_A_STEP}
     ratios = [v for each in known if (v := each.get("wire_ratio")) is not None and math.isfinite(v)]
     found["wire_ratio"] = sum(ratios) / len(ratios) if ratios else None
+    if any("wire_bytes" in each and "wire_bytes_across" not in each for each in known):
+        found["wire_bytes_across"] = None  # groups of several kinds, of which each sends another share
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -84,7 +86,7 @@ def in_words(*sides: Figures) -> str:
         parts.append(f"encoded for {_both(sides, 'encode_s')}, decoded for {_both(sides, 'decode_s')}")
     if all("wire_bytes" in side for side in sides):
         parts.insert(0, f"sent {_both(sides, 'wire_bytes')}, {_of_fp32(sides[-1])}".removesuffix(", "))
-    if any("wire_bytes_across" in side for side in sides):
+    if all("wire_bytes_across" in side for side in sides):
         parts.insert(1, f"to other racks {_both(sides, 'wire_bytes_across')}")
     return f"a step {', '.join(parts)}"
 

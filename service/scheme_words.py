@@ -15,7 +15,11 @@ def in_words(observed: Mapping[str, Any], scheme: str, options: Mapping[str, Any
     Empty too where what is ``observed`` of a job has links of one level only, and the scheme is not that level's.
     """
     name = name_of(scheme, tuple(options.items()))
-    return _in_words(scheme, options) if formats_of(used(observed, name))[0] == scheme else ""
+    inside, across = formats_of(used(observed, name))
+    told = _in_words(scheme, options) if inside == scheme else ""
+    if not told or across is None:
+        return told
+    return f"Inside a rack, {told[0].lower()}{told[1:]} Between racks sums travel as {across}."
 
 
 def _in_words(scheme: str, options: Mapping[str, Any]) -> str:
@@ -46,6 +50,6 @@ def _of_local_steps(options: Mapping[str, Any]) -> str:
     if (lr, momentum) == (1.0, 0.0):
         return "After steps of their own all workers take the mean of what they came to."
     return (
-        f"After steps of their own all workers take one by the mean of what they changed, with outer_lr {lr} and "
+        f"After steps of their own all workers take one step by the mean of what they changed, with outer_lr {lr} and "
         f"outer_momentum {momentum}."
     )

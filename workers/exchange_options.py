@@ -291,7 +291,7 @@ def _of_others(scheme: str, name: str, value: object) -> str:
     if name == "across":
         return _NOT_ACROSS.format(scheme) + _seen(value)
     having = [other for other, model in _MODELS.items() if name in model.model_fields]
-    whose = " and ".join(having) if len(having) < 3 else "other schemes"
+    whose = " and ".join(having) if len(having) < 3 else f"{', '.join(having[:3])} and others"
     known = ", ".join(sorted(_MODELS[scheme].model_fields))
     return f"is an option of {whose}, and the scheme is {scheme}; leave it out; known here: {known}{_seen(value)}"
 

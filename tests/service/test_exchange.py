@@ -69,6 +69,13 @@ def test_bytes_to_other_racks_are_told_beside_all() -> None:
     assert in_words(before, {**STEP, "wire_bytes_across": 1e5}).startswith(
         "a step sent 4 MB, then 500 kB, 7.5 times fewer than in fp32, to other racks 1 MB, then 100 kB, exchanged for"
     )
+    assert "to other racks" not in in_words(before, STEP)
+
+
+def test_of_groups_of_which_one_alone_tells_bytes_to_other_racks_no_share_is_told() -> None:
+    alike = [{**STEP, "wire_bytes_across": 1e5}, {**STEP, "wire_bytes_across": 3e5}]
+    assert figures(alike)["wire_bytes_across"] == 2e5
+    assert "wire_bytes_across" not in figures([STEP, *alike])
 
 
 @pytest.mark.anyio

@@ -185,14 +185,17 @@ TOPK = "By topk the largest 1 % of gradients travel, their values as int8"
             f"{TOPK}, chosen once each worker has added momentum of 0.9; in the job's first 100 steps more of them "
             "do, from a quarter down to that.",
         ),
-        ({"scheme": "topk", "across": "int4"}, f"{TOPK}."),
+        (
+            {"scheme": "topk", "across": "int4"},
+            f"Inside a rack, b{TOPK[1:]}. Between racks sums travel as int4.",
+        ),
         ("powersgd", "By powersgd each matrix travels as two thin factors of rank 4."),
         ({"scheme": "powersgd", "rank": 2}, "By powersgd each matrix travels as two thin factors of rank 2."),
         ("local_steps", "After steps of their own all workers take the mean of what they came to."),
         (
             {"scheme": "local_steps", "outer_lr": 0.7, "outer_momentum": 0.9},
-            "After steps of their own all workers take one by the mean of what they changed, with outer_lr 0.7 and "
-            "outer_momentum 0.9.",
+            "After steps of their own all workers take one step by the mean of what they changed, with outer_lr 0.7 "
+            "and outer_momentum 0.9.",
         ),
     ],
     ids=str,

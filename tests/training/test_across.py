@@ -55,6 +55,7 @@ def test_rounds_tell_what_went_to_other_racks_where_there_are_two_levels(
         group.train(members(workers), exchange=over_racks("none", "int4"))
         group.await_done(workers)
         told = [record.values for _, record in sorted(group.records.items())]
+    assert told
     assert [0.0 < values.get("wire_bytes_across", 0.0) < values["wire_bytes"] for values in told] == [is_told] * len(
         told
     )

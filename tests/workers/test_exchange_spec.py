@@ -147,8 +147,8 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         (
             {"communication": {"scheme": "none", "dense_first": 2}},
             "/communication/dense_first",
-            "is an option of other schemes, and the scheme is none; leave it out; known here: across, bucket_mib "
-            "(seen: 2)",
+            "is an option of topk, powersgd, bf16 and others, and the scheme is none; leave it out; known here: "
+            "across, bucket_mib (seen: 2)",
         ),
         (
             {"communication": {"scheme": "bf16", "options": {"across": "int5"}}},
@@ -190,8 +190,8 @@ def test_a_scheme_with_its_options_is_taken_as_it_is() -> None:
         (
             {"communication": {"scheme": "local_steps", "bucket_mib": 4}},
             "/communication/bucket_mib",
-            "is an option of other schemes, and the scheme is local_steps; leave it out; known here: outer_lr, "
-            "outer_momentum, quantise, steps (seen: 4)",
+            "is an option of topk, powersgd, none and others, and the scheme is local_steps; leave it out; known here: "
+            "outer_lr, outer_momentum, quantise, steps (seen: 4)",
         ),
         (
             {"communication": {"scheme": "local_steps", "quantise": "none", "fraction": 0.1}},
