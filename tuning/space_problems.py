@@ -62,7 +62,8 @@ def _condition_problems(specs: Specs, sound: Specs) -> list[FieldProblem]:
 def _condition_fault(above: str, value: Scalar, sound: Specs) -> str:
     # What is not searched has a value in the job: see ``fixed_conditions``.
     if above not in sound:
-        return ""
+        other = other_spelling(above)
+        return f"{above} is searched here as {other}; write {other}" if other in sound else ""
     distribution = distribution_of(sound[above])
     if isinstance(distribution, Uniform) and distribution.count() == 0:
         never = "this" if is_variable(above) else value

@@ -104,6 +104,19 @@ def test_a_condition_is_met_by_the_default_of_an_option(value: float, is_met: bo
     assert ("config.a" in spec.space) == is_met
 
 
+@pytest.mark.parametrize("value", ["none", "int8"])
+@pytest.mark.parametrize("is_beside", [True, False], ids=["searched beside the scheme", "searched among the options"])
+def test_a_condition_over_a_searched_option_spells_it_as_the_space_does(value: str, is_beside: bool) -> None:
+    above, other = "communication.quantise", "communication.options.quantise"
+    searched, hung_on = (above, other) if is_beside else (other, above)
+    choice = {searched: {"choice": ["none", "int8"]}}
+    hanging = {"config.a": {"int": [1, 2], "when": {hung_on: value}}}
+    told = f"{hung_on} is searched here as {searched}; write {searched}"
+    assert refused(job=job(TOPK), space={**choice, **hanging}) == {f"/space/config.a/when/{hung_on}": told}
+    spelled = {"config.a": {"int": [1, 2], "when": {searched: value}}}
+    assert set(accepted(job=job(TOPK), space={**choice, **spelled}).space) == {searched, "config.a"}
+
+
 def test_a_configuration_lies_at_the_point_of_its_option() -> None:
     spec = accepted(job=job(TOPK), space={"communication.fraction": FRACTION})
     in_use = trial_spec(spec, 0, {"communication.fraction": 0.05}).model_dump(mode="json")
