@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
 
-from service.cost import Prices, amount, hourly_rate, is_upper_bound
+from service.cost import Prices, hourly_rate, is_upper_bound
 from service.finalists import finalist, outdated, point_in_use
 from service.promotion_records import (
     BETTER,
@@ -25,7 +25,8 @@ from service.promotion_records import (
     PromotionView,
     Step,
 )
-from service.sweep_records import ENDED_SWEEPS
+from service.sweep_limits import cost_of, cost_of_runs
+from service.sweep_records import ENDED_SWEEPS, RunsSpent, Spent
 from tuning.limits import Used, limit_reached
 from tuning.promote import (
     Better,
@@ -41,7 +42,6 @@ from tuning.promote import (
 from tuning.promotion_plan import LOOKS
 from tuning.pruning import rungs_for
 from tuning.seeds import fresh_seeds, seed_of
-from tuning.spec import trial_spec
 from workers.spec_parts import Resources
 
 
@@ -132,12 +132,12 @@ def _cost(view: PromotionView, promotion: PromotionRow, prices: Prices) -> float
     spec = view.sweep.spec
     if spec.limits.cost is None:
         return None
-    paid = [(trial.seconds, trial_spec(spec, trial.number, trial.params).resources) for trial in view.trials]
+    searched = cost_of(spec, [Spent(params=trial.params, seconds=trial.seconds) for trial in view.trials], prices)
+    compared: list[RunsSpent] = []
     for of, runs in ((promotion, view.runs), *((each.promotion, each.runs) for each in view.earlier)):
         resources = {c.number: Resources.model_validate(c.job["resources"]) for c in of.contenders}
-        paid += [(run.seconds, resources[run.contender]) for run in runs]
-    amounts = [amount(seconds, of, prices) for seconds, of in paid]
-    return None if None in amounts else sum(each for each in amounts if each is not None)
+        compared += [RunsSpent(resources=resources[run.contender], seconds=run.seconds) for run in runs]
+    return None if searched is None else searched + cost_of_runs(compared, prices)
 
 
 def _prices_of(promotion: PromotionRow, prices: Prices) -> dict[int, float]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from service.cost import Prices, amount, hourly_rate
-from service.sweep_records import Promoted, Spent, SweepView
+from service.sweep_records import Promoted, RunsSpent, Spent, SweepView
 from service.sweep_report import in_order_of_end
 from tuning.limits import Used, limit_reached
 from tuning.space import space_of
@@ -29,12 +29,10 @@ def limit_of_ended(view: SweepView, prices: Prices) -> str | None:
 
 def used_by(spec: SweepSpec, ran_s: float, spent: Iterable[Spent], promoted: Promoted, prices: Prices) -> Used:
     """What a sweep has used that ran so long, with what its promotions did."""
-    amounts = [] if spec.limits.cost is None else [cost_of(spec, spent, prices)]
-    amounts += [amount(each.seconds, each.resources, prices) for each in promoted.runs]
-    known = [cost for cost in amounts if cost is not None]
+    searched = None if spec.limits.cost is None else cost_of(spec, spent, prices)
     return Used(
         time_s=ran_s + promoted.time_s,
-        cost=sum(known) if known and len(known) == len(amounts) else None,
+        cost=None if searched is None else searched + cost_of_runs(promoted.runs, prices),
         besides="the runs of its promotions" if promoted.time_s or promoted.runs else "",
     )
 
@@ -75,3 +73,11 @@ def cost_of(spec: SweepSpec, spent: Iterable[Spent], prices: Prices) -> float | 
         shared.setdefault(key, each.params)
     amounts = [amount(seconds[key], trial_spec(spec, 0, shared[key]).resources, prices) for key in seconds]
     return None if None in amounts else sum(cost for cost in amounts if cost is not None)
+
+
+def cost_of_runs(runs: Iterable[RunsSpent], prices: Prices) -> float:
+    """What runs of promotions have cost, as far as they have a price.
+
+    One that is in use may have none. What trials cost is limited all the same.
+    """
+    return sum(amount(each.seconds, each.resources, prices) or 0.0 for each in runs)

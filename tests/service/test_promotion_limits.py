@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from service.cost import Prices
-from service.promotion_records import PromotionState
+from service.promotion_records import PromotionRow, PromotionState
 from service.store.opening import Store
 from service.sweep_limits import limit_of_ended, used_by
 from service.sweep_specs import read_sweep_spec, sample_job
@@ -21,18 +23,28 @@ PROMOTION_S = 800.0
 """Of one that gives up at the first look: five runs each of three finalists and what is in use, of 40 s."""
 
 
-async def compared(store: Store, clock: Clock, limit: str, allowed: float) -> Swept:
-    """A sweep with this limit whose winner was held against a configuration, by runs that used ``PROMOTION_S``."""
+async def compared(store: Store, clock: Clock, limit: str, allowed: float, **changes: Any) -> Swept:
+    """A sweep with this limit whose winner was held against a configuration, by runs that used ``PROMOTION_S``.
+
+    ``changes`` are what the configuration has otherwise than its trials.
+    """
     parsed = read_sweep_spec(sweep_document(limits={limit: allowed}), has_prices=True)
     made = await store.sweeps.create(parsed, sample_job(parsed))
     sweep = await Swept.of(store, clock, made.sweep.id)
     sweep.prices = PRICES
     await sweep.play()
     await sweep.finish()
-    await store.configurations.create("in-use", spec(steps=None, samples=3200))
+    await store.configurations.create("in-use", spec(steps=None, samples=3200, **changes))
     await store.sweeps.ask_promotion(await sweep.row(), "in-use")
     await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
     return sweep
+
+
+async def promotion_of(store: Store, sweep: Swept) -> PromotionRow:
+    view = await store.reconciler.promotion_view(sweep.id)
+    assert view is not None
+    assert view.promotion is not None
+    return view.promotion
 
 
 async def ended_by(store: Store, sweep: Swept) -> str | None:
@@ -77,11 +89,18 @@ async def test_a_second_promotion_has_what_the_first_one_left(store: Store, cloc
         await store.configurations.create(name, spec(steps=None, samples=3200))
         await store.sweeps.ask_promotion(await sweep.row(), name)
         await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
-        view = await store.reconciler.promotion_view(sweep.id)
-        assert view is not None
-        assert view.promotion is not None
-        ends.append(view.promotion)
+        ends.append(await promotion_of(store, sweep))
     assert [each.state for each in ends] == [PromotionState.KEPT, PromotionState.STOPPED]
     told = str(ends[1].reason)
     assert told.startswith(f"limits.{limit}={allowed:g} is reached")
     assert told.endswith("the runs of all its promotions counted")
+
+
+async def test_a_contender_without_a_price_leaves_a_limit_of_cost_as_it_is(store: Store, clock: Clock) -> None:
+    sweep = await compared(
+        store, clock, "cost", PROMOTION_S / 2, resources={"gpus": 1}
+    )  # in use, and its runs, unpriced
+    promotion = await promotion_of(store, sweep)
+    told = f"limits.cost={PROMOTION_S / 2:g} is reached"
+    assert (promotion.state, str(promotion.reason)[: len(told)]) == (PromotionState.STOPPED, told)
+    assert str(await ended_by(store, sweep)).startswith(told)
