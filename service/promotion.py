@@ -120,7 +120,7 @@ def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, n
     if overtaken := promotion.overtaken(view.configuration):
         return End(state=PromotionState.FAILED, reason=overtaken)
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
-    earlier_s = sum(each.promotion.lasted_s for each in view.earlier)
+    earlier_s = sum(each.promotion.lasted_s(now_s) for each in view.earlier)
     time_s = view.sweep.time_s(now_s) + earlier_s + now_s - promotion.created_at
     counted = "the runs of all its promotions" if view.earlier else "these runs"
     used = Used(time_s=time_s, cost=_cost(view, promotion, prices), besides=counted)

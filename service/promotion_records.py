@@ -68,10 +68,9 @@ class PromotionRow:
     created_at: float
     finished_at: float | None
 
-    @property
-    def lasted_s(self) -> float:
-        """How long it took; 0 while it goes on."""
-        return 0.0 if self.finished_at is None else max(0.0, self.finished_at - self.created_at)
+    def lasted_s(self, now_s: float) -> float:
+        """How long it took, or has gone on so far."""
+        return max(0.0, (now_s if self.finished_at is None else self.finished_at) - self.created_at)
 
     def overtaken(self, configuration: ConfigurationRow | None) -> str | None:
         """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""

@@ -202,7 +202,7 @@ class RunsSpent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoted:
-    """What all promotions of a sweep have used: how long those that are over went on, and their ``runs``.
+    """What all promotions of a sweep have used: how long they have gone on, and their ``runs``.
 
     Both are told only where limits bound them: ``runs`` where money is limited.
     """

@@ -72,12 +72,12 @@ def fetch_runs(conn: Connection, promotion: PromotionRow, metric: str) -> tuple[
     return tuple(_observed(conn, row, metric) for row in conn.execute(ordered).all())
 
 
-def fetch_promoted(conn: Connection, sweep_id: str, limits: Mapping[str, float | None]) -> Promoted:
+def fetch_promoted(conn: Connection, sweep_id: str, limits: Mapping[str, float | None], now_s: float) -> Promoted:
     """What its promotions have used of these limits; nothing is read where there are none."""
     if limits["time_s"] is None and limits["cost"] is None:
         return NOTHING_PROMOTED
     known = fetch_promotions(conn, sweep_id)
-    time_s = sum(each.lasted_s for each in known)
+    time_s = sum(each.lasted_s(now_s) for each in known)
     if limits["cost"] is None or not known:
         return Promoted(time_s=time_s)
     resources = {(of.number, each.number): each.job["resources"] for of in known for each in of.contenders}

@@ -150,7 +150,7 @@ class SearchStore:
                 trials=found,
                 samples_per_epoch=samples_per_epoch(conn, sweep_id),
                 spent=() if document["limits"]["cost"] is None else fetch_spent(conn, sweep_id),
-                promoted=fetch_promoted(conn, sweep_id, document["limits"]),
+                promoted=fetch_promoted(conn, sweep_id, document["limits"], self._database.now_s),
                 places=NO_PLACES if document["population"] is None else fetch_places(conn, sweep_id, passed_over),
             )
 

@@ -133,7 +133,7 @@ class SweepStore:
                 return None
             length = samples_per_epoch(conn, sweep_id)
             found = tuple(fetch_compared(conn, sweep_id, rungs_for(sweep.spec, length)))
-            promoted = fetch_promoted(conn, sweep_id, sweep.document["limits"])
+            promoted = fetch_promoted(conn, sweep_id, sweep.document["limits"], self._database.now_s)
             return SweepView(sweep=sweep, trials=found, samples_per_epoch=length, promoted=promoted)
 
         return await self._database.read(work)

@@ -61,6 +61,24 @@ async def test_an_ended_sweep_does_not_go_on_where_a_limit_would_end_it_at_once(
     assert (await limited.row()).state is SweepState.SUCCEEDED
 
 
+async def test_a_promotion_that_still_runs_leaves_an_extension_no_more_than_it_has_left(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    limited = await swept.created(swept.store, swept.clock, swept.fence, limits={"time_s": 1000})
+    place = f"{SWEEPS}/{limited.id}"
+    await limited.play()
+    await limited.finish()
+    await limited.look()
+    await client.put("/api/v1/configurations/digits", json=JOB)
+    await client.post(f"{place}/promote", json={"configuration": "digits"})
+    await limited.compare()
+    swept.clock.now_s += 1000
+    for verb, body in (("extend", {"trials": 12}), ("retry-failed", None)):
+        refused = assert_problem(await client.post(f"{place}/{verb}", json=body), 409, "CONFLICT")
+        assert "limits.time_s=1000 is reached after" in refused["detail"]
+    assert (await client.get(place)).json()["promotion"]["state"] == "RUNNING"
+
+
 async def refusals(client: httpx2.AsyncClient, swept: Swept) -> tuple[str, str]:
     """What is told to whom resumes it, and to whom retries its failed trials."""
     place = f"{SWEEPS}/{swept.id}"

@@ -24,9 +24,17 @@ PROMOTION_S = 800.0
 
 
 async def compared(store: Store, clock: Clock, limit: str, allowed: float, **changes: Any) -> Swept:
-    """A sweep with this limit whose winner was held against a configuration, by runs that used ``PROMOTION_S``.
+    """A sweep with this limit whose winner was held against a configuration, by runs that used ``PROMOTION_S``."""
+    sweep = await searched(store, clock, limit, allowed, **changes)
+    await store.sweeps.ask_promotion(await sweep.row(), "in-use")
+    await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
+    return sweep
 
-    ``changes`` are what the configuration has otherwise than its trials.
+
+async def searched(store: Store, clock: Clock, limit: str, allowed: float, **changes: Any) -> Swept:
+    """A sweep with this limit that has ended, and a configuration that it may be held against.
+
+    ``changes`` are what that has otherwise than its trials.
     """
     parsed = read_sweep_spec(sweep_document(limits={limit: allowed}), has_prices=True)
     made = await store.sweeps.create(parsed, sample_job(parsed))
@@ -35,8 +43,6 @@ async def compared(store: Store, clock: Clock, limit: str, allowed: float, **cha
     await sweep.play()
     await sweep.finish()
     await store.configurations.create("in-use", spec(steps=None, samples=3200, **changes))
-    await store.sweeps.ask_promotion(await sweep.row(), "in-use")
-    await sweep.conclude(lambda _: 0.9, lasts_s=lambda _: 40.0)
     return sweep
 
 
@@ -104,3 +110,16 @@ async def test_a_contender_without_a_price_leaves_a_limit_of_cost_as_it_is(store
     told = f"limits.cost={PROMOTION_S / 2:g} is reached"
     assert (promotion.state, str(promotion.reason)[: len(told)]) == (PromotionState.STOPPED, told)
     assert str(await ended_by(store, sweep)).startswith(told)
+
+
+async def test_what_a_promotion_that_still_runs_used_is_no_longer_there_either(store: Store, clock: Clock) -> None:
+    sweep = await searched(store, clock, "time_s", PROMOTION_S)
+    await store.sweeps.ask_promotion(await sweep.row(), "in-use")
+    await sweep.compare()
+    assert await ended_by(store, sweep) is None
+    clock.advance(PROMOTION_S - 1)
+    assert (await promotion_of(store, sweep)).state is PromotionState.RUNNING
+    told = await ended_by(store, sweep)
+    assert told is not None
+    await store.sweeps.stop_promotion(await sweep.row(), "stopped by hand")
+    assert await ended_by(store, sweep) == told, "as long as it took at last"
