@@ -25,9 +25,12 @@ from workers.spec_parts import Resources
 _SECONDS = func.coalesce(jobs.c.worker_s, runs.c.seconds)
 """As the job of a run tells it: the row learns it at the end."""
 
+_ITS_JOB = and_(jobs.c.id == runs.c.job_id, runs.c.is_open)
+"""No job is read for a run whose row has learnt it."""
+
 _SPENT = (
     select(runs.c.number, runs.c.contender, func.sum(_SECONDS).label("seconds"))
-    .outerjoin(jobs, jobs.c.id == runs.c.job_id)
+    .outerjoin(jobs, _ITS_JOB)
     .where(runs.c.sweep_id == bindparam("of"))
     .group_by(runs.c.number, runs.c.contender)
 )
@@ -108,7 +111,7 @@ def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, Promot
             func.count().filter(~runs.c.is_open).label("num_ended"),
         )
         .join(latest, of_latest)
-        .outerjoin(jobs, jobs.c.id == runs.c.job_id)
+        .outerjoin(jobs, _ITS_JOB)
         .group_by(runs.c.sweep_id)
     )
     counts = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from service.cost import Prices
 from service.promotion_records import PromotionRow, PromotionState
 from service.store.opening import Store
+from service.store.schema import jobs
 from service.sweep_limits import limit_of_ended, used_by
 from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, spec
@@ -123,3 +125,17 @@ async def test_what_a_promotion_that_still_runs_used_is_no_longer_there_either(s
     assert told is not None
     await store.sweeps.stop_promotion(await sweep.row(), "stopped by hand")
     assert await ended_by(store, sweep) == told, "as long as it took at last"
+
+
+async def test_a_run_that_was_counted_took_what_it_took_then_whatever_its_job_says_later(
+    store: Store, clock: Clock
+) -> None:
+    sweep = await compared(store, clock, "cost", 10 * PROMOTION_S)
+    await store.database.write_quietly(lambda conn: conn.execute(update(jobs).values(worker_s=7.0)))
+    seen = await store.reconciler.promotion_view(sweep.id)
+    assert seen is not None
+    view = await sweep.view()
+    standing = (await store.sweeps.standings([view.sweep]))[sweep.id].promotion
+    assert standing is not None
+    assert sum(run.seconds for run in seen.runs) == PROMOTION_S
+    assert (standing.seconds, sum(each.seconds for each in view.promoted.runs)) == (PROMOTION_S, PROMOTION_S)
