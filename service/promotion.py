@@ -24,6 +24,7 @@ from service.promotion_records import (
     PromotionState,
     PromotionView,
     Step,
+    lasted_s,
 )
 from service.sweep_limits import cost_of, cost_of_runs
 from service.sweep_records import ENDED_SWEEPS, RunsSpent, Spent
@@ -120,8 +121,8 @@ def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, n
     if overtaken := promotion.overtaken(view.configuration):
         return End(state=PromotionState.FAILED, reason=overtaken)
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
-    earlier_s = sum(each.promotion.lasted_s(now_s) for each in view.earlier)
-    time_s = view.sweep.time_s(now_s) + earlier_s + now_s - promotion.created_at
+    all_of_it = (*(each.promotion for each in view.earlier), promotion)
+    time_s = view.sweep.time_s(now_s) + sum(lasted_s(of.created_at, of.finished_at, now_s) for of in all_of_it)
     counted = "the runs of all its promotions" if view.earlier else "these runs"
     used = Used(time_s=time_s, cost=_cost(view, promotion, prices), besides=counted)
     reached = limit_reached(limits, [], view.sweep.spec.mode, used)

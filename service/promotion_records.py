@@ -68,10 +68,6 @@ class PromotionRow:
     created_at: float
     finished_at: float | None
 
-    def lasted_s(self, now_s: float) -> float:
-        """How long it took, or has gone on so far."""
-        return max(0.0, (now_s if self.finished_at is None else self.finished_at) - self.created_at)
-
     def overtaken(self, configuration: ConfigurationRow | None) -> str | None:
         """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""
         name = self.configuration
@@ -84,6 +80,11 @@ class PromotionRow:
         if configuration.document != compared.job:
             return f"configuration {name} was deleted and put anew meanwhile, and stays as it is; promote again"
         return None
+
+
+def lasted_s(created_at: float, finished_at: float | None, now_s: float) -> float:
+    """How long a promotion took, or has gone on so far."""
+    return max(0.0, (now_s if finished_at is None else finished_at) - created_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, insert, or_, select, update
 
-from service.promotion_records import Contender, PromotionRow, PromotionRun, PromotionStanding, PromotionState
+from service.promotion_records import (
+    Contender,
+    PromotionRow,
+    PromotionRun,
+    PromotionStanding,
+    PromotionState,
+    lasted_s,
+)
 from service.states import JobState
 from service.store.configuration_tables import promotion_runs as runs
 from service.store.configuration_tables import promotions
@@ -79,11 +86,15 @@ def fetch_promoted(conn: Connection, sweep_id: str, limits: Mapping[str, float |
     """What its promotions have used of these limits; nothing is read where there are none."""
     if limits["time_s"] is None and limits["cost"] is None:
         return NOTHING_PROMOTED
-    known = fetch_promotions(conn, sweep_id)
-    time_s = sum(each.lasted_s(now_s) for each in known)
+    # Asked at every look at a sweep: what promotions measured is long, and none of it is needed.
+    columns = [promotions.c.created_at, promotions.c.finished_at]
+    if limits["cost"] is not None:
+        columns += [promotions.c.number, promotions.c.contenders]
+    known = conn.execute(select(*columns).where(promotions.c.sweep_id == sweep_id)).all()
+    time_s = sum(lasted_s(row.created_at, row.finished_at, now_s) for row in known)
     if limits["cost"] is None or not known:
         return Promoted(time_s=time_s)
-    resources = {(of.number, each.number): each.job["resources"] for of in known for each in of.contenders}
+    resources = {(of.number, c["number"]): c["job"]["resources"] for of in known for c in json.loads(of.contenders)}
     spent = tuple(
         RunsSpent(resources=Resources.model_validate(resources[row.number, row.contender]), seconds=row.seconds)
         for row in conn.execute(_SPENT, {"of": sweep_id})

@@ -14,6 +14,7 @@ from service.store.schema import jobs
 from service.sweep_limits import limit_of_ended, used_by
 from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, spec
+from tests.service.query_plans import noted_statements
 from tests.service.swept import Swept, point, sweep_document
 from tuning.limits import limit_reached
 
@@ -139,3 +140,15 @@ async def test_a_run_that_was_counted_took_what_it_took_then_whatever_its_job_sa
     assert standing is not None
     assert sum(run.seconds for run in seen.runs) == PROMOTION_S
     assert (standing.seconds, sum(each.seconds for each in view.promoted.runs)) == (PROMOTION_S, PROMOTION_S)
+
+
+@pytest.mark.parametrize(("limit", "unread"), [("time_s", ("contenders",)), ("cost", ())])
+async def test_what_promotions_used_is_read_without_what_they_measured(
+    store: Store, clock: Clock, limit: str, unread: tuple[str, ...]
+) -> None:
+    sweep = await compared(store, clock, limit, 10 * PROMOTION_S)
+    engine = await store.database.read(lambda conn: conn.engine)
+    with noted_statements(engine) as statements:
+        assert (await sweep.view()).promoted.time_s == PROMOTION_S
+    (read,) = [text for text, _ in statements if "FROM promotions" in text]
+    assert [name for name in ("evidence", "seeds", *unread) if name in read] == []
