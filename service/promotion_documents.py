@@ -26,6 +26,7 @@ def promotion_document(row: SweepRow, standing: PromotionStanding | None) -> Doc
     evidence: Mapping[str, Any] = promotion.evidence or {}
     finalists = [c for c in promotion.contenders if c.number != INCUMBENT]
     return {
+        "number": promotion.number,
         "configuration": promotion.configuration,
         "state": promotion.state,
         "reason": promotion.reason,
@@ -44,7 +45,7 @@ def promotion_document(row: SweepRow, standing: PromotionStanding | None) -> Doc
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(
-        ("reason", "base_version", "version", "trial", "because", "incumbent", "created_at", "finished_at")
+        ("number", "reason", "base_version", "version", "trial", "because", "incumbent", "created_at", "finished_at")
     ),
     "runs": {"started": 0, "ended": 0},
     "worker_s": 0.0,

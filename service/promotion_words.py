@@ -37,8 +37,9 @@ def used(promotion: Mapping[str, Any]) -> str:
         return ""
     left = started - ended if promotion["state"] not in GOING_ON else 0
     ending = f", of which {left:,} {'is' if left == 1 else 'are'} being ended" if left else ""
+    which = " of the latest promotion" if promotion["number"] > 1 else ""
     took = words.duration(promotion["worker_s"])
-    return f"{words.plural(started, 'run')}{ending}: {took} of a worker, besides the cost of the trials"
+    return f"{words.plural(started, 'run')}{which}{ending}: {took} of worker time, not in the cost of the trials"
 
 
 def stopped(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

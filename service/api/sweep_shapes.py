@@ -75,9 +75,10 @@ class RunNumbers(Shape):
 class PromotionShape(Shape):
     """Its best trials against a configuration; ``version`` is what that became, with ``trial``.
 
-    That is ``because`` it is better, or as good and cheaper.
+    That is ``because`` it is better, or as good and cheaper. ``number`` counts those of a sweep, null until it begins.
     """
 
+    number: int | None
     configuration: str
     state: PromotionState
     reason: str | None

@@ -251,7 +251,7 @@ async def test_a_winner_would_undo_a_later_version_unless_its_own_sweep_put_that
     await later.finish()
     await later.compare()
     promotion = (await client.get(place)).json()["promotion"]
-    assert (promotion["state"], promotion["base_version"]) == ("RUNNING", 2)
+    assert (promotion["number"], promotion["state"], promotion["base_version"]) == (2, "RUNNING", 2)
     await client.post(f"{place}/stop")
     await client.put("/api/v1/configurations/digits", json={**JOB, "env": {"FIX": "1"}})
     refused = assert_problem(await client.post(f"{place}/promote", json=wanted), 409, "CONFLICT")["detail"]

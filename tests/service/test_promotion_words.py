@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service import configuration_words
-from service.promotion_words import stopped
+from service.promotion_words import stopped, used
 
 NO_LONGER = "its winner is held against kept no longer, and kept stays at version 1"
 NOT_AT_ALL = "its winner will not be held against kept"
@@ -51,3 +51,21 @@ def test_what_is_cheaper_is_told_by_how_much(saving: float, told: str) -> None:
     assert configuration_words.evidence({"trial": 1, "because": "cheaper", "finalists": [winner]}) == (
         f"trial 1 costs {told} % less and is as good: better by 0.1 % (-0.2 to 0.4 %) in 8 pairs of runs"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "told"),
+    [
+        (1, "RUNNING", "4 runs: 40 s of worker time, not in the cost of the trials"),
+        (
+            2,
+            "KEPT",
+            "4 runs of the latest promotion, of which 2 are being ended: 40 s of worker time, not in the cost of",
+        ),
+    ],
+)
+def test_what_runs_took_is_told_as_time_and_of_the_latest_promotion_where_there_were_others(
+    number: int, state: str, told: str
+) -> None:
+    promotion = {"number": number, "state": state, "runs": {"started": 4, "ended": 2}, "worker_s": 40.0}
+    assert used(promotion).startswith(told)

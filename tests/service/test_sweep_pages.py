@@ -100,7 +100,7 @@ async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_to
     await swept.play()
     await swept.finish()
     await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
-    assert "besides the cost" not in (await client.get(place)).text
+    assert "of worker time" not in (await client.get(place)).text
     await swept.compare()
     view = await swept.store.reconciler.promotion_view(swept.id)
     assert view is not None
@@ -111,11 +111,11 @@ async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_to
         await swept.store.reconciler.transition(job, JobState.RUNNING, Transition(), swept.fence)
         swept.clock.now_s += 20
         await swept.store.reconciler.fold(snapshot(job, [record(1)]), swept.fence)
-    assert "2 runs: 40 s of a worker, besides the cost of the trials" in (await client.get(place)).text
+    assert "2 runs: 40 s of worker time, not in the cost of the trials" in (await client.get(place)).text
     await client.post(f"/api/v1{place}/stop")
     told = (await client.get(place)).text
     assert "nothing was promoted to digits: stopped by hand" in told
-    assert "2 runs, of which 2 are being ended: 40 s of a worker, besides the cost of the trials" in told
+    assert "2 runs, of which 2 are being ended: 40 s of worker time, not in the cost of the trials" in told
     assert (await client.get(f"/api/v1{place}/report")).json()["promotion"]["worker_s"] == 40.0
 
 

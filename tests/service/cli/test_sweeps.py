@@ -139,7 +139,7 @@ def test_a_report_tells_who_was_compared_and_what_each_saves(call: Run, api: Api
     lines = [" ".join(line.split()) for line in call("sweep", "report", "cheaper").stdout.splitlines()]
     assert "trial 1 90 % 0 % (0 to 0 %) in 8 pairs of runs 1 75 % 0.00391 10 s" in lines
     assert "in use 90 % – – – – 40 s" in lines
-    assert any("runs: " in line and line.endswith("of a worker, besides the cost of the trials") for line in lines)
+    assert any("runs: " in line and line.endswith("of worker time, not in the cost of the trials") for line in lines)
 
 
 def test_stopping_tells_of_the_comparison_that_it_ends(call: Run, api: Api, tmp_path: Path) -> None:
