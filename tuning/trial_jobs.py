@@ -11,7 +11,7 @@ from tuning.space_problems import place
 from tuning.spec import SweepSpec
 from tuning.values import Params, told
 from workers.errors import FieldProblem, SpecError
-from workers.exchange_options import schemes_with
+from workers.exchange_options import LOSSY, schemes_with
 from workers.spec import parse_job_spec
 
 MAX_CORNERS = 10_000
@@ -89,15 +89,17 @@ def _options_of_no_scheme(spec: SweepSpec) -> list[FieldProblem]:
     given = spec.job.get("communication", "auto")
     if not isinstance(given, str) or ("communication" not in spec.job and "communication.scheme" in spec.space):
         return []
+    where, there = ("in the job", "there") if "communication" in spec.job else ("by default", "in the job")
     problems = []
     for path in spec.space:
         other = other_spelling(path)
         if other is None:
             continue
-        schemes = schemes_with(path.rpartition(".")[2])
+        # Who lets the service choose has allowed no loss.
+        schemes = sorted(schemes_with(path.rpartition(".")[2]), key=LOSSY.__contains__)
         told = (
-            f"communication is {given!r:.80} in the job, a plain name that takes no options; write "
-            f"communication: {{scheme: {given if given in schemes else schemes[0]}}} there"
+            f"communication is {given!r:.80} {where}, a plain name that takes no options; write "
+            f"communication: {{scheme: {given if given in schemes else schemes[0]}}} {there}"
         )
         more = f", or another of {', '.join(schemes)}" if len(schemes) > 1 else ""
         problems.append(FieldProblem(place(path), told + more))

@@ -72,7 +72,14 @@ def test_an_option_may_hang_on_a_scheme_that_is_searched_too() -> None:
     [
         ("topk", "fraction", "'topk' in the job, a plain name that takes no options; write communication: {scheme: t"),
         ("auto", "rank", "write communication: {scheme: powersgd} there"),
-        ("int8", "options.bucket_mib", "write communication: {scheme: int8} there, or another of topk, powersgd"),
+        ("int8", "options.bucket_mib", "write communication: {scheme: int8} there, or another of none, bf16"),
+        (
+            "auto",
+            "across",
+            "write communication: {scheme: none} there, or another of none, bf16, fp16, int8, int4, topk",
+        ),
+        ("auto", "bucket_mib", "write communication: {scheme: none} there"),
+        ("auto", "dense_first", "write communication: {scheme: bf16} there"),
         ({"scheme": "powersgd"}, "fraction", "=1: is an option of topk, and the scheme is powersgd; leave it out"),
         ({"scheme": "powersgd"}, "rank", "with communication.rank=800: must be less than or equal to 64 (seen: 800)"),
         ({"scheme": "auto"}, "bucket_mib", "with communication.bucket_mib=1: auto takes no options; leave it out"),
@@ -88,7 +95,10 @@ def test_an_option_that_no_trial_could_have_is_refused(communication: Any, path:
 
 def test_a_job_that_says_nothing_of_its_exchange_has_a_plain_name_too() -> None:
     found = refused(space={"communication.fraction": FRACTION})
-    assert "communication is 'auto' in the job" in found["/space/communication.fraction"]
+    told = (
+        "communication is 'auto' by default, a plain name that takes no options; write communication: {scheme: topk} "
+    )
+    assert found == {"/space/communication.fraction": told + "in the job"}
 
 
 def test_both_spellings_of_one_option_are_two_paths_to_one_value() -> None:
