@@ -90,6 +90,12 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
     swept.clock.now_s += 1
     await swept.finish()
     assert "Promote to digits" in (await client.get(place)).text
+    pressed = await client.post(f"{place}/actions/promote", headers=BROWSER)
+    assert (pressed.status_code, pressed.headers["location"]) == (303, place)
+    await swept.compare()
+    told = (await client.get(place)).text
+    assert "its winner is held against version 2 of digits: 0 of 2 runs" in told
+    assert "2 runs of the latest promotion: " in told
 
 
 async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_took(
