@@ -87,12 +87,7 @@ async def test_what_a_promotion_used_is_no_longer_there_for_further_trials(
 @pytest.mark.parametrize("limit", ["time_s", "cost"])
 async def test_a_second_promotion_has_what_the_first_one_left(store: Store, clock: Clock, limit: str) -> None:
     allowed = 1.9 * PROMOTION_S  # the trials take a tenth of it
-    parsed = read_sweep_spec(sweep_document(limits={limit: allowed}), has_prices=True)
-    made = await store.sweeps.create(parsed, sample_job(parsed))
-    sweep = await Swept.of(store, clock, made.sweep.id)
-    sweep.prices = PRICES
-    await sweep.play()
-    await sweep.finish()
+    sweep = await searched(store, clock, limit, allowed)
     ends = []
     for name in ("first", "second"):
         await store.configurations.create(name, spec(steps=None, samples=3200))

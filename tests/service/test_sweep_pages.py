@@ -55,14 +55,20 @@ async def test_a_page_is_whole_before_the_first_trial_and_after_the_last(
     assert f'trial 0 of <a href="{place}">' in (await client.get(f"/jobs/{job.id}")).text
 
 
-async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
-    client: httpx2.AsyncClient, swept: Swept
-) -> None:
+async def ended_to_promote(client: httpx2.AsyncClient, swept: Swept) -> str:
+    """The place of a sweep that has ended, whose winner is to be held against a configuration."""
     place = f"/sweeps/{swept.id}"
     await client.put("/api/v1/configurations/digits", json=JOB)
     await swept.play()
     await swept.finish()
     await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    return place
+
+
+async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
+    client: httpx2.AsyncClient, swept: Swept
+) -> None:
+    place = await ended_to_promote(client, swept)
     assert "once the sweep has ended" in (await client.get(place)).text
     await swept.compare()
     going_on = (await client.get(place)).text
@@ -101,11 +107,7 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
 async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_took(
     client: httpx2.AsyncClient, swept: Swept
 ) -> None:
-    place = f"/sweeps/{swept.id}"
-    await client.put("/api/v1/configurations/digits", json=JOB)
-    await swept.play()
-    await swept.finish()
-    await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    place = await ended_to_promote(client, swept)
     assert "of worker time" not in (await client.get(place)).text
     await swept.compare()
     view = await swept.store.reconciler.promotion_view(swept.id)
@@ -128,11 +130,7 @@ async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_to
 async def test_the_page_tells_what_is_as_good_and_cheaper_saves_and_how_sure_that_is(
     client: httpx2.AsyncClient, swept: Swept
 ) -> None:
-    place = f"/sweeps/{swept.id}"
-    await client.put("/api/v1/configurations/digits", json=JOB)
-    await swept.play()
-    await swept.finish()
-    await client.post(f"/api/v1{place}/promote", json={"configuration": "digits"})
+    place = await ended_to_promote(client, swept)
     await swept.conclude(lambda _: 0.9, lasts_s=lambda contender: 10.0 if contender == 1 else 40.0)
     told = (await client.get(place)).text
     saved = '<td class="num">1</td><td class="num">75 %</td><td class="num">0.00391</td><td class="num">10 s</td>'
