@@ -6,6 +6,7 @@ ask for the same exchange exactly where they are equal.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
@@ -150,10 +151,17 @@ class ExchangeSpec(SpecPart):
         return {**allowed, **rest, **({"options": {**options, **beside}} if beside else {})}
 
 
+@functools.cache
+def named(scheme: SchemeName) -> ExchangeSpec:
+    """The exchange of a job that writes its scheme's name alone; controllers ask for it at each turn."""
+    return ExchangeSpec(scheme=scheme)
+
+
 def _is_option(key: object) -> bool:
     """Whether a key beside a scheme counts as an option, right or wrong: unless it is a field, or most like one."""
-    near = nearest(key, (*ExchangeSpec.model_fields, *OPTION_NAMES)) if isinstance(key, str) else "scheme"
-    return near is None or near in OPTION_NAMES
+    if not isinstance(key, str) or key in ExchangeSpec.model_fields:
+        return False
+    return key in OPTION_NAMES or nearest(key, (*ExchangeSpec.model_fields, *OPTION_NAMES)) in (None, *OPTION_NAMES)
 
 
 def as_written(problem: FieldProblem, document: Mapping[str, object]) -> FieldProblem:

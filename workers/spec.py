@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationError, field_validator
 
 from workers.errors import FieldProblem, SpecError
-from workers.exchange_options import BLURRING, LOSSY, ExchangeSpec, as_written, option_problems
+from workers.exchange_options import BLURRING, LOSSY, ExchangeSpec, as_written, named, option_problems
 from workers.problems import Place, pointer_part, problems_of
 from workers.spec_parts import (
     ENTRYPOINT_PATTERN,
@@ -137,7 +137,7 @@ class JobSpec(BaseModel):
     def exchange(self) -> ExchangeSpec:
         """``communication``, spelled out."""
         asked = self.communication
-        return ExchangeSpec(scheme=asked) if isinstance(asked, str) else asked
+        return named(asked) if isinstance(asked, str) else asked
 
     @property
     def follows_noise(self) -> bool:
