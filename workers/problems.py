@@ -29,6 +29,9 @@ _KINDS = {
     "enum": "",
 }
 
+_OTHER_WORDS = {"fp32": "none", "float32": "none"}
+"""What is written for a choice that has another name where there is no such format: gradients as they are."""
+
 _QUOTED_NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*")
 
 
@@ -113,6 +116,8 @@ def _hint(seen: object, options: Sequence[str], wanted: str) -> str:
 def nearest(text: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Which of what is ``known`` a text was probably meant to be, in capitals or not; None where none is like it."""
     by_small = {each.lower(): each for each in known}
+    if text.lower() not in by_small and (other := _OTHER_WORDS.get(text.lower())) in by_small:
+        return other
     near = difflib.get_close_matches(text.lower(), by_small, n=1, cutoff=cutoff)
     return by_small[near[0]] if near else None
 

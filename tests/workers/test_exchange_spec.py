@@ -244,6 +244,19 @@ def test_capitals_are_told_what_they_were_meant_to_be(given: object, pointer: st
 
 
 @pytest.mark.parametrize(
+    ("given", "pointer"),
+    [
+        ("fp32", "/communication"),
+        ("FP32", "/communication"),
+        ("float32", "/communication"),
+        ({"scheme": "int4", "across": "fp32"}, "/communication/across"),
+    ],
+)
+def test_gradients_as_they_are_are_called_none(given: object, pointer: str) -> None:
+    assert refused(communication=given)[pointer].endswith("did you mean 'none'?")
+
+
+@pytest.mark.parametrize(
     ("scheme", "option", "value", "told"),
     [
         ("topk", "fraction", 1, "must be less than or equal to 0.5 (seen: 1)"),
