@@ -6,18 +6,15 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tuning.paths import applied, found, is_free, path_fault
+from tuning.hanging_conditions import hanging_condition_problems, over_searched
+from tuning.job_values import ANY_JOB, LENGTHS, holds, value_of
+from tuning.paths import applied, is_free, path_fault
 from tuning.space_problems import place
 from tuning.spec import SweepSpec
 from tuning.spec_parts import DistributionSpec
-from tuning.values import Scalar, is_variable, same
+from tuning.values import Scalar, is_variable
 from workers.errors import FieldProblem, SpecError
-from workers.exchange_options import filled
 from workers.spec import parse_job_spec
-
-_ANY_JOB = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
-_LENGTHS = ("steps", "epochs", "samples")
-"""Exactly one of them is given, so none has a default."""
 
 
 def settled(spec: SweepSpec) -> SweepSpec:
@@ -25,9 +22,10 @@ def settled(spec: SweepSpec) -> SweepSpec:
 
     Only where ``space_problems`` and ``fixed_condition_problems`` found nothing. Settled once it stays so.
     """
+    spec = over_searched(spec)
     kept = dict(spec.space)
     for path, parameter in spec.space.items():
-        fixed = {above: _holds(spec.job, above, value) for above, value in _fixed_conditions(spec, parameter)}
+        fixed = {above: holds(spec.job, above, value) for above, value in _fixed_conditions(spec, parameter)}
         if not all(fixed.values()):
             del kept[path]
         elif fixed:
@@ -42,16 +40,18 @@ def settled(spec: SweepSpec) -> SweepSpec:
 
 def fixed_condition_problems(spec: SweepSpec) -> list[FieldProblem]:
     """What no job can meet, and a space of which this job leaves nothing. Of a space with no other problem."""
-    problems = []
+    if problems := hanging_condition_problems(spec):
+        return problems
+    spec = over_searched(spec)
     for path, parameter in spec.space.items():
         for above, value in _fixed_conditions(spec, parameter):
-            if not _holds(spec.job, above, value) and (fault := _fault(spec, above, value)):
+            if not holds(spec.job, above, value) and (fault := _fault(spec, above, value)):
                 problems.append(FieldProblem(place(path, "when", above), fault))
     # A job that says nothing is refused for that.
     if problems or not spec.job or settled(spec).space:
         return problems
     path, above, value = next(_unmet(spec))
-    there = f"{_value_of(spec.job, above)!r:.80} in the job, never {value!r:.80}"
+    there = f"{value_of(spec.job, above)!r:.80} in the job, never {value!r:.80}"
     if is_variable(above):
         there = "another in the job"
     told = f"nothing is searched: {above} is {there}; set it there, search it too, or take the condition out"
@@ -65,33 +65,8 @@ def _fixed_conditions(spec: SweepSpec, parameter: DistributionSpec) -> list[tupl
 def _unmet(spec: SweepSpec) -> Iterator[tuple[str, str, Scalar]]:
     for path, parameter in spec.space.items():
         for above, value in _fixed_conditions(spec, parameter):
-            if not _holds(spec.job, above, value):
+            if not holds(spec.job, above, value):
                 yield path, above, value
-
-
-def _holds(job: Mapping[str, Any], path: str, value: Scalar) -> bool:
-    return same(_value_of(job, path), value)
-
-
-def _value_of(job: Mapping[str, Any], path: str) -> Any:
-    """What the job has there, or the default that it would have; None where there is neither."""
-    is_given, value = found(job, path)
-    if is_given or is_free(path) or path in _LENGTHS:
-        return value
-    return found(_resolved(job, path), path)[1]
-
-
-def _resolved(job: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The section that the path leads into, with its defaults; the rest of the job may be searched, or wrong."""
-    first = path.split(".")[0]
-    try:
-        parsed = parse_job_spec({**_ANY_JOB, **({first: job[first]} if first in job else {})})
-    except SpecError:
-        return {}
-    document = parsed.model_dump(mode="json")
-    if not isinstance(parsed.communication, str):
-        document["communication"]["options"] = dict(filled(parsed.exchange.scheme, parsed.exchange.options))
-    return document
 
 
 def _fault(spec: SweepSpec, path: str, value: Scalar) -> str:
@@ -99,7 +74,7 @@ def _fault(spec: SweepSpec, path: str, value: Scalar) -> str:
     if fault := path_fault(path):
         return fault
     if not is_free(path):
-        return "" if path in _LENGTHS else _refusal(spec.job, path, value)
+        return "" if path in LENGTHS else _refusal(spec.job, path, value)
     known = [*spec.space, *_given_paths(spec.job.get("config"))]
     near = [] if path in known else difflib.get_close_matches(path, known, n=1, cutoff=0.85)
     return f"{path} is neither searched nor in the job; did you mean {near[0]}? Else set it in the job" if near else ""
@@ -112,7 +87,7 @@ def _given_paths(config: object) -> list[str]:
 def _refusal(job: Mapping[str, Any], path: str, value: Scalar) -> str:
     pointer = "/" + path.replace(".", "/")
     try:
-        parse_job_spec(applied({**_ANY_JOB, **_mapping_at(job, path)}, {path: value}))
+        parse_job_spec(applied({**ANY_JOB, **_mapping_at(job, path)}, {path: value}))
     except SpecError as error:
         return next((p.detail for p in error.problems if p.pointer == pointer), "")
     return ""

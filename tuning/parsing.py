@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from tuning.directions import is_less_better
 from tuning.fixed_conditions import settled
+from tuning.hanging_conditions import hanging_condition_problems
 from tuning.objectives import objective_fault
 from tuning.space_problems import space_problems
 from tuning.spec import SweepSpec
@@ -104,7 +105,8 @@ def _further_problems(filled: Mapping[Any, Any], told: Sequence[FieldProblem], k
         return []
     if "space" in broken:
         return []
-    found = rule_problems(spec, known) if broken <= _JUDGE_NOTHING else space_problems(spec.space)
+    is_judged = broken <= _JUDGE_NOTHING
+    found = rule_problems(spec, known) if is_judged else space_problems(spec.space) or hanging_condition_problems(spec)
     return found if _touch_jobs([*told, *found]) else [*found, *job_problems(settled(spec))[0]]
 
 

@@ -15,7 +15,10 @@ from workers.spec import JobSpec
 Document: TypeAlias = dict[str, Any]
 
 MAX_PATH_CHARS = 128
-_BESIDE, _AMONG = "communication.", "communication.options."
+_SCHEME, _BESIDE, _AMONG = "communication.scheme", "communication.", "communication.options."
+DEFAULT_OF = {"communication.loss_class": "communication.scheme", "workers.max": "workers.min"}
+"""Fields whose default hangs on another field: where that is searched, each trial has its own."""
+
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
@@ -55,6 +58,11 @@ def is_option(path: str) -> bool:
     return path.startswith(_BESIDE) and path.removeprefix(_BESIDE) in OPTION_NAMES
 
 
+def hangs_on_scheme(path: str) -> bool:
+    """Whether the scheme of an exchange decides what is there: the exchange by its plain name, or a default."""
+    return path == "communication" or other_spelling(path) is not None or DEFAULT_OF.get(path) == _SCHEME
+
+
 def other_spelling(path: str) -> str | None:
     """The other path to the same value: an option stands beside the scheme of an exchange, or in its ``options``."""
     if is_option(path):
@@ -89,6 +97,8 @@ def applied(document: Mapping[str, Any], values: Mapping[str, Any]) -> Document:
 def found(document: Mapping[str, Any], path: str) -> tuple[bool, Any]:
     """Whether the document has something at the path, however it is spelled, and what."""
     other = other_spelling(path)
+    if path == _SCHEME and isinstance(document.get("communication"), str):
+        path = "communication"
     is_there, value = _found(document, path)
     return (is_there, value) if is_there or other is None else _found(document, other)
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from typing import get_args
 
-from tuning.paths import Document, applied, found, other_spelling, without
+from tuning.job_values import ANY_JOB
+from tuning.paths import DEFAULT_OF, Document, applied, found, other_spelling, without
 from tuning.space import Space, space_of
 from tuning.space_problems import place
 from tuning.spec import SweepSpec
 from tuning.values import Params, told
 from workers.errors import FieldProblem, SpecError
 from workers.exchange_options import LOSSY, schemes_with
+from workers.problems import nearest
 from workers.spec import parse_job_spec
+from workers.spec_parts import SchemeName
 
 MAX_CORNERS = 10_000
 _NAME = "trial"
-_DEFAULT_OF = {"communication.loss_class": "communication.scheme", "workers.max": "workers.min"}
-"""Fields whose default hangs on another field: where that is searched, each trial has its own."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ def resolved_job(spec: SweepSpec) -> Document:
     first = next(space_of(spec.space).corners())
     parsed = parse_job_spec({**applied(spec.job, first), "name": _NAME})
     document: Document = parsed.model_dump(mode="json")
-    for path in (*spec.space, *(hanging for hanging, on in _DEFAULT_OF.items() if on in spec.space)):
+    for path in (*spec.space, *(hanging for hanging, on in DEFAULT_OF.items() if on in spec.space)):
         was_given, value = found(spec.job, path)
         document = applied(document, {path: value}) if was_given else without(document, path)
     return without(document, "name")
@@ -90,20 +92,28 @@ def _options_of_no_scheme(spec: SweepSpec) -> list[FieldProblem]:
     if not isinstance(given, str) or ("communication" not in spec.job and "communication.scheme" in spec.space):
         return []
     where, there = ("in the job", "there") if "communication" in spec.job else ("by default", "in the job")
-    problems = []
+    meant, problems = nearest(given, get_args(SchemeName)), list[FieldProblem]()
     for path in spec.space:
-        other = other_spelling(path)
-        if other is None:
+        if other_spelling(path) is None:
             continue
         # Who lets the service choose has allowed no loss.
         schemes = sorted(schemes_with(path.rpartition(".")[2]), key=LOSSY.__contains__)
         told = (
             f"communication is {given!r:.80} {where}, a plain name that takes no options; write "
-            f"communication: {{scheme: {given if given in schemes else schemes[0]}}} {there}"
+            f"communication: {{scheme: {meant if meant in schemes else schemes[0]}}} {there}"
         )
         more = f", or another of {', '.join(schemes)}" if len(schemes) > 1 else ""
         problems.append(FieldProblem(place(path), told + more))
-    return problems
+    return [*_unknown_name(given), *problems] if problems else []
+
+
+def _unknown_name(given: str) -> list[FieldProblem]:
+    """Of a plain name that no scheme has."""
+    try:
+        parse_job_spec({**ANY_JOB, "communication": given})
+    except SpecError as error:
+        return [FieldProblem(f"/job{problem.pointer}", problem.detail) for problem in error.problems]
+    return []
 
 
 def _problems(complaints: _Complaints, code: str, space: Space) -> list[FieldProblem]:

@@ -101,6 +101,19 @@ def test_a_job_that_says_nothing_of_its_exchange_has_a_plain_name_too() -> None:
     assert found == {"/space/communication.fraction": told + "in the job"}
 
 
+@pytest.mark.parametrize(
+    ("given", "meant", "option", "instead"),
+    [("INT4", "int4", "fraction", "topk"), ("INT4", "int4", "across", "int4"), ("fp32", "none", "across", "none")],
+)
+def test_a_slip_in_the_plain_name_is_told_beside_what_takes_options(
+    given: str, meant: str, option: str, instead: str
+) -> None:
+    found = refused(job=job(given), space={f"communication.{option}": {"choice": [0.1]}})
+    assert found["/job/communication"].endswith(f"(seen: {given!r}); did you mean {meant!r}?")
+    assert f"write communication: {{scheme: {instead}}} there" in found[f"/space/communication.{option}"]
+    assert len(found) == 2
+
+
 def test_both_spellings_of_one_option_are_two_paths_to_one_value() -> None:
     both = {"communication.fraction": FRACTION, "communication.options.fraction": FRACTION}
     told = "communication.fraction and communication.options.fraction set the same value; keep one of them"
@@ -131,3 +144,8 @@ def test_a_configuration_lies_at_the_point_of_its_option() -> None:
     spec = accepted(job=job(TOPK), space={"communication.fraction": FRACTION})
     in_use = trial_spec(spec, 0, {"communication.fraction": 0.05}).model_dump(mode="json")
     assert point_of(in_use, space_of(spec.space)) == {"communication.fraction": 0.05}
+
+
+def test_a_configuration_lies_at_the_point_of_the_scheme_that_it_names_plainly() -> None:
+    spec = accepted(space={"communication.scheme": {"choice": ["int8", "topk"]}})
+    assert point_of({"communication": "int8"}, space_of(spec.space)) == {"communication.scheme": "int8"}

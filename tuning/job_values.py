@@ -1,0 +1,51 @@
+"""What a job has at a path, however it is written there, or would have by default. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tuning.paths import found, is_free
+from tuning.values import Scalar, same
+from workers.errors import SpecError
+from workers.exchange_options import filled
+from workers.spec import parse_job_spec
+
+ANY_JOB = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
+LENGTHS = ("steps", "epochs", "samples")
+"""Exactly one of them is given, so none has a default."""
+
+
+def holds(job: Mapping[str, Any], path: str, value: Scalar) -> bool:
+    return same(value_of(job, path), value)
+
+
+def value_of(job: Mapping[str, Any], path: str) -> Any:
+    """What the job has there, or the default that it would have; None where there is neither.
+
+    Where a spec takes a plain value for a mapping, the plain one: an exchange's scheme, the number of workers.
+    """
+    is_given, value = found(job, path)
+    if (is_given and not isinstance(value, Mapping)) or is_free(path) or path in LENGTHS:
+        return value
+    return _plain(path, found(_resolved(job, path), path)[1])
+
+
+def _plain(path: str, value: Any) -> Any:
+    if path == "communication" and isinstance(value, Mapping):
+        return value["scheme"]
+    if path == "workers" and isinstance(value, Mapping) and value["min"] == value["max"]:
+        return value["min"]
+    return value
+
+
+def _resolved(job: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The section that the path leads into, with its defaults; the rest of the job may be searched, or wrong."""
+    first = path.split(".")[0]
+    try:
+        parsed = parse_job_spec({**ANY_JOB, **({first: job[first]} if first in job else {})})
+    except SpecError:
+        return {}
+    exchange = parsed.exchange
+    options = dict(filled(exchange.scheme, exchange.options))
+    return {**parsed.model_dump(mode="json"), "communication": {**exchange.model_dump(mode="json"), "options": options}}
