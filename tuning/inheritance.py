@@ -75,6 +75,14 @@ def inherited(earlier: Mapping[str, Iterable[Trial]], space: Space, mode: Mode) 
     )
 
 
+def tried_by(forebears: Mapping[str, Iterable[Params]], space: Space) -> tuple[Inherited, ...]:
+    """What sweeps (id -> points, the last one begun last) hand on that only tell what is not to be tried again."""
+    return tuple(
+        Inherited(source=source, tried=tuple(params for params in points if space.contains(params)))
+        for source, points in forebears.items()
+    )
+
+
 def _points(trials: Iterable[Trial], space: Space) -> list[Trial]:
     """The trials that each stand for one point of the space, the last one begun last.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tuning.limits import Used
@@ -112,11 +112,13 @@ class Standing:
 class Beginning:
     """What a search begins from: its resolved spec as JSON, and the trials of the sweeps that it learns from.
 
-    ``incumbents`` are the job specs in use now, whose points it tries first.
+    ``forebears`` are those from which these began in turn, the latest first, with what they tried: a search learns
+    nothing of them, and tries something else. ``incumbents`` are the job specs in use now, whose points it tries first.
     """
 
     spec_json: str
     earlier: Mapping[str, Sequence[Trial]]
+    forebears: Mapping[str, Sequence[Params]] = field(default_factory=dict)
     incumbents: Sequence[Mapping[str, Any]] = ()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tuning.alike import Alike, alike, stood
 from tuning.importance import importance
-from tuning.inheritance import Inherited, inherited, point_of
+from tuning.inheritance import Inherited, inherited, point_of, tried_by
 from tuning.intervals import FIRST_LINE, Intervals
 from tuning.limits import MAX_FAILURES, limit_reached
 from tuning.orders import Advance, Answer, Beginning, Finish, Hold, Order, Prune, Resume, Standing, Start
@@ -43,7 +43,8 @@ def begun(beginning: Beginning) -> Search:
     spec = SweepSpec.model_validate_json(beginning.spec_json)
     space = space_of(spec.space)
     openings = tuple(point for job in beginning.incumbents if (point := point_of(job, space)) is not None)
-    return Search(spec, inherited(beginning.earlier, space, spec.mode), openings)
+    handed_on = inherited(beginning.earlier, space, spec.mode) + tried_by(beginning.forebears, space)
+    return Search(spec, handed_on, openings)
 
 
 class Search:

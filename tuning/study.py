@@ -6,6 +6,7 @@ holds can be lost, or left RUNNING for ever; and what is asked is a function of 
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import warnings
@@ -72,7 +73,7 @@ class Study:
             optuna_trial(result.as_trial(number), setting.space, source=source)
             for number, (source, result) in enumerate(found)
         ]
-        self._tried = {key_of(params) for each in setting.inherited for params in each.tried}
+        self._tried = [{key_of(params) for params in each.tried} for each in setting.inherited]
         sources = [each.source for each in setting.inherited]
         # Else each night would draw the points of the night before again, until there are results to learn from.
         self._seed = seed_of(setting.seed, *sources) if sources else setting.seed
@@ -90,7 +91,7 @@ class Study:
         """The point of the next trial, unlike any recorded; None once there is none left.
 
         Until the new trial is recorded the answer stays the same. What an earlier sweep has tried comes only as
-        an opening, or where nothing else is left.
+        an opening, or where nothing else is left, that of the earliest first.
         """
         taken = {key_of(trial.params) for trial in self._trials.values()}
         for opening in self._setting.openings:
@@ -100,9 +101,7 @@ class Study:
         is_small = count is not None and count <= MAX_GRID_POINTS
         if is_small and len(taken) >= (count or 0):
             return None
-        avoided = taken | self._tried
-        if is_small and len(avoided) >= (count or 0):
-            avoided = taken
+        avoided = self._avoided(taken, math.inf if count is None else count)
         if self._setting.sampler == "grid":
             return self._left_over(avoided)
         for attempt in range(_TRIES):
@@ -153,6 +152,15 @@ class Study:
             case _:
                 return TPESampler(seed=seed, group=self._setting.space.is_conditional())
 
+    def _avoided(self, taken: set[PointKey], count: float) -> set[PointKey]:
+        """What is taken, and what earlier sweeps tried, as far back as that leaves some of so many points."""
+        avoided = taken
+        for tried in self._tried:
+            if len(avoided | tried) >= count:
+                break
+            avoided = avoided | tried
+        return avoided
+
     def _left_over(self, avoided: set[PointKey]) -> dict[str, Scalar] | None:
         """One of the points of a small space that are not avoided."""
         return next((point for point in self._in_turn if key_of(point) not in avoided), None)
@@ -161,7 +169,7 @@ class Study:
     def _in_turn(self) -> list[dict[str, Scalar]]:
         """All points of a small space, in an order that the spec's seed decides, from where the last sweep stopped.
 
-        A schedule's sweep knows the last one and none before it: going round and round in one order, nights that
+        A schedule's sweep knows the last ones and none before them: going round and round in one order, nights that
         each try a part of a grid try all of it.
         """
         points = list(self._setting.space.grid())

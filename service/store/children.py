@@ -17,6 +17,7 @@ from service.schedule_records import ScheduleRow
 from service.states import ENDED_STATES, Move, Verb, command
 from service.store.configuration_tables import promotions
 from service.store.database import Write
+from service.store.forebears import HAS_TRIED
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.references import check_references
@@ -87,7 +88,7 @@ def _last_sweeps(conn: Connection, schedule_id: str, metric: str) -> Sequence[st
     """The latest with a trial that is complete, else that tried anything: a night without must not end the chain."""
     of_sweep = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id)
     found_any = of_sweep.where(trials.c.state == TrialState.COMPLETE).exists()
-    tried_any = of_sweep.where(or_(trials.c.state != TrialState.PRUNED, trials.c.reports != "[]")).exists()
+    tried_any = of_sweep.where(HAS_TRIED).exists()
     of_it = (schedule_runs.c.schedule_id == schedule_id, schedule_runs.c.kind == Kind.SWEEP, sweeps.c.metric == metric)
     last = select(sweeps.c.id).join(schedule_runs, schedule_runs.c.child_id == sweeps.c.id).where(*of_it)
     ordered = last.order_by(case((found_any, 0), (tried_any, 1), else_=2), schedule_runs.c.nominal_at.desc())

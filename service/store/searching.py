@@ -16,6 +16,7 @@ from service.states import Move, Verb, command
 from service.store.configurations import fetch_configuration
 from service.store.database import Database, Write, last_change
 from service.store.exploiting import decided, offered, ordered_back, taken_over, with_unreported, without_undone
+from service.store.forebears import fetch_forebears
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.promotion_rows import fetch_promoted
@@ -163,7 +164,9 @@ class SearchStore:
         def work(conn: Connection) -> Beginning:
             earlier = {of: [trial.for_search() for trial in fetch_trials(conn, of)] for of in sweep.spec.warm_start}
             rows = [row for name in named if (row := fetch_configuration(conn, name)) is not None]
-            return Beginning(spec_json=sweep.spec_json, earlier=earlier, incumbents=[row.document for row in rows])
+            incumbents = [row.document for row in rows]
+            before = fetch_forebears(conn, earlier)
+            return Beginning(spec_json=sweep.spec_json, earlier=earlier, forebears=before, incumbents=incumbents)
 
         return await self._database.read(work)
 

@@ -89,10 +89,13 @@ def test_of_a_population_nothing_is_inherited_but_that_it_was() -> None:
     assert (one.source, one.results, one.tried) == ("one", (), ())
 
 
-def night(earlier: dict[str, list[Trial]], **changes: Any) -> list[Trial]:
+def night(
+    earlier: dict[str, list[Trial]], forebears: dict[str, list[Params]] | None = None, **changes: Any
+) -> list[Trial]:
     """The trials of a sweep that is played to its end."""
     spec = sweep_spec(trials=8, warm_start=list(earlier), **changes)
-    rows, search, is_new = Rows(spec), begun(Beginning(spec_json=spec.model_dump_json(), earlier=earlier)), True
+    beginning = Beginning(spec_json=spec.model_dump_json(), earlier=earlier, forebears=forebears or {})
+    rows, search, is_new = Rows(spec), begun(beginning), True
     while rows.end is None:
         rows.ask(search, is_new=is_new)
         is_new = False
@@ -116,6 +119,25 @@ def test_no_night_repeats_the_one_before(changes: dict[str, Any]) -> None:
     assert second == night({"one": first}, **changes)
     keys = [{key_of(trial.params) for trial in trials} for trials in (first, second)]
     assert (len(keys[0]), len(keys[1]), len(keys[0] & keys[1])) == (8, 8, 0)
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
+def test_nights_try_all_of_a_small_space_and_then_what_was_tried_the_longest_ago(sampler: str) -> None:
+    nights: list[list[Trial]] = []
+    for number in range(5):
+        earlier = {f"night {number - 1}": trials for trials in nights[-1:]}
+        before = {f"night {n}": [trial.params for trial in nights[n]] for n in reversed(range(number - 1))}
+        nights.append(night(earlier, before, sampler=sampler, space=GRID))
+    first, second, third, *later = ({key_of(trial.params) for trial in trials} for trials in nights)
+    assert len(first | second | third) == 20
+    assert third - (first | second) == third - first, "what is left over comes from the first"
+    assert all(len(trials) == 8 for trials in nights)
+    assert later[0].isdisjoint(third)
+
+
+def test_points_of_another_space_are_not_counted_as_tried() -> None:
+    outside = [{"optimizer.lr": 7.0}, {"optimizer.lr": 1e-4}]
+    assert night({}, {"old": outside * 30}, space=GRID, sampler="grid") == night({}, space=GRID, sampler="grid")
 
 
 def test_a_grid_that_was_searched_whole_is_searched_again() -> None:
