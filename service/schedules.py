@@ -17,6 +17,7 @@ from service.firing import decide_trigger, first_upcoming
 from service.idempotency import read_key, refused_key
 from service.ids import SCHEDULE_ID
 from service.jobs import MAX_TRIES
+from service.missing_references import UNKNOWN, missing_reference
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.patience import answered
 from service.preconditions import check_match
@@ -27,7 +28,6 @@ from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError
 from service.store.schedules import Created, NameTakenError, ScheduleFilter, ScheduleStore
 from service.sweep_limits import cost_problem
-from service.sweeps import UNKNOWN, missing_reference
 from service.targets import Target, configuration_of
 from service.times import rfc3339
 from service.zone_changes import notices

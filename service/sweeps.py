@@ -12,28 +12,20 @@ from service.configurations import Configurations
 from service.cost import Prices
 from service.documents import Document
 from service.errors import BadRequestError, ConflictError, InvalidError, NotFoundError
-from service.finalists import outdated
 from service.going_on import fails_always, way_on
 from service.idempotency import read_key, refused_key
 from service.ids import SWEEP_ID
 from service.jobs import MAX_TRIES
+from service.missing_references import UNKNOWN, missing_reference
 from service.page_tokens import DEFAULT_PAGE_SIZE, PageTokens
 from service.preconditions import check_match
 from service.promotion_documents import promotion_document
 from service.promotion_records import PromotionState
-from service.promotion_requests import check_configuration, check_news, given_name, is_asked_already, wanted_name
+from service.promotion_requests import check_configuration, given_name, is_new, usual_name, wanted_name
 from service.records import ListPart
 from service.store.keys import KeyReusedError, KeySpentError
 from service.store.port import StaleRowError, TransitionError
-from service.store.references import UnknownReferenceError
-from service.store.sweeps import (
-    Created,
-    OtherMetricError,
-    SweepFilter,
-    SweepStore,
-    UnknownConfigurationError,
-    UnknownSweepError,
-)
+from service.store.sweeps import Created, Standing, SweepFilter, SweepStore
 from service.sweep_documents import estimate_document, sweep_document
 from service.sweep_limits import cost_problem, limit_of_ended
 from service.sweep_records import ENDED_SWEEPS, SweepRow, SweepState, SweepView, TrialRow
@@ -140,7 +132,7 @@ class Sweeps:
     async def report(self, sweep_id: str) -> Document:
         """What it found so far. Raises NotFoundError."""
         view = await self.view(sweep_id)
-        standing = (await self._store.standings([view.sweep]))[sweep_id].promotion
+        standing = (await self._standing(view.sweep)).promotion
         report = await asyncio.to_thread(report_document, view, self._prices)
         return {**report, "promotion": promotion_document(view.sweep, standing)}
 
@@ -261,23 +253,32 @@ class Sweeps:
 
         async def decide(row: SweepRow) -> SweepRow:
             name = wanted_name(given, row)
-            if (population := row.spec.population) is not None:
-                why = f"{population} changes values on the way, so what it found is no point that could be promoted"
-                raise ConflictError(f"{why}; its report has the values behind its best state, and since when")
             configuration = check_configuration(name, await self._configurations.find(name))
-            standing = (await self._store.standings([row]))[row.id]
-            latest = None if standing.promotion is None else standing.promotion.promotion
-            if is_asked_already(row, latest, name):
+            view, standing = await self.view(row.id), await self._standing(row)
+            if not await asyncio.to_thread(is_new, view, standing, configuration, self._prices):
                 return row
-            if told := outdated(row, (await self.view(row.id)).trials, configuration):
-                raise ConflictError(told)
-            if row.state in ENDED_SWEEPS and not standing.counts.complete:
-                hint = await self._way_on(row)
-                raise ConflictError(f"no trial is complete, so there is nothing to promote; {hint}")
-            check_news(row, standing, configuration)
             return await self._store.ask_promotion(row, name)
 
         return await self._change(sweep_id, if_match, decide)
+
+    async def usual_name(self, row: SweepRow) -> str | None:
+        """The configuration that a page offers to hold its winner against, where anything can be."""
+        return usual_name(row, await self._standing(row))
+
+    async def promotable(self, view: SweepView) -> str | None:
+        """The same, None while it goes on, and where ``promote`` would refuse it or has nothing to do."""
+        if view.sweep.state not in ENDED_SWEEPS:
+            return None
+        standing = await self._standing(view.sweep)
+        name = usual_name(view.sweep, standing)
+        configuration = None if name is None else await self._configurations.find(name)
+        if configuration is None:
+            return None
+        try:
+            is_left = await asyncio.to_thread(is_new, view, standing, configuration, self._prices)
+        except ConflictError:
+            return None
+        return name if is_left else None
 
     async def _check_limits(self, row: SweepRow, *, is_extended: bool = False) -> None:
         """Raises ConflictError where one that has ended would do so again before it did anything."""
@@ -298,9 +299,12 @@ class Sweeps:
         has_failed = any(trial.state is TrialState.FAILED for trial in view.trials)
         return await asyncio.to_thread(way_on, view, self._prices, can_retry=can_retry and has_failed)
 
+    async def _standing(self, row: SweepRow) -> Standing:
+        return (await self._store.standings([row]))[row.id]
+
     async def _promotion(self, row: SweepRow) -> PromotionState | None:
         """How the one that comes, goes on or was the last stands; None where there was none."""
-        standing = (await self._store.standings([row]))[row.id].promotion
+        standing = (await self._standing(row)).promotion
         last = None if standing is None else standing.promotion.state
         return last if row.promote_to is None else PromotionState.WAITING
 
@@ -345,26 +349,6 @@ class Sweeps:
 
 def _not_found(sweep_id: str) -> NotFoundError:
     return NotFoundError(f"there is no sweep {sweep_id[:80]!r}; GET /api/v1/sweeps lists them")
-
-
-UNKNOWN = (UnknownReferenceError, UnknownSweepError, OtherMetricError, UnknownConfigurationError)
-
-
-def missing_reference(error: Exception, spec: JobSpec | SweepSpec) -> FieldProblem:
-    """What is wrong with a spec that names something that is not there, or does not fit: one of ``UNKNOWN``."""
-    if isinstance(error, UnknownReferenceError):
-        prefix = "/job" if isinstance(spec, SweepSpec) else ""
-        return FieldProblem(prefix + error.problem.pointer, error.problem.detail)
-    assert isinstance(spec, SweepSpec), error
-    named = str(error.args[0])
-    if isinstance(error, UnknownConfigurationError):
-        told = f"there is no configuration {named!r} that a winner could replace; put one at /configurations/NAME"
-        return FieldProblem("/promote", told)
-    pointer = f"/warm_start/{spec.warm_start.index(named)}"
-    if isinstance(error, OtherMetricError):
-        told = f"{named} was over {error.args[1]!r}, this sweep is over {spec.metric!r}; take it out"
-        return FieldProblem(pointer, told)
-    return FieldProblem(pointer, f"there is no sweep {named[:80]!r}; give a sweep's whole id")
 
 
 def _wanted_trials(document: object) -> int:

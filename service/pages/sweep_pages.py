@@ -15,7 +15,7 @@ from service.pages.cluster import banner
 from service.pages.refusals import status_of, told
 from service.pages.render import html
 from service.pages.source import PageSource
-from service.pages.sweeps import END_TRIAL, Listed, Shown, actions_view, ending_view, list_view, sweep_view
+from service.pages.sweeps import END_TRIAL, Listed, Now, Shown, actions_view, ending_view, list_view, sweep_view
 from service.states import Verb
 from service.sweep_documents import trial_document
 from service.sweep_report import report_document
@@ -91,20 +91,19 @@ class SweepPages:
         await self._source.jobs.command(trial.job_id, Verb.CANCEL)
 
     async def _wanted(self, sweep_id: str) -> dict[str, str]:
-        """What it was to be promoted to before, where its spec names nothing."""
-        (document,) = await self._source.sweeps.documents([await self._source.sweeps.get(sweep_id)])
-        name = (document["promotion"] or {}).get("configuration")
-        return {"configuration": name} if name and not document["spec"]["promote"] else {}
+        sweeps = self._source.sweeps
+        name = await sweeps.usual_name(await sweeps.get(sweep_id))
+        return {} if name is None else {"configuration": name}
 
     async def _page(self, sweep_id: str, shown: Shown, error: ServiceError | None = None) -> HTMLResponse:
         sweeps = self._source.sweeps
         view = await sweeps.view(sweep_id)
         (document,) = await sweeps.documents([view.sweep])
-        ran_s = view.sweep.time_s(self._source.clock())
+        now = Now(ran_s=view.sweep.time_s(self._source.clock()), promotable=await sweeps.promotable(view))
 
         def shown_of() -> dict[str, Any]:
             report = report_document(view, self._source.prices)
-            return sweep_view(document, report, [trial_document(trial) for trial in view.trials], shown, ran_s)
+            return sweep_view(document, report, [trial_document(trial) for trial in view.trials], shown, now)
 
         # Thousands of trials take a while: others are answered meanwhile.
         context = await asyncio.to_thread(shown_of)

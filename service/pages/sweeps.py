@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -41,6 +40,14 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What documents do not tell: the seconds that it has run, what its winner can be held against (see ``Sweeps``)."""
+
+    ran_s: float
+    promotable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """Which sweeps a list shows: those that a search finds, or that the schedule of an id started; a page of them."""
 
@@ -66,17 +73,15 @@ def list_view(sweeps: Sequence[Document], listed: Listed, next_token: str | None
     }
 
 
-def sweep_view(
-    sweep: Document, report: Document, trials: Sequence[Document], shown: Shown, ran_s: float
-) -> dict[str, Any]:
-    """The context of one sweep's page; ``ran_s`` are the seconds that it has run."""
+def sweep_view(sweep: Document, report: Document, trials: Sequence[Document], shown: Shown, now: Now) -> dict[str, Any]:
+    """The context of one sweep's page."""
     spec, level_of = sweep["spec"], levels(trials, sweep["spec"]["mode"])
     return {
         "sweep": _head(sweep),
         "place": shown.address(sweep["id"]),
         "facts": _facts(sweep, report),
-        "left_s": _left_s(sweep, ran_s),
-        "actions": actions_view(sweep),
+        "left_s": _left_s(sweep, now.ran_s),
+        "actions": actions_view(sweep, now.promotable),
         "caution": report["caution"],
         "promotion": _promotion(sweep),
         "curve": curve_view(report),
@@ -93,8 +98,8 @@ def sweep_view(
     }
 
 
-def actions_view(sweep: Document) -> list[dict[str, str]]:
-    """What can be done now; stopping asks first."""
+def actions_view(sweep: Document, promotable: str | None = None) -> list[dict[str, str]]:
+    """What can be done now; stopping asks first. Its winner can be held against the configuration ``promotable``."""
     state, found = sweep["state"], []
     if state == "RUNNING":
         found.append(_action("pause", "Pause"))
@@ -102,7 +107,7 @@ def actions_view(sweep: Document) -> list[dict[str, str]]:
         found.append(_action("resume", "Resume"))
     if sweep["trials"]["failed"]:
         found.append(_action("retry-failed", f"Retry {sweep['trials']['failed']} failed"))
-    found += _promoting(sweep)
+    found += _promoting(sweep, promotable)
     if state not in _ENDED:
         ask = {"ask": f"Stop {sweep['name']}?", "lost": LOST, "do": "Stop it"}
         found.append({**_action("stop", "Stop", "danger"), **ask})
@@ -115,25 +120,13 @@ def ending_view(sweep: Document, number: int) -> dict[str, str]:
     return {**_action(END_TRIAL, "End", "danger"), **ask}
 
 
-def _promoting(sweep: Document) -> list[dict[str, str]]:
+def _promoting(sweep: Document, promotable: str | None) -> list[dict[str, str]]:
     """Of a sweep that has ended: compare its winner, or stop that."""
-    origin, promotion = sweep["configuration"], sweep["promotion"]
     if sweep["state"] not in _ENDED:
         return []
     if not promotion_words.is_over(sweep):
         return [_action("stop", "Stop comparing")]
-    if sweep["spec"]["population"] is not None:
-        return []
-    name = sweep["spec"]["promote"] or (promotion or {}).get("configuration") or (origin or {}).get("name")
-    has_decided = promotion is not None and promotion["state"] in ("PROMOTED", "KEPT") and not _has_news(sweep)
-    has_winner = sweep["trials"]["complete"] > 0
-    return [_action("promote", f"Promote to {name}")] if name and has_winner and not has_decided else []
-
-
-def _has_news(sweep: Document) -> bool:
-    """Whether it went on and ended once more since its winner was compared, so that it may be again."""
-    ended, compared = (datetime.fromisoformat(at) for at in (sweep["finished_at"], sweep["promotion"]["created_at"]))
-    return ended > compared
+    return [_action("promote", f"Promote to {promotable}")] if promotable else []
 
 
 def _promotion(sweep: Document) -> dict[str, Any] | None:

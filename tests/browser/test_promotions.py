@@ -29,6 +29,29 @@ async def fill(sample: Sample) -> SweepRow:
     return await swept.row()
 
 
+def test_once_the_configuration_is_changed_by_hand_the_winner_may_be_held_against_it_again(
+    empty: Site, view: Open
+) -> None:
+    sweep = empty.write(fill)
+    page = view(empty).go(f"/sweeps/{sweep.id}")
+    button = page.get_by_role("button", name="Promote to digits")
+    expect(page.get_by_role("region", name="Promotion")).to_contain_text("digits is at version 2 now")
+    expect(button).to_have_count(0)
+
+    async def change(sample: Sample) -> None:
+        in_use = await sample.store.configurations.configuration("digits")
+        assert in_use is not None
+        await sample.store.configurations.replace(in_use, spec(**{**JOB, "steps": None, "seed": 3}))
+
+    empty.write(change)
+    page.reload()
+    button.click()
+    expect(page.get_by_role("region", name="Promotion")).to_contain_text("once the sweep has ended")
+    expect(page.get_by_role("button", name="Stop comparing")).to_be_visible()
+    expect(button).to_have_count(0)
+    assert page.get_by_role("alert").count() == 0
+
+
 def test_a_promotion_is_told_with_its_evidence_and_leads_to_the_configuration(empty: Site, view: Open) -> None:
     sweep = empty.write(fill)
     page = view(empty).go(f"/sweeps/{sweep.id}")

@@ -6,12 +6,14 @@ import httpx2
 import pytest
 
 from service.api.sweep_shapes import SweepReport
+from service.configuration_records import Origin
 from service.pages.render import part
 from service.pages.sweep_charts import curve_view, levels, parallel_view
-from service.pages.sweeps import Shown, sweep_view
+from service.pages.sweeps import Now, Shown, sweep_view
 from service.records import Transition
 from service.services import Services
 from service.states import JobState
+from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, leader, record, snapshot
 from tests.service.scheduled import SWEEP, schedule_document
 from tests.service.swept import JOB, Swept, point, sweep_document
@@ -102,6 +104,41 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
     told = (await client.get(place)).text
     assert "its winner is held against version 2 of digits: 0 of 2 runs" in told
     assert "2 runs of the latest promotion: " in told
+
+
+@pytest.mark.parametrize(
+    ("origin", "change", "status"),
+    [
+        (None, "none", 409),
+        (None, "changed", 200),
+        (None, "deleted", 422),
+        (None, "anew", 200),
+        (Origin("digits", 1), "filed", 200),
+        (Origin("digits", 1), "changed", 409),
+        (Origin("digits", 1), "deleted", 422),
+    ],
+)
+async def test_the_page_offers_to_promote_again_where_a_request_for_it_is_not_refused(
+    client: httpx2.AsyncClient, services: Services, clock: Clock, origin: Origin | None, change: str, status: int
+) -> None:
+    store, address = services.store, "/api/v1/configurations/digits"
+    await client.put(address, json=JOB)
+    sweep_spec = read_sweep_spec(sweep_document(promote="digits"), has_prices=False)
+    created = await store.sweeps.create(sweep_spec, sample_job(sweep_spec), None, origin)
+    swept = await Swept.of(store, clock, created.sweep.id)
+    await swept.play()
+    await swept.finish()
+    await swept.conclude(lambda contender: 0.9 if contender == -1 else 0.8)
+    place, offer = f"/sweeps/{swept.id}", "Promote to digits"
+    assert offer not in (await client.get(place)).text
+    changed = {"filed": {"labels": {"team": "vision"}}, "changed": {"seed": 3}, "anew": {"seed": 3}}
+    if change in ("deleted", "anew"):
+        await client.delete(address)
+    if change in changed:
+        await client.put(address, json={**JOB, **changed[change]})
+    is_offered = offer in (await client.get(place)).text
+    answer = await client.post(f"/api/v1{place}/promote", json={})
+    assert (answer.status_code, is_offered) == (status, status == 200), answer.text
 
 
 async def test_after_a_stop_page_and_report_tell_what_the_runs_of_a_promotion_took(
@@ -224,7 +261,7 @@ async def test_what_a_population_changed_on_the_way_stands_beside_the_best(
     sweep = (await client.get(f"/api/v1/sweeps/{swept.id}")).json()
     report = (await client.get(f"/api/v1/sweeps/{swept.id}/report")).json()
     stages = [{"trial": 0, "samples": 0, "params": point(0.5)}, {"trial": 1, "samples": 4200, "params": point(0.25)}]
-    view = sweep_view(sweep, {**report, "schedule": stages}, [], Shown(is_by_value=False, first=0), 1.0)
+    view = sweep_view(sweep, {**report, "schedule": stages}, [], Shown(is_by_value=False, first=0), Now(ran_s=1.0))
     told = bytes(part("sweep/aside.html", view).body).decode()
     for text in ("Behind the best state", '<td class="num">4,200</td><td>1</td><td>optimizer.lr 0.25, batch'):
         assert text in told, told
