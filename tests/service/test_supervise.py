@@ -73,11 +73,13 @@ class Serving:
 
 
 @contextmanager
-def serving(home: Path, api: str = "api") -> Iterator[Serving]:
+def serving(home: Path, api: str = "api", hangs: str = "") -> Iterator[Serving]:
+    """``hangs`` names the program that the test lets hang, and that alone may be taken for hung."""
+    words = [str(home), f"tests.service.stand_ins.{api}", hangs]
     output = home.with_suffix(".out")
     with output.open("wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.service.stand_ins.serve", str(home), f"tests.service.stand_ins.{api}"],
+            [sys.executable, "-m", "tests.service.stand_ins.serve", *words],
             cwd=ROOT,
             stdout=stream,
             stderr=subprocess.STDOUT,
@@ -119,7 +121,7 @@ def test_a_killed_reconciler_comes_back_alone(home: Path) -> None:
 
 
 def test_an_api_that_is_stopped_is_replaced_alone(home: Path) -> None:
-    with serving(home) as served:
+    with serving(home, hangs="api") as served:
         served.wait_told("ready")
         first, reconciler = served.api_pid(), served.reconciler_pid()
         os.kill(first, signal.SIGSTOP)
@@ -148,7 +150,7 @@ def test_a_supervisor_that_was_stopped_looks_after_its_processes_again(home: Pat
 
 @pytest.mark.parametrize("hangs_by", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "stuck"])
 def test_a_reconciler_that_hangs_is_replaced_alone(home: Path, hangs_by: signal.Signals) -> None:
-    with serving(home) as served:
+    with serving(home, hangs="reconciler") as served:
         served.wait_told("ready")
         api, first = served.api_pid(), served.reconciler_pid()
         os.kill(first, hangs_by)

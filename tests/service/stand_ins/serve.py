@@ -1,4 +1,7 @@
-"""Runs the real supervisor of a home over the stand-ins: ``python -m ... HOME API_MODULE``."""
+"""Runs the real supervisor of a home over the stand-ins: ``python -m ... HOME API_MODULE [HANGS]``.
+
+Only the program that ``HANGS`` names is soon taken for hung: on a busy machine a healthy one may be silent for seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from service.supervise.supervisor import Address, Mark, Parts, Supervisor
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 4.0  # signs of life come every second
+NEVER_S = 3600.0
 
 
 def tell(mark: Mark, about: str, text: str) -> None:
@@ -28,6 +32,7 @@ def main() -> int:
     home, api_module = Home(Path(sys.argv[1])), sys.argv[2]
     home.prepare()
     reading, _writing = os.pipe()
+    patience_s = {name: PATIENCE_S if name in sys.argv[3:] else NEVER_S for name in ("api", "reconciler")}
     child = {**environment(), "PYTHONPATH": str(ROOT)}
     with ServeLock(home.lock_file) as lock, listen("127.0.0.1", 0) as listener:
         address = Address("127.0.0.1", listener.getsockname()[1])
@@ -39,7 +44,7 @@ def main() -> int:
             environment=child,
             log_file=home.logs / "api.log",
             cwd=home.path,
-            patience_s=PATIENCE_S,
+            patience_s=patience_s["api"],
             descriptors=(listener.fileno(),),
         )
         reconciler = Program(
@@ -48,7 +53,7 @@ def main() -> int:
             environment=child,
             log_file=home.logs / "reconciler.log",
             cwd=home.path,
-            patience_s=PATIENCE_S,
+            patience_s=patience_s["reconciler"],
         )
         parts = Parts(address=address, api=Child(api, reading), reconciler=Child(reconciler, reading), head=None)
         return Supervisor(parts, tell, lambda: tell(Mark.NOTE, "ready", address.url)).run()
