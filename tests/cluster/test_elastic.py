@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from service.packing import pack
 from tests.cluster.gated import START_S, Gated
 from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
+from tests.cluster.verdicts import assert_verdict_fits
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -37,6 +39,11 @@ def num_current(job: Gated) -> int:
     return int(job.job()["workers"]["current"])
 
 
+def verdicts(job: Gated) -> list[dict[str, Any]]:
+    """On its size; parts of the batch may be tried, too."""
+    return [row for row in job.timeline() if (row["kind"], row["actor"]) == ("probation", "scaling")]
+
+
 def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(served: Serving, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_TASK)
     first = Gated(served, tmp_path, steps=100_000, code=tmp_path)
@@ -49,15 +56,16 @@ def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(ser
         finally:
             second.end()
         wait_for("the first to grow again", lambda: num_current(first) == 2, START_S)
-        wait_for("the verdict", lambda: "probation" in first.kinds(), START_S)
+        wait_for("the verdict", lambda: verdicts(first), START_S)
     finally:
         first.end()
-    rows = first.timeline()
-    resizes = [(r["actor"], r["before"]["workers"], r["after"]["workers"]) for r in rows if r["kind"] == "resize"]
-    assert resizes == [("service", 2, 1), ("scaling", 1, 2)]
-    (verdict,) = [r["after"] for r in rows if (r["kind"], r["actor"]) == ("probation", "scaling")]
-    assert verdict["is_kept"]
-    assert verdict["gain"] > 1.2
+    (verdict,) = verdicts(first)
+    resizes = [row for row in first.timeline() if row["kind"] == "resize"]
+    told = [(row["actor"], row["before"]["workers"], row["after"]["workers"]) for row in resizes]
+    assert told[:2] == [("service", 2, 1), ("scaling", 1, 2)]
+    assert told[2:] in ([], [("scaling", 2, 1)] * (not verdict["after"]["is_kept"]))
+    with served.client() as client:
+        assert_verdict_fits(client, first.id, resizes[1], verdict, since=resizes[0]["step"] + 1)
     assert_service_at_rest(served)
 
 

@@ -10,11 +10,13 @@ import pytest
 from service.packing import pack
 from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
+from tests.cluster.verdicts import PAYS
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-LIMIT_S = 120.0
+LIMIT_S = 200.0
+"""What did not pay, as the machine was busy with something else, is tried again after 500 steps."""
 BATCH = 16
 NOISY_TASK = """
 import time
@@ -66,31 +68,36 @@ def test_a_batch_grows_where_that_pays_with_its_rate_and_the_report_tells_what_i
         def told(kind: str) -> list[dict[str, Any]]:
             return [row for row in client.timeline(job_id) if (row["kind"], row["actor"]) == (kind, "goodput")]
 
-        def judged() -> list[int]:
-            return [row["after"]["global_batch"] for row in told("probation")]
+        def found() -> list[int]:
+            return [row["after"]["global_batch"] for row in told("probation") if row["after"]["is_kept"]]
 
         try:
             # At once or in two steps: by how sure the noise scale is when it is looked at first.
-            wait_for("the verdict on the largest batch", lambda: 2 * BATCH in judged(), LIMIT_S)
+            wait_for("the largest batch, found to pay", lambda: 2 * BATCH in found(), LIMIT_S)
             explained = client.get(f"/jobs/{job_id}/explain")["details"]
             metrics = client.get(f"/jobs/{job_id}/metrics", keys="lr,global_batch,noise_scale")["points"]
         finally:
             client.command(job_id, "cancel")
             wait_for("the end", lambda: client.job(job_id)["state"] == "CANCELLED", LIMIT_S)
-        changes, verdicts = told("batch"), [row["after"] for row in told("probation")]
+        changes, verdicts = told("batch"), told("probation")
         report = client.get(f"/jobs/{job_id}/report")["sections"]
     sizes = [BATCH, *(change["after"]["global_batch"] for change in changes)]
     assert [change["before"] for change in changes] == [{"global_batch": size} for size in sizes[:-1]]
-    assert sizes == sorted(set(sizes))
-    assert sizes[-1] == 2 * BATCH
+    kept = [row["after"] for row in verdicts if row["after"]["is_kept"]]
+    refused = [row for row in verdicts if not row["after"]["is_kept"]]
+    grown = [verdict["global_batch"] for verdict in kept]
+    assert grown == sorted(set(grown))
+    assert grown[-1] == sizes[-1] == 2 * BATCH
+    assert all(row["after"]["samples_per_s"] < PAYS * row["before"]["samples_per_s"] for row in refused), refused
+    assert len(changes) == len(kept) + 2 * len(refused), "what is not kept is taken back"
     assert [change["steps_lost"] for change in changes] == [0] * len(changes)
     # At least, by the least noise scale.
-    assert [(told["is_kept"], told["gain"] > 1.0) for told in verdicts] == [(True, True)] * len(changes)
+    assert min(verdict["gain"] for verdict in kept) > 1.0
     assert any(f"A step has {2 * BATCH} samples, where {BATCH} were asked for" in line for line in explained)
     rates = {point["values"]["global_batch"]: point["values"]["lr"] for point in metrics}
     assert rates[2 * BATCH] == pytest.approx(rates[BATCH] * 2**0.5)
     assert any("noise_scale" in point["values"] for point in metrics)
     sections = [s for s in report if s["actor"] == "goodput"]
     assert len(sections) == len(changes)
-    assert min(section["gain"] for section in sections) > 1.0
+    assert sections[-1]["gain"] > 1.0
     assert_service_at_rest(served)

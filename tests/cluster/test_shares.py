@@ -10,6 +10,7 @@ import pytest
 from service.packing import pack
 from tests.cluster.judging import assert_service_at_rest
 from tests.cluster.serving import Serving
+from tests.cluster.verdicts import assert_verdict_fits
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -29,9 +30,9 @@ from workers.task import TrainingTask
 def build(config):
     try:
         (Path(config["folder"]) / "slow").touch(exist_ok=False)
-        sample_s = 0.004
+        sample_s = 0.016  # what a busy machine adds to a part is little beside it
     except FileExistsError:
-        sample_s = 0.001
+        sample_s = 0.004
 
     def loss(model, batch):
         time.sleep(sample_s * len(batch[0]))  # not where samples are read: they would be read ahead
@@ -68,10 +69,9 @@ def test_a_slow_worker_gets_less_of_the_batch_and_the_timeline_tells_what_that_b
         finally:
             client.command(job_id, "cancel")
             wait_for("the end", lambda: client.job(job_id)["state"] == "CANCELLED", LIMIT_S)
-        change, verdict = told("batch")[0], told("probation")[0]["after"]
+        change, verdict = told("batch")[0], told("probation")[0]
+        assert_verdict_fits(client, job_id, change, verdict)
     assert change["before"] == {"parts": [BATCH // 2, BATCH // 2]}
     assert sum(change["after"]["parts"]) == BATCH
     assert min(change["after"]["parts"]) < BATCH / 3
-    assert verdict["is_kept"]
-    assert verdict["gain"] > 1.2
     assert_service_at_rest(served)
