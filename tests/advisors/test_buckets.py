@@ -26,13 +26,16 @@ def test_a_bucket_leaves_when_it_is_there_and_the_link_is_free() -> None:
     assert left_s([0.2, 0.8], [7.0, 1.0], 10.0) == 1.0  # the first, which is there at 2, is gone at 9
 
 
-def test_of_two_hops_the_second_waits_for_the_end_of_backward_but_for_what_goes_as_it_is() -> None:
+def test_of_two_hops_the_second_waits_for_the_bucket_after_it_but_for_what_goes_as_it_is() -> None:
     halves = Leaving(shares=[0.5, 0.5], coded_s=4.0, num_hops=2, dense_s=8.0)
     assert halves.waited_s(10.0) == 1.0 + 2.0
     assert (halves.least_s, halves.cores_s) == (3.0, 4 * BUCKET_S)
     mixed = Leaving(shares=[0.5, 0.5], coded_s=4.0, num_hops=2, num_dense=1, dense_s=8.0)
     assert mixed.waited_s(10.0) == 1.0 + 1.0  # the first is gone at 9
     assert (mixed.least_s, mixed.cores_s) == (2.0, 3 * BUCKET_S)
+    quarters = Leaving(shares=[0.25] * 4, coded_s=4.0, num_hops=2)
+    assert quarters.waited_s(10.0) == quarters.least_s == 0.5 + 2 * 0.5  # of the second hops all but two are gone
+    assert quarters.waited_s(0.0) == 4.0
 
 
 @given(shares=cuts, carried_s=seconds, backward_s=seconds)

@@ -2,7 +2,8 @@
 
 The machines are the tests' own: they know nothing of the advisor's model, its candidates or their names, but play each
 bucket through. A bucket is there when backward has made and encoded it; the link takes one after the other; where
-ranks are more than two, what was encoded has a second way, of as many bytes, which begins when all is there.
+ranks are more than two, what was encoded has a second way, of as many bytes, behind the first of the bucket that comes
+next, or when all is there.
 """
 
 from __future__ import annotations
@@ -42,21 +43,21 @@ class Machines:
     def step(self, bucket_mib: int, formats: Sequence[str]) -> tuple[float, Link]:
         """Seconds of a step whose buckets go in these formats, and what is seen of its exchange."""
         now_s = free_s = busy_s = decoding_s = 0.0
-        begun_s, second_ways_s = -1.0, list[float]()
+        begun_s, second_way_s = -1.0, 0.0
         for share, name in zip(self.cuts[bucket_mib], formats, strict=True):
             now_s += share * (self.backward_s + self.codec_s[name] / 3) + COLLECTIVE_S
             begun_s = now_s if begun_s < 0.0 else begun_s
-            wire_s = share * self.dense_s * BYTES[name] / BYTES["none"]
-            if name != "none" and self.num_ranks > 2:
-                wire_s /= 2
-                second_ways_s.append(wire_s)
-            free_s, busy_s = max(free_s, now_s) + wire_s, busy_s + wire_s
+            wire_s, again_s = share * self.dense_s * BYTES[name] / BYTES["none"], second_way_s
+            now_s += COLLECTIVE_S if again_s > 0.0 else 0.0
+            second_way_s = wire_s / 2 if name != "none" and self.num_ranks > 2 else 0.0
+            on_link_s = wire_s - second_way_s + again_s
+            free_s, busy_s = max(free_s, now_s) + on_link_s, busy_s + on_link_s
             decoding_s += share * self.codec_s[name] * 2 / 3
-        ends_s = max(free_s, now_s) + sum(way + COLLECTIVE_S for way in second_ways_s) + decoding_s
+        ends_s = max(free_s, now_s) + second_way_s + (COLLECTIVE_S if second_way_s > 0.0 else 0.0) + decoding_s
         link = Link(
             exchange_s=ends_s - begun_s,
             exposed_s=ends_s - now_s,
-            wire_s=busy_s + sum(second_ways_s),
+            wire_s=busy_s + second_way_s,
             backward_s=now_s,
         )
         return self.rest_s + ends_s, link
@@ -130,7 +131,10 @@ def settled(machines: Machines, scheme: str) -> str:
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_a_format_for_each_bucket_brings_less_over_the_first_as_they_are_than_a_change_is_for(num_ranks: int) -> None:
-    """So names have two formats. All buckets alike are not enough: of four ranks what is waited for twice shows."""
+    """So names have two formats. Of four ranks they are faster than one for all buckets, by less than that too.
+
+    What goes as it is loses nothing, though.
+    """
     lost = {False: 1.0, True: 1.0}
     for machines in drawn(num_ranks):
         best_s, ways = machines.best_s(), [*product(machines.cuts, BYTES)]
@@ -141,8 +145,8 @@ def test_a_format_for_each_bucket_brings_less_over_the_first_as_they_are_than_a_
                 for num in (range(len(machines.cuts[bucket_mib])) if is_mixed else (0,))
             )
             lost[is_mixed] = max(lost[is_mixed], found_s / best_s)
-    assert lost[True] < LEAST_GAIN
-    assert num_ranks == 2 or lost[False] > LEAST_GAIN
+    assert lost[True] <= lost[False] < LEAST_GAIN
+    assert num_ranks == 2 or lost[True] < lost[False]
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])

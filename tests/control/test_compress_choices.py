@@ -102,9 +102,19 @@ def test_gradients_leave_in_smaller_buckets_on_trial_as_they_are() -> None:
     assert judged.after["gain"] == pytest.approx(0.26 / 0.14, rel=1e-3)
 
 
-@pytest.mark.parametrize(("num_workers", "name"), [(2, "int8 in buckets of 1 MiB"), (4, "int4")])
-def test_what_more_than_two_send_in_two_hops_gains_less_by_being_cut_smaller(num_workers: int, name: str) -> None:
-    found = job(slow(1.0), *[even] * num_workers)
+@pytest.mark.parametrize(
+    ("num_workers", "link_s", "name"),
+    [
+        (2, 1.0, "int8 in buckets of 1 MiB"),
+        (4, 1.0, "int8 in buckets of 1 MiB"),
+        (2, 0.5, "int8 in buckets of 1 MiB"),
+        (4, 0.5, "none in buckets of 1 MiB"),
+    ],
+)
+def test_what_more_than_two_send_in_two_hops_is_cut_smaller_too_where_that_gains_more_than_a_hop_takes_each(
+    num_workers: int, link_s: float, name: str
+) -> None:
+    found = job(slow(link_s), *[even] * num_workers)
     found.buckets, found.backward_s = {25: (0.2, 0.8), 1: (0.05,) * 20}, 0.5
     assert found.run(60).plans[1].exchange.name == name
 

@@ -26,7 +26,8 @@ def left_s(shares: Sequence[float], carried_s: Sequence[float], backward_s: floa
 class Leaving:
     """Buckets of an exchange: ``coded_s`` is what the link takes of all of them as they are encoded, in ``num_hops``.
 
-    The first ``num_dense`` go in one hop as they are; all that went so would take ``dense_s``.
+    The first ``num_dense`` go in one hop as they are; all that went so would take ``dense_s``. Hops but the first of a
+    bucket begin when the bucket after it has left, those of the last when that has come.
     """
 
     shares: Sequence[float]
@@ -36,13 +37,13 @@ class Leaving:
     dense_s: float = 0.0
 
     def waited_s(self, backward_s: float) -> float:
-        """What is waited for: all hops but the first hide behind nothing."""
-        return left_s(self.shares, [self._first_s(n) for n in range(len(self.shares))], backward_s) + self._later_s
+        """What is waited for."""
+        return left_s(self.shares, [self._sent_s(n) for n in range(len(self.shares))], backward_s) + self._ending_s
 
     @property
     def least_s(self) -> float:
-        """What is waited for however long backward is: the last bucket, and all hops but the first."""
-        return self._first_s(len(self.shares) - 1) + self._later_s
+        """What is waited for however long backward is: the last bucket, and what goes when that has left."""
+        return self._sent_s(len(self.shares) - 1) + self._ending_s
 
     @property
     def cores_s(self) -> float:
@@ -50,11 +51,18 @@ class Leaving:
         return (self.num_dense + (len(self.shares) - self.num_dense) * self.num_hops) * BUCKET_S
 
     @property
-    def _later_s(self) -> float:
-        return (1.0 - sum(self.shares[: self.num_dense])) * self.coded_s * (1.0 - 1.0 / self.num_hops)
+    def _ending_s(self) -> float:
+        return self._later_s(len(self.shares) - 1)
 
-    def _first_s(self, number: int) -> float:
-        return self.shares[number] * (self.dense_s if number < self.num_dense else self.coded_s / self.num_hops)
+    def _sent_s(self, number: int) -> float:
+        """What the link takes from the time when a bucket leaves: its first hop, and the later ones of that before."""
+        before_s = self._later_s(number - 1) if number > 0 else 0.0
+        return before_s + self.shares[number] * (
+            self.dense_s if number < self.num_dense else self.coded_s / self.num_hops
+        )
+
+    def _later_s(self, number: int) -> float:
+        return 0.0 if number < self.num_dense else self.shares[number] * self.coded_s * (1.0 - 1.0 / self.num_hops)
 
 
 def exposed_s(known_s: float, before: Leaving, after: Leaving, backward_s: float) -> float:

@@ -243,7 +243,7 @@ def _is_over_racks(situation: Situation, formats: str) -> bool:
 
 
 def _num_hops(situation: Situation, formats: str) -> int:
-    """Hops of a bucket; all but the first wait until backward is over. Each of two carries half of the bytes."""
+    """Hops of a bucket; all but the first wait until the next has left. Each of two carries half of the bytes."""
     if formats in ONE_HOP or (situation.num_ranks == 2 and formats != "powersgd"):
         return 1
     return 2

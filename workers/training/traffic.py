@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Collection
 from typing import NamedTuple, TypeAlias
 
@@ -29,7 +30,7 @@ class _Told(NamedTuple):
 
 
 class Traffic:
-    """One group's connections; to be read by one thread at a time, whatever becomes of them in others.
+    """One group's connections, for all threads.
 
     Among ``places`` may be others than those to the ``num_peers``: somebody knocked just as the group formed.
     """
@@ -37,6 +38,7 @@ class Traffic:
     def __init__(self, places: Collection[Place], num_peers: int = 1) -> None:
         self._places, self._num_peers = tuple(places), num_peers
         self._sent = {_connection(place): 0 for place in places}
+        self._lock = threading.Lock()
         self.gone_at: int | None = None
         """Bytes that had travelled when they were last read, in both directions, where a connection was closed by then,
         by either end; None where all were there."""
@@ -49,15 +51,16 @@ class Traffic:
         is closed by now stays at what was read of it last. Some 5 microseconds a connection.
         """
         opened, received = set(), 0
-        for place in self._places:
-            told = _told(place)
-            if told is not None:
-                connection = _connection(place)
-                self._sent[connection] = max(self._sent[connection], told.sent)
-                opened |= {connection} if told.is_open else set()
-                received += told.received
-        sent = sum(self._sent.values())
-        self.gone_at = None if len(opened) >= self._num_peers else sent + received
+        with self._lock:
+            for place in self._places:
+                told = _told(place)
+                if told is not None:
+                    connection = _connection(place)
+                    self._sent[connection] = max(self._sent[connection], told.sent)
+                    opened |= {connection} if told.is_open else set()
+                    received += told.received
+            sent = sum(self._sent.values())
+            self.gone_at = None if len(opened) >= self._num_peers else sent + received
         return sent
 
     def by_connection(self) -> dict[Connection, int]:

@@ -63,6 +63,10 @@ class Coding:
         self.encode: Lap | DeviceLap = Lap(clock)
         self.decode: Lap | DeviceLap = Lap(clock)
 
+    def by_thread(self) -> None:
+        """From now on it is done beside what computes, maybe on the same core: what threads spend on it counts."""
+        self.encode, self.decode = Lap(time.thread_time), Lap(time.thread_time)
+
     def by_device(self) -> None:
         """From now on it is a CUDA device that codes: its seconds count, not the thread's."""
         if isinstance(self.encode, Lap):

@@ -18,7 +18,7 @@ from workers.training.exchange.codecs import Codec
 from workers.training.exchange.coding import Coding
 from workers.training.exchange.residual import Residual
 from workers.training.exchange.rows import Rows
-from workers.training.exchange.schemes import Convoy, InFlight, Summed
+from workers.training.exchange.schemes import InFlight, Summed
 from workers.training.state import StepState
 from workers.training.world import Transfer, World
 
@@ -149,6 +149,23 @@ class _Scattered:
             self._piece.store(self._piece.decoded_WN)
 
 
+class _Pieces:
+    """A bucket under way, whose pieces take their hops one after the other."""
+
+    def __init__(self, pieces: Sequence[InFlight]) -> None:
+        self._pieces = pieces
+
+    def forward(self) -> bool:
+        for piece in self._pieces:
+            piece.forward()
+        return False
+
+    def wait(self) -> None:
+        self.forward()
+        for piece in self._pieces:
+            piece.wait()
+
+
 class Compressed:
     """A ``Scheme``: gradients by ``codec``, with error feedback where that has an error worth keeping."""
 
@@ -160,6 +177,9 @@ class Compressed:
         self._codec, self._residual, self.coding = codec, residual, Coding()
         self._buckets: dict[int, _Bucket] = {}
         self._group = (0, 0)
+
+    def is_relayed(self, num_ranks: int) -> bool:
+        return num_ranks > 2
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return
@@ -183,7 +203,7 @@ class Compressed:
                 bucket.keep_errors(self._residual.place(number, bucket.values_N))
             else:
                 self._residual.stage_nothing(number)
-        return Convoy([self._begin(piece, world) for piece in bucket.pieces])
+        return _Pieces([self._begin(piece, world) for piece in bucket.pieces])
 
     def _begin(self, piece: _Piece, world: World) -> InFlight:
         with self.coding.encode:

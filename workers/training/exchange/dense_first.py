@@ -21,6 +21,9 @@ class DenseFirst:
         self.staged, self.coding = others.staged, others.coding
         self._dense, self._others, self._num_dense = Dense(residual), others, num_dense
 
+    def is_relayed(self, num_ranks: int) -> bool:
+        return self._others.is_relayed(num_ranks)
+
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         dense = shapes[: self._num_dense]
         self._others.prepare([*([] for _ in dense), *shapes[self._num_dense :]])

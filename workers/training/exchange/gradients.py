@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from workers.errors import UserCodeError
 from workers.exchange_options import BUCKET_MIB
 from workers.training.exchange.buckets import Bucket, lay_out
-from workers.training.exchange.lane import Lane
+from workers.training.exchange.lane import Lane, Side
 from workers.training.exchange.meter import Meter, PassClock, Took, meter, pass_clock
 from workers.training.exchange.reached import unreached
 from workers.training.exchange.reals import real_shape
@@ -55,10 +56,14 @@ class GradientExchange:
         self.tail = Tail(self._layout.tail, len(self._parameters))
         self._flats = [bucket.flat for bucket in self._layout.buckets]
         self._lane = Lane()
+        self._side: Side | None = None
         self._gradients = [bucket.gradients for bucket in self._layout.buckets if bucket.indexes]
         self._used = [False] * len(self._parameters)
         self._unused_before: list[int] = []
         self._in_flight: list[InFlight | None] = []
+        self._ending = set[int]()
+        self.has_launched = False
+        """Whether a part of this round's gradients has left, so that they cannot be made again."""
         self._fill: Callable[[], None] | None = None
         self._error: Exception | None = None
         self._world: World | None = None
@@ -76,6 +81,8 @@ class GradientExchange:
         """Take the hooks off the parameters and let go of their gradients."""
         for hook in self._hooks:
             hook.remove()
+        if self._side is not None:
+            self._side.close()
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -87,7 +94,22 @@ class GradientExchange:
         self._lane = Lane(self._flats[0].device) if world.size > 1 else Lane()
         if world.device.type == "cuda":
             scheme.coding.by_device()
+        self._relay(world, scheme)
         scheme.prepare([[*shapes.values()] for shapes in self.places])
+
+    def _relay(self, world: World, scheme: Scheme) -> None:
+        """Whether buckets take later hops while others are filled, by a thread, as the host of CPUs waits for each.
+
+        The same on all ranks, as it is the order of collectives. Of two buckets the first would do so when the other
+        has left, and then none is filled any more.
+        """
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+        is_relayed = len(self._flats) > 2 and scheme.is_relayed(world.size)
+        if is_relayed and world.device.type == "cpu" and not world.is_mixed:
+            self._side = Side()
+            scheme.coding.by_thread()
 
     @property
     def parameters(self) -> Sequence[nn.Parameter]:
@@ -106,14 +128,9 @@ class GradientExchange:
         assert self._scheme is not None
         return self._scheme.blurs_norm if self._world.size > 1 else self._scheme.blurs_alone
 
-    @property
-    def has_launched(self) -> bool:
-        """Whether a part of this round's gradients has left, so that they cannot be made again."""
-        return bool(self._in_flight)
-
     def clear(self) -> None:
         """Begin a round, or begin it again: no gradient, nothing under way."""
-        self._in_flight.clear()
+        self._forget_sent()
         self._fill = self._error = self._backward = None
         self._used[:] = [False] * len(self._used)
         if self._has_none:
@@ -151,11 +168,13 @@ class GradientExchange:
         self._unused_before = [index for index, is_used in enumerate(self._used) if not is_used]
         assert self._meter is not None
         self._meter.wait()
+        if self._side is not None:
+            self._side.join()
         with self._lane.within():
             Convoy([transfer for transfer in self._in_flight if transfer is not None]).wait()
         self._lane.join()
         self._meter.stop()
-        self._in_flight.clear()
+        self._forget_sent()
         self._fill = None
 
     def measure(self) -> Took:
@@ -186,11 +205,13 @@ class GradientExchange:
 
     def drop(self) -> None:
         """Forget what is under way, but for what was sent of it: the world is gone."""
+        if self._side is not None:
+            self._side.drop()
         if self._meter is not None:
             self.untold_bytes += self._meter.sent_bytes() or 0
         self._lane.join()
-        self._in_flight.clear()
-        self._fill = self._meter = self._world = None
+        self._forget_sent()
+        self._fill = self._error = self._meter = self._world = None
 
     def write_used(self) -> int:
         """Put into the tail which parameters this rank used, and return how many it did not; part of ``fill``."""
@@ -233,6 +254,11 @@ class GradientExchange:
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
         torch._foreach_mul_(self._gradients, factor)
+
+    def _forget_sent(self) -> None:
+        self._in_flight.clear()
+        self._ending.clear()
+        self.has_launched = False
 
     def _attach(self) -> None:
         for parameter, view in zip(self._parameters, self._layout.views, strict=True):
@@ -278,11 +304,34 @@ class GradientExchange:
         assert self._scheme is not None
         if bucket is self._layout.buckets[-1] and self._fill is not None:
             self._fill()
-        if not self._in_flight:
+        if not self.has_launched:
             self._meter = meter(self._world, self._scheme)
-        bucket.is_launched = True
+        bucket.is_launched = self.has_launched = True
+        if self._side is None:
+            self._send(number, bucket)
+        else:
+            self._side.give(partial(self._send, number, bucket))
+
+    def _send(self, number: int, bucket: Bucket) -> None:
+        """Begin to send a bucket; then those before go on, so in the same order on all ranks."""
+        assert self._world is not None
+        assert self._scheme is not None
         with self._lane.within():
+            before = [*self._in_flight]
             self._in_flight.append(self._scheme.start(number, bucket.flat, bucket.gradients.numel(), self._world))
+            if self._side is not None:
+                self._move_on(before)
+
+    def _move_on(self, before: Sequence[InFlight | None]) -> None:
+        """Let each take its next hop, and what began its last with an earlier bucket be decoded."""
+        for number, earlier in enumerate(before):
+            if number in self._ending:
+                self._ending.remove(number)
+                assert earlier is not None
+                earlier.wait()
+                self._in_flight[number] = None
+            elif earlier is not None and not earlier.forward():
+                self._ending.add(number)
 
 
 def _hooked(parameter: nn.Parameter, hook: Callable[[torch.Tensor], None]) -> RemovableHandle:

@@ -77,6 +77,9 @@ class Hierarchical:
         self._has_error = inside.has_error or across.has_error
         self._buckets: dict[int, Bucket] = {}
 
+    def is_relayed(self, num_ranks: int) -> bool:
+        return num_ranks > 1
+
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return
 

@@ -1,8 +1,10 @@
-"""Where gradients are encoded, sent and decoded: on CUDA a stream of its own, beside the one that computes them."""
+"""Where gradients are encoded, sent and decoded beside what computes them: on CUDA a stream, on a CPU a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -29,3 +31,63 @@ class Lane:
         """What this thread gives the device from now on begins once all is done that was given within."""
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+
+class Side:
+    """A thread beside the one that computes: what it is given it does in that order, up to an error."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
+        self._last: Future[None] | None = None
+        self._error: Exception | None = None
+
+    def give(self, work: Callable[[], None]) -> None:
+        """Have this done once all is done that was given before, unless ``join`` has an error to raise of that."""
+        self._last = self._thread.submit(self._do, work)
+
+    def join(self) -> None:
+        """Wait until all is done; what waits for other ranks of it, until their world is aborted. Raises the error."""
+        self._wait()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None
+
+    def drop(self) -> None:
+        """Wait likewise, for what nobody asks after any more."""
+        self._wait()
+        self._error = None
+
+    def close(self) -> None:
+        """Let the thread end once all is done."""
+        self._thread.shutdown(wait=False)
+
+    def _wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+            self._last = None
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if self._error is not None:
+            return
+        try:
+            work()
+        except Exception as error:  # raised by join
+            self._error = _without_frames(error)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The same, which tells where it was raised but holds nothing of what was there.
+
+    A broken group that an error kept until the process ends would hang in it: its threads wait for the interpreter
+    to tell it of their collectives, and the interpreter for them.
+    """
+    error.add_note("".join(traceback.format_exception(error)))
+    raised: list[BaseException | None] = [error]
+    while raised:
+        one = raised.pop()
+        if one is not None:
+            one.__traceback__ = None
+            raised += [one.__cause__, one.__context__]
+    return error

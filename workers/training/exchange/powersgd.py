@@ -170,6 +170,9 @@ class PowerSgd:
         self._matrices: list[list[_Matrix]] = []
         self._parcels: dict[int, _Parcel] = {}
 
+    def is_relayed(self, num_ranks: int) -> bool:
+        return num_ranks > 1
+
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         self._matrices = [[*_matrices(bucket, self._rank)] for bucket in shapes]
 

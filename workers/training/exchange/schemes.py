@@ -67,6 +67,10 @@ class Scheme(Protocol):
     staged: Sequence[StepState]
     coding: Coding
 
+    def is_relayed(self, num_ranks: int) -> bool:
+        """Whether a bucket has to take more than one hop between so many ranks."""
+        ...
+
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         """Learn the layout before anything else: the shapes of each bucket's gradients, in their order."""
 
@@ -100,6 +104,9 @@ class Dense:
 
     def __init__(self, residual: Residual) -> None:
         self._residual, self.coding = residual, Coding()
+
+    def is_relayed(self, num_ranks: int) -> bool:
+        return False
 
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return

@@ -139,6 +139,9 @@ class TopK:
         self._codec: Codec = Int8() if quantise == "int8" else Exact()
         self._parcels: dict[tuple[int, int], _Parcel] = {}
 
+    def is_relayed(self, num_ranks: int) -> bool:
+        return False
+
     def prepare(self, shapes: Sequence[Sequence[torch.Size]]) -> None:
         return
 
