@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,8 @@ RIVALS = ("ddp", "ddp bf16")
 OURS = ("none", "bf16", "int8", "int4")
 OVER_RACKS = ("bf16 across bf16", "bf16 across int4")
 NUM_CLASSES = 10
+BACKWARD_S = 0.4
+"""Of the model that computes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +58,53 @@ def convolutional() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512 * 4, 200), nn.ReLU(), nn.Linear(200, NUM_CLASSES))
 
 
+class Paced(torch.autograd.Function):
+    """Has the gradient of a parameter at hand, and gives it after so many seconds, in which it takes no core."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]  # torch's takes anything
+        ctx: Any, values: torch.Tensor, parameter: torch.Tensor, gradient: torch.Tensor, seconds: float
+    ) -> torch.Tensor:
+        ctx.gradient, ctx.seconds = gradient, seconds
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        time.sleep(ctx.seconds)
+        return grad, ctx.gradient.clone(), None, None
+
+
+class PacedGpt(nn.Module):
+    """The parameters of the GPT, each with a share of ``BACKWARD_S``; as if ranks had cores of their own to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(Gpt(OPTIONS).parameters())
+        self._gradients = [torch.randn_like(part) for part in self.parts]
+        numel = sum(part.numel() for part in self.parts)
+        self._seconds = [BACKWARD_S * part.numel() / numel for part in self.parts]
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        for part, gradient, seconds in zip(self.parts, self._gradients, self._seconds, strict=True):
+            values = Paced.apply(values, part, gradient, seconds)  # type: ignore[no-untyped-call]  # torch's
+        return values
+
+
 def batch_of(model: str, samples: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """This rank's part of the batch, which stays the same."""
     torch.manual_seed(rank)
     if model == "gpt":
         ids_BT = torch.randint(0, 256, (samples, OPTIONS.context + 1))
         return ids_BT[:, :-1], ids_BT[:, 1:].flatten()
+    if model == "paced":
+        return torch.randn(samples, NUM_CLASSES, requires_grad=True), torch.randint(0, NUM_CLASSES, (samples,))
     return torch.randn(samples, 3, 32, 32), torch.randint(0, NUM_CLASSES, (samples,))
 
 
 def model_of(name: str) -> nn.Module:
     """The same on all ranks."""
     torch.manual_seed(0)
-    return Gpt(OPTIONS) if name == "gpt" else convolutional()
+    return {"gpt": lambda: Gpt(OPTIONS), "paced": PacedGpt, "conv": convolutional}[name]()
 
 
 def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
