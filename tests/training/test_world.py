@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.training.fake_store import FakeStore
+from tests.training.rank import await_true
 from workers.training.calls import StoreCalls
 from workers.training.nccl import form_nccl
 from workers.training.store import CallbackStore
@@ -258,3 +259,42 @@ def test_an_operation_that_ends_as_a_slice_runs_out_has_not_failed() -> None:
     work = EndsWhileTimingOut()
     Transfer(World(seat(0, 2, "1/1"), FakeStore()), work).wait()  # type: ignore[arg-type]  # the part of Work it uses
     assert work.num_waits == 2
+
+
+class SlowGroup:
+    """torch's, whose collectives begin when they may; ``ended_in`` names the last thread to let go of it."""
+
+    def __init__(self, ended_in: list[str]) -> None:
+        self._ended_in = ended_in
+        self.begins, self.may_begin = threading.Event(), threading.Event()
+
+    def allreduce(self, _: list[torch.Tensor]) -> SlowGroup.Work:
+        self.begins.set()
+        assert self.may_begin.wait(WAIT_S)
+        return self.Work()
+
+    def __del__(self) -> None:
+        self._ended_in.append(threading.current_thread().name)
+
+    class Work:
+        def get_future(self) -> torch.futures.Future[None]:
+            return torch.futures.Future()
+
+
+def test_a_group_that_is_left_while_another_thread_begins_a_collective_does_not_end_in_that_thread() -> None:
+    """It could stay there for good."""
+    world, ended_in = World(seat(0, 2, "1/1"), FakeStore()), list[str]()
+    world._group = group = SlowGroup(ended_in)
+    begins, may_begin = group.begins, group.may_begin
+    del group
+    beginning = threading.Thread(target=world.all_reduce, args=(torch.zeros(1),), name="beginning")
+    beginning.start()
+    assert begins.wait(WAIT_S)
+    leaving = threading.Thread(target=world.destroy)
+    leaving.start()
+    await_true(lambda: world.is_aborted, "the group to be left")
+    may_begin.set()
+    beginning.join(WAIT_S)
+    leaving.join(WAIT_S)
+    await_released(WAIT_S)
+    assert ended_in == ["release"]

@@ -120,7 +120,7 @@ class World:
         is_seen_there = seat.device.type == "cuda" and not self.is_gloo and seat.size > 1
         self.device_occupancy = DeviceOccupancy(seat.device) if is_seen_there else None
         self.is_aborted = self.is_mixed = False
-        self._connected = threading.Event()
+        self._connected, self._holding = threading.Event(), threading.Lock()
         self._error: BaseException | None = None
 
     def connect(self) -> None:
@@ -139,7 +139,7 @@ class World:
             raise failure from error
 
     def sent_bytes(self) -> int | None:
-        """Bytes that this rank has sent to the other members so far, as ``Traffic`` counts them; for one thread.
+        """Bytes that this rank has sent to the other members so far, as ``Traffic`` counts them.
 
         0 in a world of one; None where nobody counts them: NCCL's, and outside of Linux. It ends no collective: once
         one has been waited for, all of what this rank sends for it is counted. Of a world that is gone it is what was
@@ -159,18 +159,12 @@ class World:
         if self.size == 1:
             return None
         at_link = self._at_link(tensor)
-        try:
-            return self._sent(self._live().allreduce([at_link]), (tensor, at_link), tensor)
-        except RuntimeError as error:
-            raise self.broken(error) from error
+        return self._sent(self._begun("allreduce", [at_link]), (tensor, at_link), tensor)
 
     def all_gather(self, output: torch.Tensor, tensor: torch.Tensor) -> Transfer:
         """Begin to collect every rank's contiguous tensor in ``output``, a row for each. Raises WorldError."""
         place, at_link = self._place_at_link(output), self._at_link(tensor)
-        try:
-            return self._sent(self._live()._allgather_base(place, at_link), (output, place), tensor)
-        except RuntimeError as error:
-            raise self.broken(error) from error
+        return self._sent(self._begun("_allgather_base", place, at_link), (output, place), tensor)
 
     def all_to_all(
         self, output: torch.Tensor, tensor: torch.Tensor, received: Sequence[int] = (), sent: Sequence[int] = ()
@@ -181,10 +175,8 @@ class World:
         on all ranks. Of a rank with none nothing but a few hundred bytes of gloo's travels. Raises WorldError.
         """
         place, at_link = self._place_at_link(output), self._at_link(tensor)
-        try:
-            return self._sent(self._live().alltoall_base(place, at_link, [*received], [*sent]), (output, place), tensor)
-        except RuntimeError as error:
-            raise self.broken(error) from error
+        work = self._begun("alltoall_base", place, at_link, [*received], [*sent])
+        return self._sent(work, (output, place), tensor)
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Sum a contiguous tensor over all ranks, in place. Raises WorldError."""
@@ -204,11 +196,7 @@ class World:
         if self.size == 1:
             return [own.tolist()]
         table = [torch.empty_like(own) for _ in range(self.size)]
-        try:
-            work = self._live().allgather([table], [own])
-        except RuntimeError as error:
-            raise self.broken(error) from error
-        Transfer(self, work).wait()
+        Transfer(self, self._begun("allgather", [table], [own])).wait()
         found = [row.tolist() for row in table]
         if self.is_aborted:  # an accelerator's collective then ends without an error, and brings nothing
             raise self.broken(None)
@@ -243,11 +231,7 @@ class World:
         options = dist.BroadcastOptions()
         options.rootRank = source
         at_link = self._at_link(tensor) if self.rank == source else self._place_at_link(tensor)
-        try:
-            work = self._live().broadcast([at_link], options)
-        except RuntimeError as error:
-            raise self.broken(error) from error
-        Transfer(self, work, _landings(tensor, at_link)).wait()
+        Transfer(self, self._begun("broadcast", [at_link], options), _landings(tensor, at_link)).wait()
 
     def _at_link(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor itself, or a copy where the group can take it; returns when that is made."""
@@ -312,8 +296,9 @@ class World:
 
     def _release(self) -> None:
         """Let go of the group in a thread of its own: that joins gloo's threads, 10 ms at best."""
-        last, twins = [self._group], self._twins
-        self._group = self._store = None
+        with self._holding:
+            last, twins = [self._group], self._twins
+            self._group = self._store = None
 
         def let_go() -> None:
             last.clear()
@@ -330,6 +315,17 @@ class World:
             return WorldError(f"group {self._seat.group} was aborted")
         cause = self._store.error if self._store is not None and self._store.error is not None else error
         return WorldError(f"group {self._seat.group} of {self.size} broke at rank {self.rank}: {cause}")
+
+    def _begun(self, name: str, *arguments: object) -> dist.Work:
+        """Begin a collective of torch's. Raises WorldError.
+
+        Who lets go of a group last waits in gloo for work that an abort may not reach: that is to be ``_release``.
+        """
+        try:
+            with self._holding:
+                return getattr(self._live(), name)(*arguments)  # type: ignore[no-any-return]  # torch's
+        except RuntimeError as error:
+            raise self.broken(error) from error
 
     def _live(self) -> Any:
         if self._group is None or self.is_aborted:
