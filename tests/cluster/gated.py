@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -42,7 +43,7 @@ START_S = 90.0
 STEP_S = 60.0
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 FOUND_MARGIN_S = 5.0
-"""A silence is found within ``liveness_s`` where the controller's turns are quick; one of over 2 s excuses silence."""
+"""After ``liveness_s`` of silence; Ray's head is to answer, and two turns of up to 2 s each may lie between."""
 
 
 def gated_bundle() -> bytes:
@@ -172,6 +173,12 @@ class Gated:
         """Seconds from a moment of this machine's clock to the plan by which the one lost worker was left behind."""
         (lost,) = [row for row in self.timeline() if row["kind"] == "worker_lost"]
         return datetime.fromisoformat(lost["time"]).timestamp() - since
+
+    def silent_s(self) -> float:
+        """How long those that were left behind had not answered, by the controller's count: its late turns are none."""
+        (told,) = [row["reason"] for row in self.timeline() if row["kind"] in ("worker_lost", "restore")]
+        (silent_s,) = re.findall(r"silent for ([\d.]+) s", told)
+        return float(silent_s)
 
     def events(self) -> list[tuple[str, str | None]]:
         with self.served.client() as client:
