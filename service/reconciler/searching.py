@@ -41,6 +41,7 @@ class Searching:
         self._office = office
         self._follows: dict[str, _Follow] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
+        self._passed_over: set[str] = set()
         self.is_brisk = False
 
     async def tick(self, sweeps: Sequence[SweepRow], stuck: Set[str]) -> None:
@@ -55,14 +56,24 @@ class Searching:
             if await self._follows[sweep_id].has_ended():
                 del self._follows[sweep_id]
         for sweep in sweeps:
-            if sweep.id not in self._steps:
-                follow = self._follows.setdefault(sweep.id, _Follow(self._office, sweep.id))
-                self._steps[sweep.id] = asyncio.create_task(_guarded(follow, stuck))
+            if sweep.id in self._steps:
+                self._passed_over.add(sweep.id)
+                continue
+            follow = self._follows.setdefault(sweep.id, _Follow(self._office, sweep.id))
+            self._steps[sweep.id] = asyncio.create_task(self._step(follow, stuck))
 
     async def settle(self, timeout_s: float) -> None:
         """Wait for the steps that are under way."""
         if self._steps:
             await asyncio.wait(self._steps.values(), timeout=timeout_s)
+
+    async def _step(self, follow: _Follow, stuck: Set[str]) -> None:
+        try:
+            await _guarded(follow, stuck)
+        finally:
+            if follow.sweep_id in self._passed_over:  # what that look came for may be news to it
+                self._passed_over.remove(follow.sweep_id)
+                self._office.news.tell()
 
     def _reraise(self) -> None:
         for sweep_id, task in [item for item in self._steps.items() if item[1].done()]:

@@ -18,6 +18,7 @@ from service.sweep_specs import read_sweep_spec, sample_job
 from tests.service.given import Clock, spec
 from tests.service.scene import Scene
 from tuning.limits import MAX_FAILURES
+from tuning.orders import Answer
 from tuning.parsing import parse_sweep_spec
 from tuning.space import space_of
 from tuning.spec import trial_spec
@@ -144,6 +145,28 @@ async def test_no_trial_outruns_the_verdict_of_its_rung(scene: Scene, promote: b
         assert not [entry for entry in rows if "trains on" in entry.reason]
         was_let_on = any("its sweep lets it train" in entry.reason for entry in rows)
         assert was_let_on or state is not TrialState.COMPLETE
+
+
+@pytest.mark.parametrize("is_looked_meanwhile", [False, True])
+async def test_what_comes_while_a_search_thinks_is_looked_at_when_it_has_thought(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_looked_meanwhile: bool
+) -> None:
+    asked, thought = asyncio.Event(), asyncio.Event()
+
+    async def ask(*_: object) -> Answer:
+        asked.set()
+        await thought.wait()
+        return Answer(orders=(), importance={})
+
+    monkeypatch.setattr(scene.cluster, "ask_search", ask)
+    await submit(scene)
+    await scene.reconciler.tick()
+    await asyncio.wait_for(asked.wait(), 30)
+    if is_looked_meanwhile:
+        await scene.reconciler.tick()
+    thought.set()
+    await scene.reconciler.settle(30)
+    assert scene.news.is_there == is_looked_meanwhile
 
 
 async def test_pause_stops_all_and_resume_goes_on(scene: Scene) -> None:
