@@ -38,6 +38,10 @@ def hanging_condition_problems(spec: SweepSpec) -> list[FieldProblem]:
     for path, parameter in spec.space.items():
         met: dict[str, Scalar] = {k: v for k, v in parameter.when.items() if k in spec.space}
         for above, value in parameter.when.items():
+            if (part := _part_of_workers(spec, above)) is not None:
+                why = f"workers are as many as {part} that is searched, and up to workers.max; hang it on {part}"
+                problems.append(FieldProblem(place(path, "when", above), why))
+                continue
             if (source := _source(spec, above)) is None:
                 continue
             meeting = _meeting(spec, source, above, value)
@@ -46,6 +50,13 @@ def hanging_condition_problems(spec: SweepSpec) -> list[FieldProblem]:
             met |= {source: meeting[0]} if meeting else {}
             problems += [FieldProblem(place(path, "when", above), fault)] if fault else []
     return problems or space_problems(over_searched(spec).space)
+
+
+def _part_of_workers(spec: SweepSpec, path: str) -> str | None:
+    """Which part of ``workers`` is searched, where a condition is over all of it: each trial has its own range."""
+    if path != "workers" or path in spec.space:
+        return None
+    return next((part for part in ("workers.min", "workers.max") if part in spec.space), None)
 
 
 def _source(spec: SweepSpec, path: str) -> str | None:

@@ -39,9 +39,11 @@ class Inherited:
     """What another sweep, ``source``, hands on; where it found nothing that is of use here, only that it was.
 
     ``tried`` are the points of this sweep's space that it tried, whatever became of them, the last one begun last.
+    ``is_named``: this sweep begins from it, and not from another that did.
     """
 
     source: str
+    is_named: bool = True
     results: tuple[Result, ...] = ()
     tried: tuple[Params, ...] = ()
 
@@ -78,7 +80,7 @@ def inherited(earlier: Mapping[str, Iterable[Trial]], space: Space, mode: Mode) 
 def tried_by(forebears: Mapping[str, Iterable[Params]], space: Space) -> tuple[Inherited, ...]:
     """What sweeps (id -> points, the last one begun last) hand on that only tell what is not to be tried again."""
     return tuple(
-        Inherited(source=source, tried=tuple(params for params in points if space.contains(params)))
+        Inherited(source=source, is_named=False, tried=tuple(params for params in points if space.contains(params)))
         for source, points in forebears.items()
     )
 

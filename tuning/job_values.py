@@ -8,12 +8,15 @@ from typing import Any
 from tuning.paths import found, is_free
 from tuning.values import Scalar, same
 from workers.errors import SpecError
-from workers.exchange_options import filled
+from workers.exchange_options import BUCKET_MIB, filled, schemes_with
 from workers.spec import parse_job_spec
 
 ANY_JOB = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
 LENGTHS = ("steps", "epochs", "samples")
 """Exactly one of them is given, so none has a default."""
+
+_USUAL_OPTIONS = {"bucket_mib": BUCKET_MIB, "dense_first": 0}
+"""What an exchange has that is told neither: plans leave it out."""
 
 
 def holds(job: Mapping[str, Any], path: str, value: Scalar) -> bool:
@@ -47,5 +50,6 @@ def _resolved(job: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     except SpecError:
         return {}
     exchange = parsed.exchange
-    options = dict(filled(exchange.scheme, exchange.options))
+    usual = {name: value for name, value in _USUAL_OPTIONS.items() if exchange.scheme in schemes_with(name)}
+    options = {**usual, **dict(filled(exchange.scheme, exchange.options))}
     return {**parsed.model_dump(mode="json"), "communication": {**exchange.model_dump(mode="json"), "options": options}}

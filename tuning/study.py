@@ -74,7 +74,7 @@ class Study:
             for number, (source, result) in enumerate(found)
         ]
         self._tried = [{key_of(params) for params in each.tried} for each in setting.inherited]
-        sources = [each.source for each in setting.inherited]
+        sources = [each.source for each in setting.inherited if each.is_named]
         # Else each night would draw the points of the night before again, until there are results to learn from.
         self._seed = seed_of(setting.seed, *sources) if sources else setting.seed
         self._shown: dict[int, optuna.trial.FrozenTrial] = {}

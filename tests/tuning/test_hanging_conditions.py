@@ -43,6 +43,18 @@ def test_a_plain_name_has_the_defaults_of_its_scheme(path: str, value: object) -
     assert when_left({f"communication.{path}": value}, {"communication": "int8"}, {}) is None
 
 
+@pytest.mark.parametrize(("path", "value"), [("bucket_mib", 25), ("dense_first", 0)])
+def test_what_an_exchange_does_untold_is_met_too(path: str, value: int) -> None:
+    assert when_left({f"communication.{path}": value}, {"communication": "int8"}, {}) == {}
+    assert when_left({f"communication.{path}": value}, {"communication": "local_steps"}, {}) is None
+
+
+@pytest.mark.parametrize("part", ["workers.min", "workers.max"])
+def test_a_condition_on_workers_is_refused_where_a_part_of_them_is_searched(part: str) -> None:
+    faults = refused(**document({"workers": 1}, {"workers": {}}, {part: {"int": [1, 3]}}))
+    assert f"hang it on {part}" in faults["/space/config.a/when/workers"]
+
+
 @pytest.mark.parametrize("given", [3, {"min": 3}, {"min": 3, "max": 3}])
 def test_a_number_of_workers_counts_however_the_job_spells_it(given: object) -> None:
     assert when_left({"workers": 3}, {"workers": given}, {}) == {}
