@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -36,6 +37,9 @@ def test_of_two_hops_the_second_waits_for_the_bucket_after_it_but_for_what_goes_
     quarters = Leaving(shares=[0.25] * 4, coded_s=4.0, num_hops=2)
     assert quarters.waited_s(10.0) == quarters.least_s == 0.5 + 2 * 0.5  # of the second hops all but two are gone
     assert quarters.waited_s(0.0) == 4.0
+    kept = replace(quarters, relayed=False)
+    assert kept.waited_s(10.0) == kept.least_s == 0.5 + 4 * 0.5  # every second hop is yet to come
+    assert kept.waited_s(0.0) == 4.0
 
 
 @given(shares=cuts, carried_s=seconds, backward_s=seconds)

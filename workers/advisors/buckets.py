@@ -26,8 +26,9 @@ def left_s(shares: Sequence[float], carried_s: Sequence[float], backward_s: floa
 class Leaving:
     """Buckets of an exchange: ``coded_s`` is what the link takes of all of them as they are encoded, in ``num_hops``.
 
-    The first ``num_dense`` go in one hop as they are; all that went so would take ``dense_s``. Hops but the first of a
-    bucket begin when the bucket after it has left, those of the last when that has come.
+    The first ``num_dense`` go in one hop as they are; all that went so would take ``dense_s``. Where they are
+    ``relayed``, hops but the first of a bucket begin when the bucket after it has left, those of the last when that
+    has come; else all of these when backward is over.
     """
 
     shares: Sequence[float]
@@ -35,6 +36,7 @@ class Leaving:
     num_hops: int = 1
     num_dense: int = 0
     dense_s: float = 0.0
+    relayed: bool = True
 
     def waited_s(self, backward_s: float) -> float:
         """What is waited for."""
@@ -52,11 +54,12 @@ class Leaving:
 
     @property
     def _ending_s(self) -> float:
-        return self._later_s(len(self.shares) - 1)
+        last = len(self.shares) - 1
+        return sum(self._later_s(number) for number in range(last if self.relayed else 0, last + 1))
 
     def _sent_s(self, number: int) -> float:
         """What the link takes from the time when a bucket leaves: its first hop, and the later ones of that before."""
-        before_s = self._later_s(number - 1) if number > 0 else 0.0
+        before_s = self._later_s(number - 1) if self.relayed and number > 0 else 0.0
         return before_s + self.shares[number] * (
             self.dense_s if number < self.num_dense else self.coded_s / self.num_hops
         )

@@ -96,7 +96,7 @@ class Situation:
     gradients may travel in, as shares of all, by mebibytes, the usual ones first. ``refused`` maps exchanges that did
     not pay to ``pace_s`` at that time; ``barred`` are not to be tried. ``spent`` is how fast steps still are where what
     loses less was kept: several one after the other may cost no more than one. ``latency_s``: no bytes less make an
-    exchange shorter.
+    exchange shorter. ``relays``: buckets take later hops while gradients are made, as on CPUs.
     """
 
     scheme: str
@@ -111,6 +111,7 @@ class Situation:
     barred: frozenset[str] = frozenset()
     spent: float = 1.0
     latency_s: float = LATENCY_S
+    relays: bool = True
 
     @property
     def formats(self) -> str:
@@ -358,6 +359,7 @@ def _leaving(situation: Situation, scheme: str) -> buckets.Leaving:
         num_hops=_num_hops(situation, formats),
         num_dense=num_dense,
         dense_s=link_s(situation),
+        relayed=situation.relays,
     )
 
 

@@ -213,6 +213,7 @@ def _situation(state: ControllerState, plan: Plan, topology: Topology, link: Lin
         barred=state.compressing.barred,
         spent=state.compressing.spent,
         latency_s=max(exchange.LATENCY_S, topology.ring_latency_s, state.compressing.latency_s),
+        relays=state.spec.resources.are_cpus_alone,
     )
 
 
