@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -202,3 +204,35 @@ def test_an_error_beside_is_raised_once_and_tells_where_it_was_but_keeps_nothing
     side.join()
     side.close()
     assert done == ["next round"]
+
+
+def test_nothing_is_done_after_an_error_for_whose_words_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(*_: object) -> list[str]:
+        raise MemoryError
+
+    def fails() -> None:
+        raise RuntimeError("it failed")
+
+    done, side = list[int](), Side()
+    monkeypatch.setattr(traceback, "format_exception", lacks)
+    side.give(fails)
+    side.give(lambda: done.append(1))
+    with pytest.raises(RuntimeError, match="it failed"):
+        side.join()
+    assert done == []
+    side.close()
+
+
+def test_the_thread_beside_has_all_of_its_own_threads_from_the_beginning() -> None:
+    """OpenMP ends the process where there is no memory for one."""
+    code = """
+import os, torch
+from workers.training.exchange.lane import Side
+torch.set_num_threads(3)
+side, num_threads = Side(), len(os.listdir("/proc/self/task"))
+side.give(lambda: torch.zeros(2**22).add_(1.0))
+side.join()
+print(len(os.listdir("/proc/self/task")) - num_threads)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert told.stdout.split() == ["0"]

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from tests.training.fake_store import FakeStore
 from tests.training.rank import await_true
+from workers.training import sockets
 from workers.training.calls import StoreCalls
 from workers.training.nccl import form_nccl
 from workers.training.store import CallbackStore
@@ -279,6 +281,28 @@ class SlowGroup:
     class Work:
         def get_future(self) -> torch.futures.Future[None]:
             return torch.futures.Future()
+
+
+def test_a_group_does_not_end_in_the_thread_that_aborts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, ended_in = World(seat(0, 2, "1/1"), FakeStore()), list[str]()
+    world._group = SlowGroup(ended_in)
+    world._store = SimpleNamespace(own=frozenset(), peers=frozenset(), error=None)  # type: ignore[assignment]
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def shut_down(*_: object) -> None:
+        if threading.current_thread() is aborting:
+            has_begun.set()
+            assert may_end.wait(WAIT_S)
+
+    monkeypatch.setattr(sockets, "shut_down", shut_down)
+    aborting = threading.Thread(target=world.abort, name="aborting")
+    aborting.start()
+    assert has_begun.wait(WAIT_S)
+    world.destroy()
+    await_released(WAIT_S)
+    may_end.set()
+    aborting.join(WAIT_S)
+    assert ended_in == ["release"]
 
 
 def test_a_group_that_is_left_while_another_thread_begins_a_collective_does_not_end_in_that_thread() -> None:

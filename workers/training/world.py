@@ -263,11 +263,10 @@ class World:
         """Break the group, from any thread: every collective pending here fails within milliseconds, and peers' too."""
         self.is_aborted = True
         self._connected.set()
-        group, store = self._group, self._store
-        if self.is_gloo:
-            if store is not None:
+        if self.is_gloo:  # whose group this thread must not be the last to hold
+            if (store := self._store) is not None:
                 sockets.shut_down(store.own, store.peers - store.own)
-        elif group is not None:
+        elif (group := self._group) is not None:
             with suppress(RuntimeError):
                 group.abort()
 
@@ -334,11 +333,9 @@ class World:
 
     def _meet(self) -> None:
         try:
-            group = self._form()
+            self._group = self._form()
         except Exception as error:  # told by connect, in the thread that waits for it
             self._error = error
-        else:
-            self._group = group
         if self.is_aborted:
             self.destroy()
         self._connected.set()

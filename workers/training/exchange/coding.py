@@ -54,7 +54,9 @@ class DeviceLap:
 
 
 class Coding:
-    """Seconds of one rank's thread so far: ``encode`` makes payloads of gradients, ``decode`` gradients of payloads.
+    """Seconds of one rank's thread (see ``by_thread``) or device so far.
+
+    ``encode`` makes payloads of gradients, ``decode`` gradients of payloads.
 
     Copies, sums and what is kept of a round count where they belong to either; waiting for collectives does not.
     """

@@ -5,9 +5,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
+
+PARALLEL_VALUES = 2**15
+"""Of an operation for each of torch's threads, so that it uses all of them."""
 
 
 class Lane:
@@ -39,7 +42,8 @@ class Side:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
         self._last: Future[None] | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        self._thread.submit(_begin).result()
 
     def give(self, work: Callable[[], None]) -> None:
         """Have this done once all is done that was given before, unless ``join`` has an error to raise of that."""
@@ -73,21 +77,29 @@ class Side:
             return
         try:
             work()
-        except Exception as error:  # raised by join
-            self._error = _without_frames(error)
+        except BaseException as error:  # raised by join; nothing else may be sent after it
+            self._error = error
+            _drop_frames(error)
 
 
-def _without_frames(error: Exception) -> Exception:
-    """The same, which tells where it was raised but holds nothing of what was there.
+def _begin() -> None:
+    """Have OpenMP's threads of this thread while there is memory for them: later, where it lacks, the process ends."""
+    torch.zeros(torch.get_num_threads() * PARALLEL_VALUES).add_(1.0)
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Let it tell in words where it was raised, and hold nothing of what was there.
 
     A broken group that an error kept until the process ends would hang in it: its threads wait for the interpreter
     to tell it of their collectives, and the interpreter for them.
     """
-    error.add_note("".join(traceback.format_exception(error)))
+    with suppress(Exception):  # there may be no memory for the words
+        error.add_note("".join(traceback.format_exception(error)))
     raised: list[BaseException | None] = [error]
+    seen = set[int]()
     while raised:
         one = raised.pop()
-        if one is not None:
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
             one.__traceback__ = None
             raised += [one.__cause__, one.__context__]
-    return error

@@ -20,9 +20,10 @@ class Took:
 
     Seconds: ``exchange_s`` since the first bucket left, ``exposed_s`` of waiting at its end, ``wire_s`` in which the
     link was at work, and ``hidden_s`` those of them before that wait (None in a world of one that has no link),
-    ``encode_s`` and ``decode_s`` of the rank's own thread or CUDA device (None on other ones), ``backward_s`` of the
-    pass that its buckets left in, with what was encoded meanwhile (None without such a pass, and where gradients of an
-    accelerator go through the host). ``wire_bytes`` is what the rank sent, None where nobody counts that.
+    ``encode_s`` and ``decode_s`` of the rank's own thread, of what a thread beside it had of a core, or of a CUDA
+    device (None on other ones), ``backward_s`` of the pass that its buckets left in, with what the same thread encoded
+    meanwhile (None without such a pass, and where gradients of an accelerator go through the host). ``wire_bytes`` is
+    what the rank sent, None where nobody counts that.
     """
 
     exchange_s: float
