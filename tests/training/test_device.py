@@ -53,6 +53,12 @@ def test_a_busy_moment_makes_no_format_alone_seem_slow() -> None:
     assert best_in_turns({"fp32": once, "bf16": once}) == {"fp32": 0.0001, "bf16": 0.0001}
 
 
+def test_a_pass_that_is_held_up_for_as_long_as_all_may_take_is_not_what_its_format_takes() -> None:
+    held_up = count()
+    passes = {"fp32": lambda: 0.0001, "bf16": lambda: 0.0001 if next(held_up) else 30.0}
+    assert best_in_turns(passes) == {"fp32": 0.0001, "bf16": 0.0001}
+
+
 def test_memory_is_what_is_resident() -> None:
     before = memory_bytes(CPU)
     held = torch.ones(25_000_000)

@@ -25,7 +25,7 @@ TORCH_DTYPES = {Format.FP32: torch.float32, Format.BF16: torch.bfloat16, Format.
 _CPU_LAYER = (128, 128)
 _ACCELERATOR_LAYER = (2048, 2048)
 _SECONDS_A_FORMAT = 0.04
-_MAX_REPEATS = 60
+_LEAST_REPEATS, _MAX_REPEATS = 5, 60
 
 
 def pick_device(num_gpus: float) -> torch.device:
@@ -101,11 +101,14 @@ def _timed_pass(device: torch.device, dtype: torch.dtype) -> Callable[[], float]
 
 
 def best_in_turns(passes: Mapping[str, Callable[[], float]]) -> Mapping[str, float]:
-    """The least seconds of each. They take turns: one after the other, a busy moment would slow one of them alone."""
+    """The least seconds of each. They take turns: one after the other, a busy moment would slow one of them alone.
+
+    A few turns are taken in any case: where one pass was held up for as long as all may take, only another tells.
+    """
     seconds = {name: [once()] for name, once in passes.items()}
     bound_s = _SECONDS_A_FORMAT * len(passes)
-    for _ in range(_MAX_REPEATS - 1):
-        if sum(map(sum, seconds.values())) >= bound_s:
+    for n in range(1, _MAX_REPEATS):
+        if n >= _LEAST_REPEATS and sum(map(sum, seconds.values())) >= bound_s:
             break
         for name, once in passes.items():
             seconds[name].append(once())
