@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+GRADIENTS = (ROOT / "workers/training/exchange/README.md").read_text()
 
 
 def block(after: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from service.loss_evidence import OF_FOUR, PAIRED, SETTINGS, Paired, loss_in_words
 from tests.benchmarks.compression_training import ALONE, CONTROL, VARIANTS, schemes
-from tests.readme import README
+from tests.readme import GRADIENTS, README
 from workers.exchange_options import filled
 
 SHOWN = "in paired runs of two ranks (5 seeds, 95 % intervals) losses ended "
@@ -72,6 +72,6 @@ def test_readme_has_the_same_figures(number: int, setting: str, dense: float) ->
 
 
 def test_readme_has_the_same_figures_of_four_ranks() -> None:
-    text = README.partition("Four ranks, likewise")[2].partition("So `int4` among four")[0]
+    text = GRADIENTS.partition("Four ranks, likewise")[2].partition("So `int4` among four")[0]
     flat = [number for name in ("int8", "int4") for one in OF_FOUR[name] for number in one[:2]]
     assert numbers(text) == flat
