@@ -32,6 +32,7 @@ def promotion_document(row: SweepRow, standing: PromotionStanding | None) -> Doc
         "reason": promotion.reason,
         "base_version": promotion.base_version or None,
         "version": promotion.version,
+        "current_version": standing.current_version,
         "trial": evidence.get("trial"),
         "because": evidence.get("because", None if evidence.get("trial") is None else BETTER),
         "runs": {"started": standing.num_runs, "ended": standing.num_ended},
@@ -45,8 +46,10 @@ def promotion_document(row: SweepRow, standing: PromotionStanding | None) -> Doc
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(
-        ("number", "reason", "base_version", "version", "trial", "because", "incumbent", "created_at", "finished_at")
+        ("number", "reason", "base_version", "version", "current_version", "trial", "because", "incumbent")
     ),
+    "created_at": None,
+    "finished_at": None,
     "runs": {"started": 0, "ended": 0},
     "worker_s": 0.0,
     "finalists": [],

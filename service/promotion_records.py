@@ -170,9 +170,13 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionStanding:
-    """What lists show of the latest promotion of a sweep: how many runs were started, how many have ended."""
+    """What lists show of the latest promotion of a sweep: how many runs were started, how many have ended.
+
+    ``current_version`` is that of its configuration by now, None where it is gone.
+    """
 
     promotion: PromotionRow
+    current_version: int | None
     num_runs: int = 0
     num_ended: int = 0
     seconds: float = field(default=0.0)

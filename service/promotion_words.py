@@ -12,17 +12,28 @@ GOING_ON = frozenset({"WAITING", "RUNNING"})
 
 def sentence(promotion: Mapping[str, Any]) -> str:
     """How it stands, or what it came to."""
-    name, runs = promotion["configuration"], promotion["runs"]
+    name, runs, later = promotion["configuration"], promotion["runs"], _later(promotion)
     match promotion["state"]:
         case "WAITING":
             return f"its winner is held against {name} once the sweep has ended"
         case "RUNNING":
             return f"{begun(promotion)}: {runs['ended']} of {runs['started']} runs have ended so far"
         case "PROMOTED":
-            return f"{name} is at version {promotion['version']} now: {configuration_words.evidence(promotion)}"
+            came = f"became version {promotion['version']}" if later else f"is at version {promotion['version']} now"
+            return f"{name} {came}: {configuration_words.evidence(promotion)}{later}"
         case "KEPT":
-            return f"{name} stays at version {promotion['base_version']}: {promotion['reason']}"
+            kept = f"{'stayed' if later else 'stays'} at version {promotion['base_version']}"
+            return f"{name} {kept}: {promotion['reason']}{later}"
     return f"nothing was promoted to {name}: {promotion['reason']}"
+
+
+def _later(promotion: Mapping[str, Any]) -> str:
+    """What became of the version that it came to; empty where that is still in use."""
+    now = promotion["current_version"]
+    if now is None:
+        return "; it was deleted since"
+    version = promotion["version"] or promotion["base_version"]
+    return "" if now == version else f"; it was changed since, and is at version {now} now"
 
 
 def begun(promotion: Mapping[str, Any]) -> str:

@@ -76,6 +76,8 @@ class PromotionShape(Shape):
     """Its best trials against a configuration; ``version`` is what that became, with ``trial``.
 
     That is ``because`` it is better, or as good and cheaper. ``number`` counts those of a sweep, null until it begins.
+    ``current_version`` is the configuration's by now, whoever changed it since; null until it begins, and where the
+    configuration is gone.
     """
 
     number: int | None
@@ -84,6 +86,7 @@ class PromotionShape(Shape):
     reason: str | None
     base_version: int | None
     version: int | None
+    current_version: int | None
     trial: int | None
     because: Literal["better", "cheaper"] | None
     runs: RunNumbers

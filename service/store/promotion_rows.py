@@ -18,8 +18,8 @@ from service.promotion_records import (
     lasted_s,
 )
 from service.states import JobState
+from service.store.configuration_tables import configurations, promotions
 from service.store.configuration_tables import promotion_runs as runs
-from service.store.configuration_tables import promotions
 from service.store.database import Write
 from service.store.moves import fetch_job
 from service.store.port import StaleRowError
@@ -112,7 +112,9 @@ def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, Promot
         .subquery()
     )
     is_latest = and_(table.c.sweep_id == latest.c.sweep_id, table.c.number == latest.c.number)
-    found = {row.sweep_id: promotion_of(row) for row in conn.execute(select(table).join(latest, is_latest))}
+    current = configurations.c.version.label("current_version")
+    of_it = configurations.c.name == table.c.configuration
+    found = conn.execute(select(table, current).join(latest, is_latest).outerjoin(configurations, of_it)).all()
     of_latest = and_(runs.c.sweep_id == latest.c.sweep_id, runs.c.number == latest.c.number)
     counted = (
         select(
@@ -129,7 +131,12 @@ def standings_of(conn: Connection, sweep_ids: Sequence[str]) -> dict[str, Promot
         row.sweep_id: {"num_runs": row.num_runs, "num_ended": row.num_ended, "seconds": row.seconds}
         for row in conn.execute(counted)
     }
-    return {of: PromotionStanding(promotion=row, **counts.get(of, {})) for of, row in found.items()}
+    return {
+        row.sweep_id: PromotionStanding(
+            promotion=promotion_of(row), current_version=row.current_version, **counts.get(row.sweep_id, {})
+        )
+        for row in found
+    }
 
 
 @cache

@@ -17,7 +17,8 @@ CAME_FIRST = "kept stays at version 1: not better"
 def sweep(state: str, promotion: str | None) -> dict[str, Any]:
     told = {"STOPPED": "stopped by hand", "KEPT": "not better"}
     runs = {"started": 4, "ended": 2}
-    asked = {"configuration": "kept", "state": promotion, "base_version": 1, "version": None, "runs": runs}
+    versions = {"base_version": 1, "version": None, "current_version": 1}
+    asked = {"configuration": "kept", "state": promotion, **versions, "runs": runs}
     return {"state": state, "promotion": promotion and {**asked, "reason": told.get(promotion)}}
 
 

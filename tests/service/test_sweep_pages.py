@@ -107,6 +107,23 @@ async def test_the_page_tells_how_the_winner_compares_with_what_is_in_use(
 
 
 @pytest.mark.parametrize(
+    ("winner", "became"), [(0.92, "digits became version 2: trial 1 "), (0.9, "digits stayed at version 1: not ")]
+)
+async def test_the_page_tells_that_the_configuration_was_changed_after_that_or_deleted(
+    client: httpx2.AsyncClient, swept: Swept, winner: float, became: str
+) -> None:
+    place, configuration = await ended_to_promote(client, swept), "/api/v1/configurations/digits"
+    await swept.compare()
+    await swept.conclude({-1: 0.9, 0: 0.85, 1: winner, 3: 0.8}.__getitem__)
+    put = (await client.put(configuration, json={**JOB, "seed": 3})).json()
+    told = (await client.get(place)).text
+    assert became in told
+    assert f"it was changed since, and is at version {put['version']} now" in told
+    await client.delete(configuration)
+    assert "it was deleted since" in (await client.get(place)).text
+
+
+@pytest.mark.parametrize(
     ("origin", "change", "status"),
     [
         (None, "none", 409),
