@@ -89,7 +89,7 @@ def resolved_job(spec: SweepSpec) -> Document:
 def _options_of_no_scheme(spec: SweepSpec) -> list[FieldProblem]:
     """Of a job whose exchange is a plain name, the default or another, which has no options."""
     given = spec.job.get("communication", "auto")
-    if not isinstance(given, str) or ("communication" not in spec.job and "communication.scheme" in spec.space):
+    if not isinstance(given, str) or "communication.scheme" in spec.space:
         return []
     where, there = ("in the job", "there") if "communication" in spec.job else ("by default", "in the job")
     meant, problems = nearest(given, get_args(SchemeName)), list[FieldProblem]()

@@ -149,3 +149,26 @@ def test_a_configuration_lies_at_the_point_of_its_option() -> None:
 def test_a_configuration_lies_at_the_point_of_the_scheme_that_it_names_plainly() -> None:
     spec = accepted(space={"communication.scheme": {"choice": ["int8", "topk"]}})
     assert point_of({"communication": "int8"}, space_of(spec.space)) == {"communication.scheme": "int8"}
+
+
+@pytest.mark.parametrize("plain", ["auto", "int8", "topk"])
+def test_a_plain_name_in_the_job_is_its_scheme_where_schemes_are_searched(plain: str) -> None:
+    choice = {"communication.scheme": {"choice": ["topk", "int8"], "when": {"config.deep": True}}}
+    space = {
+        "config.deep": {"choice": [True, False]},
+        **choice,
+        "communication.fraction": {**FRACTION, "when": {"communication.scheme": "topk"}},
+    }
+    spec = accepted(job=job(plain), space=space)
+    assert spec == accepted(job=job({"scheme": plain}), space=space)
+    assert trial_spec(spec, 0, {"config.deep": False}).exchange.scheme == plain
+    deep = {"config.deep": True, "communication.scheme": "topk", "communication.fraction": 0.05}
+    asked = trial_spec(spec, 1, deep).exchange
+    assert (asked.scheme, asked.options, asked.loss_class) == ("topk", {"fraction": 0.05}, "lossy")
+
+
+def test_a_class_of_loss_is_searched_beside_a_plain_name() -> None:
+    space = {"communication.loss_class": {"choice": ["lossless", "lossy"]}}
+    spec = accepted(job=job("auto"), space=space)
+    asked = trial_spec(spec, 0, {"communication.loss_class": "lossy"}).exchange
+    assert (asked.scheme, asked.loss_class) == ("auto", "lossy")
