@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuning.paths import found
+from tuning.job_values import point_value
 from tuning.space import Space
 from tuning.spec_parts import Mode
 from tuning.trial import Report, Trial, TrialState, last_value
@@ -113,6 +113,9 @@ def _results(trials: Iterable[Trial]) -> list[Result]:
 
 
 def point_of(job: Mapping[str, Any], space: Space) -> dict[str, Scalar] | None:
-    """The point of the space at which a job spec lies, such as the incumbent's; None where it lies outside."""
-    point = space.point(lambda path, _: found(job, path)[1])
+    """The point of the space at which a job spec lies, such as the incumbent's; None where it lies outside.
+
+    What it does not say is as it would be by default.
+    """
+    point = space.point(lambda path, _: point_value(job, path))
     return point if space.contains(point) else None

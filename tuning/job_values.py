@@ -8,7 +8,7 @@ from typing import Any
 from tuning.paths import found, is_free
 from tuning.values import Scalar, same
 from workers.errors import SpecError
-from workers.exchange_options import BUCKET_MIB, filled, schemes_with
+from workers.exchange_options import BUCKET_MIB, ExchangeSpec, filled, named, schemes_with
 from workers.spec import parse_job_spec
 
 ANY_JOB = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
@@ -32,6 +32,22 @@ def value_of(job: Mapping[str, Any], path: str) -> Any:
     if (is_given and not isinstance(value, Mapping)) or is_free(path) or path in LENGTHS:
         return value
     return _plain(path, found(_resolved(job, path), path)[1])
+
+
+def point_value(job: Mapping[str, Any], path: str) -> Any:
+    """The same as a value of a search, but for an exchange that no plain name says all of: that is no such value."""
+    is_given, value = found(job, path)
+    if path == "communication" and is_given and isinstance(value, Mapping):
+        exchange = _exchange_of(value)
+        return value if exchange is None or exchange != named(exchange.scheme) else exchange.scheme
+    return value_of(job, path)
+
+
+def _exchange_of(written: object) -> ExchangeSpec | None:
+    try:
+        return parse_job_spec({**ANY_JOB, "communication": written}).exchange
+    except SpecError:
+        return None
 
 
 def _plain(path: str, value: Any) -> Any:

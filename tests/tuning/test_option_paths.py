@@ -11,6 +11,8 @@ from tuning.inheritance import point_of
 from tuning.parsing import parse_sweep_spec
 from tuning.space import space_of
 from tuning.spec import trial_spec
+from tuning.spec_parts import DistributionSpec
+from workers.spec import parse_job_spec
 
 FRACTION = {"log_uniform": [0.001, 0.1]}
 TOPK = {"scheme": "topk"}
@@ -172,3 +174,23 @@ def test_a_class_of_loss_is_searched_beside_a_plain_name() -> None:
     spec = accepted(job=job("auto"), space=space)
     asked = trial_spec(spec, 0, {"communication.loss_class": "lossy"}).exchange
     assert (asked.scheme, asked.loss_class) == ("auto", "lossy")
+
+
+@pytest.mark.parametrize(
+    ("communication", "path", "values", "value"),
+    [
+        (TOPK, "communication.fraction", [0.01, 0.1], 0.01),
+        ("topk", "communication.options.fraction", [0.01, 0.1], 0.01),
+        ({"scheme": "int8"}, "communication.bucket_mib", [4, 25], 25),
+        ("int8", "communication.fraction", [0.01, 0.1], None),
+        ({"scheme": "int8"}, "communication", ["none", "int8"], "int8"),
+        ({"scheme": "int8", "bucket_mib": 4}, "communication", ["none", "int8"], None),
+        ("auto", "workers", [1, 2], 1),
+    ],
+)
+def test_a_configuration_that_leaves_a_searched_option_to_its_default_lies_there(
+    communication: Any, path: str, values: list[Any], value: Any
+) -> None:
+    in_use = parse_job_spec({**job(communication), "workers": 1, "name": "in-use"}).model_dump(mode="json")
+    choice = {path: DistributionSpec.model_validate({"choice": values})}
+    assert point_of(in_use, space_of(choice)) == (None if value is None else {path: value})

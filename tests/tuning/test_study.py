@@ -203,7 +203,8 @@ def test_an_incumbent_lies_in_the_space_or_not() -> None:
     assert point_of(incumbent, space(NUMBERS)) == {"optimizer.lr": 0.01, "config.width": 9}
     plain = {"optimizer.lr": 0.01, "config.width": 9, "config.kind": "plain", "config.gain": 0.5}
     assert point_of(incumbent, space(CONDITIONAL)) == plain
-    assert point_of({**incumbent, "optimizer": {}}, space(NUMBERS)) is None
+    assert point_of({**incumbent, "optimizer": {}}, space(NUMBERS)) == {"optimizer.lr": 0.001, "config.width": 9}
+    assert point_of({**incumbent, "config": {}}, space(NUMBERS)) is None
     assert point_of({**incumbent, "config": {"width": 900}}, space(NUMBERS)) is None
 
 
