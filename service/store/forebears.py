@@ -15,7 +15,7 @@ from tuning.values import Params
 
 MAX_FOREBEARS = 10
 MAX_POINTS = 10_000
-"""Of all together, those of the nearest first. No space is searched whole that has more."""
+"""Of all together, those of the nearest and the last begun first. No space is searched whole that has more."""
 
 HAS_TRIED = or_(trials.c.state != TrialState.PRUNED, trials.c.reports != "[]")
 """The condition on ``trials``: not where the sweep ended before the trial reported anything."""
@@ -23,7 +23,7 @@ HAS_TRIED = or_(trials.c.state != TrialState.PRUNED, trials.c.reports != "[]")
 _TRIED = (
     select(trials.c.params)
     .where(trials.c.sweep_id == bindparam("of"), HAS_TRIED)
-    .order_by(trials.c.number)
+    .order_by(trials.c.number.desc())
     .limit(bindparam("at_most"))
 )
 
@@ -53,5 +53,5 @@ def fetch_forebears(conn: Connection, known: Iterable[str]) -> Mapping[str, list
 
 
 def _tried(conn: Connection, sweep_id: str, at_most: int) -> list[Params]:
-    rows = conn.execute(_TRIED, {"of": sweep_id, "at_most": at_most}).scalars()
-    return [json.loads(params) for params in rows]
+    rows = conn.execute(_TRIED, {"of": sweep_id, "at_most": at_most}).scalars().all()
+    return [json.loads(params) for params in reversed(rows)]
