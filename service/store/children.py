@@ -17,7 +17,7 @@ from service.schedule_records import ScheduleRow
 from service.states import ENDED_STATES, Move, Verb, command
 from service.store.configuration_tables import promotions
 from service.store.database import Write
-from service.store.forebears import HAS_TRIED
+from service.store.forebears import HAS_REPORTED, HAS_TRIED
 from service.store.jobs import insert_job
 from service.store.moves import fetch_job, move
 from service.store.references import check_references
@@ -71,9 +71,9 @@ def _job_states(conn: Connection, ids: list[str]) -> dict[str, str]:
 
 
 def _start_sweep(write: Write, ids: IdSource, target: Target, schedule: ScheduleRow) -> str:
-    """It learns from the schedule's last one: night by night the search goes on where it was.
+    """It learns from the schedule's last ones: night by night the search goes on where it was.
 
-    Where the target names as many as there may be, its last one gives way.
+    Where the target names as many as there may be, its last ones give way.
     """
     spec = _sweep_spec(target)
     labels = {**target.job.labels, SCHEDULE_LABEL: schedule.name}
@@ -85,14 +85,24 @@ def _start_sweep(write: Write, ids: IdSource, target: Target, schedule: Schedule
 
 
 def _last_sweeps(conn: Connection, schedule_id: str, metric: str) -> Sequence[str]:
-    """The latest with a trial that is complete, else that tried anything: a night without must not end the chain."""
+    """The latest of which anything was reported, and the latest with a trial that is complete.
+
+    A night without such a trial must neither end the chain nor be left out of it: what it tried is not tried again.
+    Where nothing was reported at all, the latest that tried anything.
+    """
     of_sweep = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id)
-    found_any = of_sweep.where(trials.c.state == TrialState.COMPLETE).exists()
-    tried_any = of_sweep.where(HAS_TRIED).exists()
+    has_found, has_told, has_tried = (
+        of_sweep.where(holds).exists() for holds in (trials.c.state == TrialState.COMPLETE, HAS_REPORTED, HAS_TRIED)
+    )
     of_it = (schedule_runs.c.schedule_id == schedule_id, schedule_runs.c.kind == Kind.SWEEP, sweeps.c.metric == metric)
-    last = select(sweeps.c.id).join(schedule_runs, schedule_runs.c.child_id == sweeps.c.id).where(*of_it)
-    ordered = last.order_by(case((found_any, 0), (tried_any, 1), else_=2), schedule_runs.c.nominal_at.desc())
-    return conn.execute(ordered.limit(1)).scalars().all()
+    run = select(sweeps.c.id).join(schedule_runs, schedule_runs.c.child_id == sweeps.c.id).where(*of_it)
+
+    def latest(*ranks: ColumnElement[bool]) -> str | None:
+        ranked = case(*((holds, rank) for rank, holds in enumerate(ranks)), else_=len(ranks))
+        return conn.execute(run.order_by(ranked, schedule_runs.c.nominal_at.desc()).limit(1)).scalar_one_or_none()
+
+    found = (latest(has_told, has_tried), latest(has_found, has_told, has_tried))
+    return [sweep for sweep in dict.fromkeys(found) if sweep is not None]
 
 
 def _check_sweep(conn: Connection, target: Target) -> None:

@@ -17,7 +17,10 @@ MAX_FOREBEARS = 10
 MAX_POINTS = 10_000
 """Of all together, those of the nearest and the last begun first. No space is searched whole that has more."""
 
-HAS_TRIED = or_(trials.c.state != TrialState.PRUNED, trials.c.reports != "[]")
+HAS_REPORTED = trials.c.reports != "[]"
+"""The condition on ``trials``: something is known of what came of it."""
+
+HAS_TRIED = or_(trials.c.state != TrialState.PRUNED, HAS_REPORTED)
 """The condition on ``trials``: not where the sweep ended before the trial reported anything."""
 
 _TRIED = (

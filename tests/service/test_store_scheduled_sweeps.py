@@ -10,6 +10,7 @@ from service import schedule_words
 from service.promotion_records import PromotionRow, PromotionView
 from service.schedule_documents import run_document
 from service.schedule_records import ScheduleRow, ScheduleState
+from service.states import JobState
 from service.store.opening import Store
 from service.sweep_records import SweepState
 from service.targets import Kind
@@ -204,6 +205,35 @@ async def test_the_next_night_begins_from_the_last_that_tried_something_where_no
     await firing.at(at(10))
     third = firing.swept((await firing.children(schedule))[-1])
     assert (await third.row()).spec.warm_start == [first.id]
+
+
+async def test_what_a_night_without_a_complete_trial_tried_is_known_beside_what_was_found_before(
+    firing: Firing,
+) -> None:
+    schedule = await firing.create(target={"sweep": SWEEP}, overlap="allow")
+
+    async def night(hour: int) -> Swept:
+        await firing.at(at(hour))
+        return firing.swept((await firing.children(schedule))[-1])
+
+    first = await night(8)
+    await first.begin(point(0.01))
+    await first.complete(0, 0.9)
+    second = await night(9)
+    await second.begin(point(0.02))
+    await second.report(0, r10=0.1)
+    await second.prune(0)
+    third = await night(10)
+    await third.begin(point(0.03))
+    await third.end(0, JobState.FAILED)
+    fourth = await night(11)
+    assert [(await swept.row()).spec.warm_start for swept in (third, fourth)] == [[second.id, first.id]] * 2
+    await fourth.begin(point(0.04))
+    await fourth.report(0, r10=0.2)
+    fifth = await night(12)
+    assert (await fifth.row()).spec.warm_start == [fourth.id, first.id]
+    beginning = await firing.store.reconciler.beginning(await fifth.row())
+    assert beginning.forebears == {second.id: [point(0.02)]}
 
 
 async def test_sweeps_that_fail_in_a_row_pause_their_schedule(firing: Firing) -> None:
