@@ -58,7 +58,7 @@ def most_trials(row: SweepRow) -> int:
 
 
 def best_document(trial: TrialRow) -> Document:
-    """The best trial that is complete; of a sweep that a limit ended before any was, as ``best_of_unfinished``."""
+    """The best trial that is complete; of a sweep that was ended before any was, as ``best_of_unfinished``."""
     return {"trial": trial.number, "value": trial.value, "params": dict(trial.params), "job_id": trial.job_id}
 
 

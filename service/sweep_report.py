@@ -9,8 +9,8 @@ from itertools import pairwise
 from service.cost import Prices, amount, is_upper_bound
 from service.documents import Document
 from service.sweep_documents import best_document
-from service.sweep_records import SweepState, SweepView, TrialRow, Wish
-from service.unfinished_sweeps import best_of_unfinished
+from service.sweep_records import SweepView, TrialRow, Wish
+from service.unfinished_sweeps import TELL_UNFINISHED, best_of_unfinished
 from tuning.alike import alike
 from tuning.paths import applied
 from tuning.pruning import rungs_for
@@ -93,7 +93,7 @@ def in_order_of_end(trials: Iterable[TrialRow]) -> list[TrialRow]:
 def _best(points: Sequence[BestPoint], view: SweepView) -> Document | None:
     found_in = points[-1].best_number if points else None
     best = next((trial for trial in view.trials if trial.number == found_in), None)
-    if best is None and view.sweep.state is SweepState.SUCCEEDED:
+    if best is None and view.sweep.state in TELL_UNFINISHED:
         best = best_of_unfinished(view.sweep.spec, view.trials, view.samples_per_epoch)
     return None if best is None else best_document(best)
 

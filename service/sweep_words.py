@@ -41,7 +41,15 @@ def done(trials: Mapping[str, int]) -> int:
 def best(sweep: Mapping[str, Any]) -> str:
     """Its best value so far with the trial that has it; ``–`` while there is none."""
     found = sweep["best"]
-    return f"{words.metric_value(sweep['spec']['metric'], found['value'])} (trial {found['trial']})" if found else "–"
+    if found is None:
+        return "–"
+    which = f"trial {found['trial']}{', not complete' if is_unfinished(sweep) else ''}"
+    return f"{words.metric_value(sweep['spec']['metric'], found['value'])} ({which})"
+
+
+def is_unfinished(sweep: Mapping[str, Any]) -> bool:
+    """Whether its best is what led when it was ended, at the furthest rung, as no trial is complete."""
+    return sweep["best"] is not None and not sweep["trials"]["complete"]
 
 
 def best_params(sweep: Mapping[str, Any]) -> str:

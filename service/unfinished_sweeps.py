@@ -1,14 +1,17 @@
-"""The best of a sweep that a limit ended before any trial was complete. Pure."""
+"""The best of a sweep that a limit or a person ended before any trial was complete. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from service.sweep_records import TrialRow
+from service.sweep_records import SweepState, TrialRow
 from tuning.pruning import rungs_for
 from tuning.spec import SweepSpec
 from tuning.unfinished import furthest_best
+
+TELL_UNFINISHED = frozenset({SweepState.SUCCEEDED, SweepState.STOPPED})
+"""Sweeps that are over with what they found. While one goes on, what leads at a rung may be caught up with."""
 
 
 def best_of_unfinished(spec: SweepSpec, trials: Sequence[TrialRow], samples_per_epoch: int | None) -> TrialRow | None:

@@ -1,4 +1,4 @@
-"""What a sweep has found that a limit ended before any trial was complete. Pure."""
+"""What a sweep has found that was ended before any trial was complete. Pure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tuning.values import Scalar
 class Best(Shape):
     """The best trial that is complete.
 
-    Of a sweep that a limit ended before any was, the best at the furthest rung, with its value there.
+    Of a sweep that a limit or a person ended before any was, the best at the furthest rung, with its value there.
     """
 
     trial: int

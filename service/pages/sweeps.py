@@ -158,6 +158,7 @@ def _head(sweep: Document) -> dict[str, Any]:
         "metric": spec["metric"],
         "best": words.metric_value(spec["metric"], best["value"]) if best else None,
         "best_trial": best,
+        "is_unfinished": sweep_words.is_unfinished(sweep),
         "best_params": sweep_words.best_params(sweep),
         "num_trials": spec["trials"],
     }

@@ -36,7 +36,7 @@ from service.store.sweep_rows import (
     update_sweep,
 )
 from service.sweep_records import Experience, SweepRow, SweepState, SweepView, TrialCounts, TrialRow, Wish
-from service.unfinished_sweeps import best_of_unfinished
+from service.unfinished_sweeps import TELL_UNFINISHED, best_of_unfinished
 from tuning.pruning import rungs_for
 from tuning.spec import SweepSpec
 from tuning.trial import TrialState
@@ -336,7 +336,7 @@ def _best(conn: Connection, sweep: SweepRow) -> TrialRow | None:
     row = conn.execute(select(trials).where(*is_complete).order_by(order, trials.c.number).limit(1)).one_or_none()
     if row is not None:
         return trial_of(row)
-    if sweep.state is not SweepState.SUCCEEDED:
+    if sweep.state not in TELL_UNFINISHED:
         return None
     spec, length = sweep.spec, samples_per_epoch(conn, sweep.id)
     return best_of_unfinished(spec, fetch_compared(conn, sweep.id, rungs_for(spec, length)), length)

@@ -1,4 +1,4 @@
-"""A sweep that a limit ended before any trial was complete has found something all the same."""
+"""A sweep that was ended before any trial was complete has found something all the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from service import sweep_words
 from service.store.opening import Store
 from service.sweep_records import SweepState
 from tests.service.given import Clock, leader, spec
@@ -41,9 +42,25 @@ async def test_its_best_is_the_one_of_the_furthest_rung(
     assert refused["detail"].startswith("no trial is complete, so there is nothing to promote")
 
 
-async def test_one_that_was_stopped_by_hand_names_none(client: httpx2.AsyncClient, services: Any, clock: Clock) -> None:
+async def test_one_that_was_stopped_by_hand_names_what_led_by_then(
+    client: httpx2.AsyncClient, services: Any, clock: Clock
+) -> None:
     swept = await Swept.created(services.store, clock, await leader(services.store))
+    place = f"/sweeps/{swept.id}"
     await swept.begin(point(0.001))
     await swept.report(0, r10=0.5)
-    await services.store.sweeps.move(await swept.row(), SweepState.STOPPED, "stopped by hand")
-    assert (await client.get(f"/api/v1/sweeps/{swept.id}")).json()["best"] is None
+    assert (await client.get(f"/api/v1{place}")).json()["best"] is None
+    stopped = (await client.post(f"/api/v1{place}/stop")).json()
+    assert (stopped["best"]["trial"], stopped["best"]["value"]) == (0, 0.5)
+    assert (await client.get(f"/api/v1{place}/report")).json()["best"] == stopped["best"]
+    assert sweep_words.best(stopped) == "50 % (trial 0, not complete)"
+    assert "trial 0</a>, not complete, at" in (await client.get(place)).text
+    assert "not complete" in (await client.get("/sweeps")).text
+
+
+async def test_one_that_was_stopped_before_any_report_names_none(
+    client: httpx2.AsyncClient, services: Any, clock: Clock
+) -> None:
+    swept = await Swept.created(services.store, clock, await leader(services.store))
+    await swept.begin(point(0.001))
+    assert (await client.post(f"/api/v1/sweeps/{swept.id}/stop")).json()["best"] is None
