@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.configuration_records import ConfigurationRow, named_job, nameless
-from service.promotion_records import Contender
+from service.promotion_records import INCUMBENT, Contender, PromotionRow
 from service.sweep_records import SweepRow, TrialRow
 from tuning.inheritance import point_of
 from tuning.space import space_of
@@ -57,9 +57,29 @@ def outdated(sweep: SweepRow, trials: Sequence[TrialRow], configuration: Configu
     versions = f"is at version {configuration.version}, the sweep began from version {origin.version}"
     return (
         f"configuration {configuration.name} {'was deleted and put anew' if is_anew else versions}, and its winner "
-        "would undo what was changed since; make a sweep from the configuration as it is now, and "
-        f"warm_start: [{sweep.id}] lets it begin from what this one found"
+        f"would undo what was changed since; {_way_on(sweep)}"
     )
+
+
+def overtaken(sweep: SweepRow, promotion: PromotionRow, configuration: ConfigurationRow | None) -> str | None:
+    """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""
+    name = promotion.configuration
+    if configuration is None:
+        return f"configuration {name} was deleted meanwhile; put one, and promote again"
+    compared = next(contender for contender in promotion.contenders if contender.number == INCUMBENT)
+    if configuration.version != promotion.base_version:
+        versions = f"it is at version {configuration.version}, compared was version {promotion.base_version}"
+        told = f"configuration {name} was changed meanwhile and stays as it is: {versions}"
+    elif configuration.document != compared.job:
+        told = f"configuration {name} was deleted and put anew meanwhile, and stays as it is"
+    else:
+        return None
+    return f"{told}; {_way_on(sweep) if outdated(sweep, (), configuration) else 'promote again'}"
+
+
+def _way_on(sweep: SweepRow) -> str:
+    anew = f"warm_start: [{sweep.id}] lets it begin from what this one found"
+    return f"make a sweep from the configuration as it is now, and {anew}"
 
 
 def _with_defaults(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

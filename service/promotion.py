@@ -10,7 +10,7 @@ from dataclasses import asdict
 from statistics import fmean
 
 from service.cost import Prices, hourly_rate, is_upper_bound
-from service.finalists import finalist, outdated, point_in_use
+from service.finalists import finalist, outdated, overtaken, point_in_use
 from service.promotion_records import (
     BETTER,
     CHEAPER,
@@ -118,8 +118,8 @@ def _replacing(view: PromotionView, promotion: PromotionRow, verdict: Better | C
 def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, now_s: float) -> End | None:
     if view.sweep.state not in ENDED_SWEEPS:
         return End(state=PromotionState.STOPPED, reason="the sweep goes on")
-    if overtaken := promotion.overtaken(view.configuration):
-        return End(state=PromotionState.FAILED, reason=overtaken)
+    if told := overtaken(view.sweep, promotion, view.configuration):
+        return End(state=PromotionState.FAILED, reason=told)
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
     all_of_it = (*(each.promotion for each in view.earlier), promotion)
     time_s = view.sweep.time_s(now_s) + sum(lasted_s(of.created_at, of.finished_at, now_s) for of in all_of_it)

@@ -68,19 +68,6 @@ class PromotionRow:
     created_at: float
     finished_at: float | None
 
-    def overtaken(self, configuration: ConfigurationRow | None) -> str | None:
-        """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""
-        name = self.configuration
-        if configuration is None:
-            return f"configuration {name} was deleted meanwhile; put one, and promote again"
-        if configuration.version != self.base_version:
-            versions = f"it is at version {configuration.version}, compared was version {self.base_version}"
-            return f"configuration {name} was changed meanwhile and stays as it is: {versions}; promote again"
-        compared = next(contender for contender in self.contenders if contender.number == INCUMBENT)
-        if configuration.document != compared.job:
-            return f"configuration {name} was deleted and put anew meanwhile, and stays as it is; promote again"
-        return None
-
 
 def lasted_s(created_at: float, finished_at: float | None, now_s: float) -> float:
     """How long a promotion took, or has gone on so far."""

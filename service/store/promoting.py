@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select, union, update
 
 from service.configuration_records import named_job
+from service.finalists import overtaken
 from service.ids import IdSource
 from service.labels import CONTENDER_LABEL, PROMOTION_LABEL
 from service.promotion_records import (
@@ -131,7 +132,7 @@ def _begin(write: Write, view: PromotionView, contest: Contest) -> None:
 def _carry(write: Write, ids: IdSource, view: PromotionView, step: Step) -> None:
     promotion = view.promotion
     assert promotion is not None, view.sweep.id
-    update_promotion(write, promotion, {} if step.end is None else _ended(write, promotion, step.end))
+    update_promotion(write, promotion, {} if step.end is None else _ended(write, view.sweep, promotion, step.end))
     for run in view.runs:
         if run.is_news:
             columns = {"score": run.score, "seconds": run.seconds, "is_open": False}
@@ -151,7 +152,7 @@ def _place(promotion: PromotionRow, run: PromotionRun) -> tuple[Any, ...]:
     return (*of_it, runs.c.contender == run.contender, runs.c.pair == run.pair)
 
 
-def _ended(write: Write, promotion: PromotionRow, end: End) -> dict[str, Any]:
+def _ended(write: Write, sweep: SweepRow, promotion: PromotionRow, end: End) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "state": end.state,
         "reason": end.reason,
@@ -159,16 +160,17 @@ def _ended(write: Write, promotion: PromotionRow, end: End) -> dict[str, Any]:
         "bundle_id": None,
         "finished_at": write.now_s,
     }
-    return columns if end.winner is None else {**columns, **_replaced(write, promotion, end, end.winner)}
+    return columns if end.winner is None else {**columns, **_replaced(write, sweep, promotion, end)}
 
 
-def _replaced(write: Write, promotion: PromotionRow, end: End, winner: Contender) -> dict[str, Any]:
+def _replaced(write: Write, sweep: SweepRow, promotion: PromotionRow, end: End) -> dict[str, Any]:
     """The winner is in use from now on, unless there is another configuration by now than was compared with."""
     configuration = fetch_configuration(write.conn, promotion.configuration)
-    overtaken = promotion.overtaken(configuration)
-    if configuration is None or overtaken is not None:
-        return {"state": PromotionState.FAILED, "reason": overtaken}
-    job = named_job(winner.job, promotion.configuration)
+    told = overtaken(sweep, promotion, configuration)
+    if configuration is None or told is not None:
+        return {"state": PromotionState.FAILED, "reason": told}
+    assert end.winner is not None, sweep.id
+    job = named_job(end.winner.job, promotion.configuration)
     try:
         check_references(write.conn, job)
     except UnknownReferenceError as error:
