@@ -28,10 +28,15 @@ def evidence(told: Mapping[str, Any] | None) -> str:
 
 def saving(compared: Mapping[str, Any]) -> str:
     """The share of the incumbent's cost that a finalist saves: ``75 %``; below 0 it costs more."""
-    return f"{compared['saving'] * 100:.3g} %"
+    return f"{_percent(compared['saving'], digits=3)} %"
 
 
 def effect(compared: Mapping[str, Any]) -> str:
     """By how much a finalist is better, with the bounds that hold it with 90 %: ``1.2 % (0.8 to 1.6 %) ...``."""
-    found, low, high = (f"{compared[key] * 100:.2g}" for key in ("effect", "low", "high"))
+    found, low, high = (_percent(compared[key], digits=2) for key in ("effect", "low", "high"))
     return f"{found} % ({low} to {high} %) in {compared['num_pairs']} pairs of runs"
+
+
+def _percent(share: float, digits: int) -> str:
+    """Of so many digits, the rest zeros: ``320``, where Python alone would write ``3.2e+02``."""
+    return f"{float(f'{share * 100:.{digits}g}'):,.10g}"

@@ -55,6 +55,15 @@ def test_what_is_cheaper_is_told_by_how_much(saving: float, told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("effect", "told"), [(0.0012, "0.12 % (0.12"), (3.179, "320 % (320"), (-12.0, "-1,200 % (-1,200"), (0.0, "0 % (0 ")]
+)
+def test_an_effect_is_told_as_people_write_percents(effect: float, told: str) -> None:
+    assert configuration_words.effect({"effect": effect, "low": effect, "high": effect, "num_pairs": 8}).startswith(
+        told
+    )
+
+
+@pytest.mark.parametrize(
     ("number", "state", "told"),
     [
         (1, "RUNNING", "4 runs: 40 s of worker time, not in the cost of the trials"),
