@@ -13,11 +13,12 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from cronsim.cronsim import SYMBOLIC_DAYS
+from cronsim.cronsim import SYMBOLIC_DAYS, SYMBOLIC_MONTHS
 
 _SIZES = {"minute": 60, "hour": 24, "day of month": 31, "month": 12, "day of week": 7}
+_LEAST = {"day of month": 1, "month": 1}
 _VALUE = r"(\d{1,2}|[A-Za-z]{3})"
-_ITEM = re.compile(rf"(\*|{_VALUE}(-{_VALUE})?)(/(?P<step>\d{{1,2}}))?", re.ASCII)
+_ITEM = re.compile(rf"(\*|(?P<first>{_VALUE})(-(?P<last>{_VALUE}))?)(/(?P<step>\d{{1,2}}))?", re.ASCII)
 _FORMS = "write *, numbers, ranges such as 1-5, lists such as 1,15 and steps such as */15"
 _MACROS = {
     "@hourly": "0 * * * *",
@@ -131,6 +132,17 @@ def _check(parts: list[str]) -> None:
             step = found["step"]
             if step is not None and not 1 <= int(step) < size:
                 raise CronError(f"{item!r} steps by {step}, and there are {size} {field}s; step by 1 to {size - 1}")
+            if found["last"] is not None:
+                _check_order(field, found["first"], found["last"])
+
+
+def _check_order(field: str, first: str, last: str) -> None:
+    """A range that runs past the end of its field, as the hours of a night do, is two."""
+    begin, end, least = _number(first), _number(last), _LEAST.get(field, 0)
+    if isinstance(begin, int) and isinstance(end, int) and end < begin < least + _SIZES[field]:
+        parts = ((begin, least + _SIZES[field] - 1), (least, end))
+        over = ",".join(f"{one}-{other}" if one != other else f"{one}" for one, other in parts)
+        raise CronError(f"{first}-{last} runs backwards; write {over}")
 
 
 def _without_idle_step(item: str) -> str:
@@ -143,7 +155,11 @@ def _without_idle_step(item: str) -> str:
 
 def _number(value: str) -> int | str:
     name = value.upper()
-    return int(value) if value.isdigit() else SYMBOLIC_DAYS.index(name) if name in SYMBOLIC_DAYS else name
+    if value.isdigit():
+        return int(value)
+    if name in SYMBOLIC_MONTHS:
+        return SYMBOLIC_MONTHS.index(name) + 1
+    return SYMBOLIC_DAYS.index(name) if name in SYMBOLIC_DAYS else name
 
 
 def _refusal(sent: str, error: Exception) -> str:
