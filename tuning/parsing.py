@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tuning.directions import is_less_better
 from tuning.fixed_conditions import settled
 from tuning.hanging_conditions import hanging_condition_problems
-from tuning.objectives import objective_fault
+from tuning.objectives import no_such_metric, objective_fault
 from tuning.space_problems import space_problems
 from tuning.spec import SweepSpec
 from tuning.spec_problems import Known, rule_problems, rung_problems
@@ -23,6 +23,7 @@ from tuning.trial_jobs import job_problems, resolved_job
 from workers.errors import FieldProblem, SpecError
 from workers.problems import Place, problems_of
 from workers.spec import parse_job_spec
+from workers.telemetry_keys import can_be_reported
 
 _LABEL = "must be a DNS-1123 label: lower-case letters, digits and '-', at most 63 characters"
 _TOLD: dict[Place, str] = {
@@ -144,6 +145,8 @@ def _metric_problems(
     spec: SweepSpec, problems: list[FieldProblem], missing: list[FieldProblem]
 ) -> tuple[list[FieldProblem], list[FieldProblem]]:
     """A metric is what a checkpoint's metric can be, and something that this job measures."""
+    if not can_be_reported(spec.metric):
+        return [*problems, FieldProblem("/metric", no_such_metric(spec.metric))], missing
     probe = {"name": "x", "entrypoint": "workers.recipes.digits:build", "steps": 1}
     try:
         parse_job_spec({**probe, "checkpoint": {"metric": spec.metric}})

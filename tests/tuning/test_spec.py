@@ -277,6 +277,15 @@ def test_every_telemetry_key_is_a_metric_or_refused_as_one() -> None:
         assert list(refused(metric=key, mode="min", job=with_gpu)) == ["/metric"]
 
 
+def test_a_metric_that_nothing_is_told_under_is_refused_with_those_that_a_sweep_can_be_over() -> None:
+    told = refused(metric="acuracy")["/metric"]
+    assert told == (
+        "'acuracy' is nothing that a job reports; write 'eval.acuracy' for what `evaluate` returns, 'user.acuracy' for "
+        "what `loss` returns besides, or one of gpu_utilisation, loss, memory_bytes, samples_per_s"
+    )
+    assert "did you mean 'samples_per_s'? Else write 'eval.sample_per_s'" in refused(metric="sample_per_s")["/metric"]
+
+
 LESS = """loss memory_bytes user.latency_s user.step_ms eval.mse eval.val_rmse eval.MAE eval.nll eval.wer eval.cer
 eval.ppl eval.perplexity eval.error eval.error_rate eval.top5_error eval.valLoss eval.logloss eval.cross_entropy
 eval.loss_b eval.negative_log_likelihood eval.false_positive_rate eval.bits_per_byte user.seconds_per_step
