@@ -16,7 +16,8 @@ from tuning.directions import is_less_better
 from tuning.fixed_conditions import settled
 from tuning.hanging_conditions import hanging_condition_problems
 from tuning.objectives import no_such_metric, objective_fault
-from tuning.space_problems import space_problems
+from tuning.paths import path_fault
+from tuning.space_problems import place, space_problems
 from tuning.spec import SweepSpec
 from tuning.spec_problems import Known, rule_problems, rung_problems
 from tuning.trial_jobs import job_problems, resolved_job
@@ -105,10 +106,16 @@ def _further_problems(filled: Mapping[Any, Any], told: Sequence[FieldProblem], k
     except ValidationError:
         return []
     if "space" in broken:
-        return []
+        return _path_problems(filled["space"])
     is_judged = broken <= _JUDGE_NOTHING
     found = rule_problems(spec, known) if is_judged else space_problems(spec.space) or hanging_condition_problems(spec)
     return found if _touch_jobs([*told, *found]) else [*found, *job_problems(settled(spec))[0]]
+
+
+def _path_problems(space: object) -> list[FieldProblem]:
+    """Of a space in which something cannot be read, on which conditions may hang: its paths are wrong all the same."""
+    paths = [path for path in space if isinstance(path, str)] if isinstance(space, Mapping) else []
+    return [FieldProblem(place(path), fault) for path in paths if (fault := path_fault(path))]
 
 
 def _filled(document: Mapping[Any, Any], known: Known) -> tuple[dict[Any, Any], list[FieldProblem]]:

@@ -137,6 +137,13 @@ def test_a_field_that_cannot_be_read_makes_no_other_one_wrong() -> None:
     assert set(refused(job=3, sampler="grid")) == {"/job"}
 
 
+def test_a_path_that_no_job_has_is_told_beside_a_distribution_that_cannot_be_read() -> None:
+    found = refused(space={"optimiser.lr": {"choice": [1]}, "optimizer.lr": {"uniform": ["a", 1]}})
+    assert set(found) == {"/space/optimiser.lr", "/space/optimizer.lr/uniform/0"}
+    both = refused(space={"optimiser.lr": {"uniform": ["a", 1]}})
+    assert set(both) == {"/space/optimiser.lr", "/space/optimiser.lr/uniform/0"}
+
+
 @pytest.mark.parametrize(
     ("changed", "pointer", "told"),
     [
