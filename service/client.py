@@ -261,6 +261,10 @@ class Client:
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return self._json("POST", "/schedules", json=spec, headers=headers, is_repeatable=True)
 
+    def validate_schedule(self, spec: Json) -> Json:
+        """The resolved spec, nothing is made; raises RefusedError with what is wrong."""
+        return self._json("POST", "/schedules/validate", json=spec, is_repeatable=True)
+
     def replace_schedule(self, schedule_id: str, spec: Json) -> Json:
         """Exchange the whole spec."""
         return self._json("PUT", f"/schedules/{schedule_id}", json=spec)

@@ -59,6 +59,22 @@ def replace(
         schedules.replace(client, name, file, settings or [], output)
 
 
+@schedule.command("validate")
+def validate(
+    file: FileArgument,
+    settings: SetOption = None,
+    output: FormOption = Form.TEXT,
+    url: UrlOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Tell whether a spec would be taken, with every default in JSON; nothing is made."""
+    from service.cli import schedules
+    from service.cli.connection import connect
+
+    with connect(url, home) as client:
+        schedules.validate(client, file, settings or [], output)
+
+
 @schedule.command("list")
 def list_all(output: FormOption = Form.TEXT, url: UrlOption = None, home: HomeOption = None) -> None:
     """List schedules, newest first."""

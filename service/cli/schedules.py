@@ -34,6 +34,13 @@ def replace(client: Client, reference: str, file: Path, settings: list[str], for
     _tell(client.replace_schedule(found["id"], _read(client, file, settings)), form)
 
 
+def validate(client: Client, file: Path, settings: list[str], form: Form) -> None:
+    """Whether a file's spec would be taken. Raises as ``create``."""
+    spec = client.validate_schedule(_read(client, file, settings))
+    told = f"it starts {_target(spec)} at {spec['cron']} in {spec['time_zone']}"
+    show(form, spec, f"[bold]{escape(spec['name'])}[/bold] would be taken: {escape(told)}")
+
+
 def list_all(client: Client, form: Form) -> None:
     """All schedules, one a line."""
     found = list(client.schedules())
@@ -58,7 +65,7 @@ def show_one(client: Client, reference: str, form: Form) -> None:
             "next",
             " there, ".join(_both(found["next_time"], spec["time_zone"])) + " here" if found["next_time"] else "–",
         ),
-        ("starts", ", ".join(f"{kind} {child['name']}" for kind, child in spec["target"].items())),
+        ("starts", _target(spec)),
         ("overlap", spec["overlap"]),
         ("failures in a row", str(found["failures_in_a_row"])),
         ("page", f"{client.url}/schedules/{found['id']}"),
@@ -144,6 +151,10 @@ def _tell(schedule: dict[str, Any], form: Form) -> None:
     zone = schedule["spec"]["time_zone"]
     following = f"; runs next at {escape(_there(upcoming, zone))}" if upcoming else ""
     show(form, schedule, f"[bold]{escape(schedule['name'])}[/bold] ({schedule['id']}): {state}{following}")
+
+
+def _target(spec: dict[str, Any]) -> str:
+    return ", ".join(f"{kind} {child['name']}" for kind, child in spec["target"].items())
 
 
 def _row(schedule: dict[str, Any]) -> tuple[str, ...]:

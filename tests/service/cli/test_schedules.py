@@ -54,6 +54,20 @@ def test_a_schedule_lives_from_its_file_to_its_deletion(call: Run, tmp_path: Pat
     assert call("show", run["child_id"]).returncode == 0
 
 
+def test_a_schedule_is_judged_without_being_made(call: Run, tmp_path: Path) -> None:
+    told = call("schedule", "validate", schedule_file(tmp_path), "--set", "jitter_s=5")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "nightly would be taken: it starts job nightly at 30 2 * * * in Europe/Berlin" in " ".join(
+        told.stdout.split()
+    )
+    resolved = json.loads(call("schedule", "validate", schedule_file(tmp_path), "-o", "json").stdout)
+    assert (resolved["overlap"], resolved["catchup_window_s"]) == ("skip", 3600)
+    refused = call("schedule", "validate", schedule_file(tmp_path, cron="0 22-6 * * *"))
+    assert refused.returncode == 2
+    assert "22-6 runs backwards; write 22-23,0-6" in " ".join(refused.stderr.split())
+    assert "no schedules" in call("schedule", "list").stdout
+
+
 def end_job(api: Api, job_id: str, *, then_fire: bool = False) -> None:
     async def end(store: Store, clock: Clock) -> None:
         firing = Firing(store, clock, await leader(store))
