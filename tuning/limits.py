@@ -36,7 +36,8 @@ def limit_reached(limits: SweepLimits, ended: Sequence[Trial], mode: Mode, used:
     if limits.time_s is not None and used.time_s >= limits.time_s:
         return f"limits.time_s={limits.time_s:g} is reached after {used.time_s:.0f} s{counted}"
     if limits.cost is not None and used.cost is not None and used.cost >= limits.cost:
-        return f"limits.cost={limits.cost:g} is reached with {used.cost:.2f}{counted}"
+        spent = f"{used.cost:.2f}" if used.cost >= 1 else f"{used.cost:.3g}"
+        return f"limits.cost={limits.cost:g} is reached with {spent}{counted}"
     patience = limits.trials_without_improvement
     if patience is not None and (num_since := _num_since_best(ended, mode)) >= patience:
         return (

@@ -18,6 +18,8 @@ def test_time_and_money_end_a_sweep() -> None:
     assert limit_reached(limits, [], "max", Used(time_s=59.9, cost=2.9)) is None
     assert limit_reached(limits, [], "max", Used(time_s=60.0, cost=0.0)) == "limits.time_s=60 is reached after 60 s"
     assert limit_reached(limits, [], "max", Used(time_s=1.0, cost=3.5)) == "limits.cost=3 is reached with 3.50"
+    cents, spent = SweepLimits(cost=0.0004), Used(time_s=1.0, cost=0.00042519)
+    assert limit_reached(cents, [], "max", spent) == "limits.cost=0.0004 is reached with 0.000425"
     assert limit_reached(limits, [], "max", Used(time_s=1.0, cost=None)) is None
     told = limit_reached(limits, [], "max", Used(time_s=61, cost=None, besides="the runs of its promotions"))
     assert told == "limits.time_s=60 is reached after 61 s, the runs of its promotions counted"
