@@ -102,7 +102,7 @@ def estimate_document(
     )
     worker_s = (found[0].worker_s_low, found[1].worker_s_high) if found else (None, None)
     is_one_price = not any(path.startswith("resources.") for path in spec.space)
-    amounts = [None if each is None else amount(each, resources, prices) for each in worker_s]
+    amounts = [amount(each, resources, prices) if each is not None and is_one_price else None for each in worker_s]
     count = space_of(spec.space).count()
     num_trials = spec.trials if count is None else min(spec.trials, count)
     return {
@@ -110,11 +110,12 @@ def estimate_document(
         "samples": _bounds(*samples),
         "promotion_samples": _bounds(*_promotion_samples(found)) if spec.promote else None,
         "worker_s": _bounds(*worker_s),
-        "amount": _bounds(*amounts) if is_one_price else None,
+        "amount": _bounds(*amounts),
         "currency": prices.currency,
         "notes": [
             *_notes(spec, known),
             *_promotion_notes(spec, num_trials, has_incumbent=has_incumbent),
+            *_limit_notes(spec.limits.cost, *amounts),
             *(_price_notes(spec, resources, prices) if is_one_price else ()),
         ],
     }
@@ -159,6 +160,15 @@ def _promotion_notes(spec: SweepSpec, num_trials: int, *, has_incumbent: bool) -
         told = " and ".join(limits)
         notes.append(f"that counts against {told}, too: a sweep that one of these limits ends promotes nothing")
     return notes
+
+
+def _limit_notes(limit: float | None, low: float | None, high: float | None) -> list[str]:
+    """What a limit of cost does to the figures, which are of all trials."""
+    if limit is None or low is None or high is None or high <= limit:
+        return []
+    if low > limit:
+        return [f"limits.cost={limit:g} is less than even the low amount, so it would end the sweep with trials left"]
+    return [f"limits.cost={limit:g} is less than the high amount, so it may end the sweep with trials left"]
 
 
 def _price_notes(spec: SweepSpec, resources: Resources, prices: Prices) -> list[str]:

@@ -63,6 +63,20 @@ def test_an_estimate_tells_that_even_its_low_amount_may_be_more_than_what_it_cos
     assert "CPUs instead" not in told(4, space={"resources.cpus": {"choice": [1, 2]}})
 
 
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        (0.5, "is less than even the low amount, so it would end"),
+        (1.0, "is less than the high amount, so it may"),
+        (4.0, ""),
+    ],
+)
+def test_an_estimate_tells_that_a_limit_of_cost_is_less_than_its_amounts(limit: float, told: str) -> None:
+    spec = read_sweep_spec(sweep_document(job=LARGE, limits={"cost": limit}), has_prices=True)
+    notes = estimate_document(spec, TRAINED, sample_job(spec).resources, BOTH)["notes"]
+    assert [told in note for note in notes if note.startswith("limits.cost=")] == ([True] if told else [])
+
+
 @pytest.mark.parametrize(("instead", "expected"), [(None, False), (4, True), (22, False)])
 def test_an_amount_is_a_bound_where_a_gpu_and_what_takes_its_place_cost_unlike(
     instead: float | None, expected: bool
