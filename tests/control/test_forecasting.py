@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.control.desk import Desk, build_info
+from tests.control.uneven_job import UnevenJob
 from workers.advisors.throughput import Layout
 from workers.control import adapting
 from workers.control.adapting import Adapting, Steps
@@ -189,6 +190,25 @@ def test_what_is_foreseen_is_what_a_job_expects_of_more_workers_once_it_knows_mo
     job.train(10)
     # What is between two that the model tells is not asked of it: an old trial is made again.
     assert "3 workers are expected to be 1.50 times as fast as 2" in job.desk.state.sizing.why
+
+
+class CutJob(UnevenJob):
+    """Its first worker, which is the slow one, tells of steps: it computes its part in passes of 32 samples."""
+
+    def recorded(self, record: RoundRecord, plan: Plan) -> RoundRecord:
+        part = plan.parts["1.1"]
+        values = {"global_batch": 128.0, "micro_batch": 32.0, "compute_s": self.costs["1.1"](part)}
+        return replace(record, values={**record.values, **values}, num_passes=math.ceil(part / 32))
+
+
+def test_steps_before_a_batch_was_shared_anew_tell_nothing_of_those_after() -> None:
+    job = CutJob(lambda part: 0.03 * part, lambda part: 0.01 * part).run(90)
+    assert job.parts == (32, 96)
+    told = job.desk.state.forecast
+    assert told is not None
+    [smaller] = [each for each in told.batches if each.global_batch == 64]
+    truth = 1 / 0.0075  # as many samples a second as ever: nothing of a step is fixed
+    assert abs(math.log(smaller.samples_per_s / truth)) < 2 * smaller.error
 
 
 def cut(num_workers: int, num_passes: int) -> Layout:

@@ -103,6 +103,7 @@ class UnevenJob:
             num_steps=self.num_steps,
             tokens=self.num_steps * BATCH * length if self.length_spread else 0.0,
         )
+        record = self.recorded(record, plan)
         teller = plan.members[0].worker_id
         desk.statuses[teller] = replace(desk.statuses[teller], records=(record,))
         desk.turn(after_s=round_s)
@@ -112,6 +113,10 @@ class UnevenJob:
         if self._in_force.id != desk.plan.id:
             self._own_s = {i: [] for i in self._own_s}
         self._in_force = desk.plan
+
+    def recorded(self, record: RoundRecord, plan: Plan) -> RoundRecord:
+        """A round as it is told, under this plan."""
+        return record
 
     def built(self, worker_id: str) -> BuildInfo:
         """What a worker tells of itself; on node ``n`` but for those of ``node_ids``."""

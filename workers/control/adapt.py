@@ -9,7 +9,7 @@ from workers.advisors import goodput
 from workers.advisors.goodput import Advice, Change, Keep, Situation
 from workers.advisors.judging import Judged, Rate, Verdict
 from workers.advisors.throughput import Layout
-from workers.control import adapting, membership, planning, trials
+from workers.control import adapting, membership, planning, sharing, trials
 from workers.control.adapting import ACTOR, Adapting, Trial
 from workers.control.decisions import Action, ControllerState, Inputs, Note
 from workers.control.planning import Draft
@@ -34,7 +34,8 @@ def observe(state: ControllerState, inputs: Inputs) -> ControllerState:
     found = [record for record in told if record.generation == generation]
     members = state.plan.worker_ids if state.plan else ()
     num_nodes = len({state.nodes[i] for i in members if i in state.nodes}) or 1
-    known = adapting.observe(state.adapting, found, num_nodes)
+    shared_by = state.plan.id if state.plan and state.plan.cause.actor == sharing.ACTOR else None
+    known = adapting.observe(state.adapting, found, num_nodes, shared_by)
     return state if known is state.adapting else replace(state, adapting=known)
 
 

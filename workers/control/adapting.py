@@ -9,6 +9,7 @@ from statistics import median
 from workers.advisors import goodput, judging, throughput
 from workers.advisors.judging import Rate, Verdict
 from workers.advisors.throughput import Layout, Observation
+from workers.plan import PlanId
 from workers.status import RoundRecord
 
 ACTOR = "goodput"
@@ -99,7 +100,7 @@ class Adapting:
     are those since the number of workers changed last.
     ``noise_bounds`` are what the noise scale is at least and at most, ``is_by_length`` tells whether samples are put
     together by their lengths, so that passes are of unlike sizes. ``why`` tells why the batch stays, empty while it
-    does not.
+    does not. ``shared_by`` is the last plan that shared the batch anew.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -119,6 +120,7 @@ class Adapting:
     turns: Turns = field(default_factory=Turns)
     refused: Mapping[int, Refusal] = field(default_factory=dict)
     why: str = ""
+    shared_by: PlanId | None = None
 
 
 def forgotten(known: Adapting) -> Adapting:
@@ -126,10 +128,23 @@ def forgotten(known: Adapting) -> Adapting:
     return replace(known, memory={}, samples_per_s=(), num_seen=0, reviewed=0)
 
 
-def observe(known: Adapting, records: Iterable[RoundRecord], num_nodes: int) -> Adapting:
-    """Fold records in, each once; the job's workers are on ``num_nodes`` nodes."""
+def _shared_anew(known: Adapting, plan_id: PlanId, num_workers: int) -> Adapting:
+    """Without what steps took with other parts; what they took among more or fewer workers stays."""
+    memory = {layout: steps for layout, steps in known.memory.items() if layout.num_workers != num_workers}
+    return replace(known, memory=memory, samples_per_s=(), num_seen=0, reviewed=0, shared_by=plan_id)
+
+
+def observe(
+    known: Adapting, records: Iterable[RoundRecord], num_nodes: int, shared_by: PlanId | None = None
+) -> Adapting:
+    """Fold records in, each once; the job's workers are on ``num_nodes`` nodes.
+
+    ``shared_by`` is the plan in force where that shares the batch anew.
+    """
     for record in sorted(records, key=lambda r: r.key):
         if record.key > known.last:
+            if record.plan_id == shared_by != known.shared_by:
+                known = _shared_anew(known, record.plan_id, int(record.values.get("workers", 0)))
             known = _observe(replace(known, last=record.key), record, num_nodes)
     return _reconsidered(known)
 
