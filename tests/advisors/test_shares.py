@@ -164,3 +164,10 @@ def test_only_who_holds_the_others_up_with_a_single_sample_is_named() -> None:
     }
     able = Cost(fixed_s=0.0, sample_s=1.0)  # ten times as slow, but a sample at a time it keeps up
     assert not stragglers(Standing(names=names, parts=(8, 8, 8), costs=(*costs(0.1, 0.1), able)), STRAGGLES)
+
+
+def test_two_that_are_slow_alike_are_both_named_the_slower_one_first() -> None:
+    slow = [Cost(fixed_s=fixed_s, sample_s=0.1) for fixed_s in (9.0, 9.4)]
+    found = stragglers(Standing(names=("1.1", "1.2", "1.3"), parts=(8, 8, 8), costs=(*costs(0.1), *slow)), STRAGGLES)
+    assert list(found) == ["1.3", "1.2"]
+    assert found["1.2"].endswith("a step takes it 9.1 s with 1 sample, the others 2.2 s with all the rest")

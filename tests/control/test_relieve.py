@@ -101,6 +101,17 @@ def test_without_room_all_stays_which_is_told_once_and_tried_again_at_the_next_r
         assert job.desk.notes() == []
 
 
+def test_where_one_cannot_be_relieved_the_next_one_that_is_slow_is_tried_at_once() -> None:
+    job = begun(fast, slow, slow)
+    named = [row for row in job.told(TimelineKind.LIMIT) if row.key.startswith("straggler/")]
+    assert [row.after["worker_id"] for row in named] == ["1.2", "1.3"]
+    for stand_in in ("1.4", "1.5"):
+        job.desk.turn(lost={stand_in: NO_ROOM})
+    assert [row.after["worker_id"] for row in job.desk.notes()] == ["1.2"]
+    assert job.desk.of(StartWorker) == [StartWorker("1.6", frozenset({"n"}), must_fit=True)]
+    assert job.desk.state.sharing.relief.slow == "1.3"
+
+
 def test_where_no_other_node_has_room_a_stand_in_on_its_own_is_tried_once() -> None:
     job = begun(fast, fast, slow)
     job.desk.turn(lost={"1.4": NO_ROOM})

@@ -198,23 +198,31 @@ def slowest_s(costs: Sequence[Cost], parts: Sequence[int]) -> float:
 
 
 def stragglers(standing: Standing, times: float) -> dict[str, str]:
-    """Workers that hold the others up whatever their share, each with a sentence that says by how much.
+    """Workers that hold the others up whatever their share, the slowest first, each with a sentence of how much.
 
-    Those that take so many ``times`` as long; of one that was found by more, 1 tells whether it holds them up still.
+    Those that take so many ``times`` as long; of ones that were found by more, 1 tells whether they hold them up still.
+    As many as can be: of two that are equally slow neither would stand out from all others.
     """
-    size, found = sum(standing.parts), {}
-    for rank, cost in enumerate(standing.costs):
-        others = [other for i, other in enumerate(standing.costs) if i != rank]
-        if not others or size <= len(others) * LEAST_PART:
+    size, costs = sum(standing.parts), standing.costs
+    slowest = sorted(range(len(costs)), key=lambda rank: costs[rank].seconds(LEAST_PART), reverse=True)
+    for num_slow in range(len(costs) - 1, 0, -1):
+        slow, others = slowest[:num_slow], [costs[rank] for rank in slowest[num_slow:]]
+        left = size - num_slow * LEAST_PART
+        if left < len(others) * LEAST_PART:
             continue
-        free = [Bounds(least=LEAST_PART)] * len(others)
-        least_s, others_s = cost.seconds(LEAST_PART), slowest_s(others, share(size - LEAST_PART, others, free))
+        least_s = costs[slow[-1]].seconds(LEAST_PART)
+        others_s = slowest_s(others, share(left, others, [Bounds(least=LEAST_PART)] * len(others)))
         if least_s > times * others_s + (times - 1) * standing.overhead_s:
-            found[standing.names[rank]] = (
-                f"worker {standing.names[rank]} cannot be balanced away: a step takes it {least_s:.3g} s with "
-                f"{LEAST_PART} sample, the others {others_s:.3g} s with all the rest"
-            )
-    return found
+            return {standing.names[rank]: _held_up(standing, rank, others_s) for rank in slow}
+    return {}
+
+
+def _held_up(standing: Standing, rank: int, others_s: float) -> str:
+    return (
+        f"worker {standing.names[rank]} cannot be balanced away: a step takes it "
+        f"{standing.costs[rank].seconds(LEAST_PART):.3g} s with {LEAST_PART} sample, the others {others_s:.3g} s with "
+        "all the rest"
+    )
 
 
 def in_words(parts: Sequence[int]) -> str:

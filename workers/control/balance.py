@@ -144,9 +144,9 @@ def _parts(by_worker: Mapping[str, int]) -> dict[str, object]:
 def _named(
     state: ControllerState, inputs: Inputs, standing: shares.Standing, now_s: float
 ) -> tuple[ControllerState, tuple[Action, ...]]:
-    """Name each worker that no share is small enough for, and look for another in place of the first.
+    """Name each worker that no share is small enough for, and look for another in place of the slowest.
 
-    Once, but anew where it had recovered meanwhile.
+    Once, but anew where it had recovered meanwhile. One that could not be relieved is the last to be tried again.
     """
     found, known = shares.stragglers(standing, shares.STRAGGLES), state.sharing
     holding = known.told & shares.stragglers(standing, 1.0).keys()
@@ -170,5 +170,5 @@ def _named(
     ]
     if not found:
         return state, ()
-    state, begun = relieve.begin(state, inputs, next(iter(found)), now_s)
+    state, begun = relieve.begin(state, inputs, min(found, key=relief.told.__contains__), now_s)
     return state, (*(Note(row) for row in rows), *begun)

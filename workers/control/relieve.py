@@ -78,6 +78,8 @@ def _unrelieved(state: ControllerState, inputs: Inputs, why: str, *, is_placed: 
     known = state.sharing.relief
     ended = _placed(state, known) if is_placed else _ended(known)
     state = _knowing(state, replace(ended, told=known.told | {known.slow}))
+    if state.sharing.told - state.sharing.relief.told:  # another one may be relieved: the next look is at once
+        state = replace(state, sharing=replace(state.sharing, reviewed_s=float("-inf")))
     if known.slow in known.told:
         return state, ()
     where = "" if known.is_beside else " on another node"
