@@ -10,16 +10,14 @@ import pytest
 from service.packing import pack
 from tests.cluster.gated import START_S, Gated
 from tests.cluster.judging import assert_service_at_rest
+from tests.cluster.passes import TELL
 from tests.cluster.serving import Serving
 from tests.cluster.verdicts import assert_verdict_fits
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-SLOW_TASK = """
-import time
-
-import torch
+SLOW_TASK = """import torch
 from torch import nn
 
 from workers.task import TrainingTask
@@ -27,12 +25,21 @@ from workers.task import TrainingTask
 
 def build(config):
     def loss(model, batch):
+        tell(config, len(batch[0]))
         time.sleep(0.02 * len(batch[0]))  # not where samples are read: they would be read ahead
         return (model(batch[0]) - batch[1]).square().mean()
 
     data = torch.utils.data.TensorDataset(torch.ones(1200, 2), torch.ones(1200, 1))
     return TrainingTask(model=nn.Linear(2, 1), train_data=data, loss=loss)
 """
+
+
+def written(folder: Path) -> Path:
+    """The task's code, beside what it tells."""
+    code = folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TELL + SLOW_TASK)
+    return code
 
 
 def num_current(job: Gated) -> int:
@@ -45,11 +52,11 @@ def verdicts(job: Gated) -> list[dict[str, Any]]:
 
 
 def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(served: Serving, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SLOW_TASK)
-    first = Gated(served, tmp_path, steps=100_000, code=tmp_path)
+    code = written(tmp_path)
+    first = Gated(served, tmp_path, steps=100_000, code=code)
     try:
         wait_for("two workers", lambda: num_current(first) == 2, START_S)
-        second = Gated(served, tmp_path, steps=100_000, code=tmp_path, workers=2)
+        second = Gated(served, tmp_path, steps=100_000, code=code, workers=2)
         try:
             wait_for("room for the second", lambda: num_current(second) == 2, START_S)
             assert num_current(first) == 1
@@ -65,16 +72,17 @@ def test_an_elastic_job_gives_way_to_one_that_waits_and_grows_again_after_it(ser
     assert told[:2] == [("service", 2, 1), ("scaling", 1, 2)]
     assert told[2:] in ([], [("scaling", 2, 1)] * (not verdict["after"]["is_kept"]))
     with served.client() as client:
-        assert_verdict_fits(client, first.id, resizes[1], verdict, since=resizes[0]["step"] + 1)
+        assert_verdict_fits(client, tmp_path, first.id, resizes[1], verdict, since=resizes[0]["step"] + 1)
     assert_service_at_rest(served)
 
 
 def test_a_trial_grows_into_the_workers_that_no_other_trial_wants_any_more(served: Serving, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SLOW_TASK)
+    code = written(tmp_path)
     with served.client() as client:
         job = {
             "entrypoint": "train:build",
-            "bundle": client.upload(pack(tmp_path).data)["id"],
+            "bundle": client.upload(pack(code).data)["id"],
+            "config": {"folder": str(tmp_path)},
             "samples": 100_000,
             "batch": {"global_size": 12},
             "workers": {"min": 1, "max": 2},

@@ -9,6 +9,7 @@ import pytest
 
 from service.packing import pack
 from tests.cluster.judging import assert_service_at_rest
+from tests.cluster.passes import TELL, assert_applied
 from tests.cluster.serving import Serving
 from tests.cluster.verdicts import PAYS
 from tests.waiting import wait_for
@@ -18,10 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 LIMIT_S = 200.0
 """What did not pay, as the machine was busy with something else, is tried again after 500 steps."""
 BATCH = 16
-NOISY_TASK = """
-import time
-
-import torch
+NOISY_TASK = """import torch
 from torch import nn
 
 from workers.task import TrainingTask
@@ -33,6 +31,7 @@ def build(config):
     noise = torch.Generator().manual_seed(0)
 
     def loss(model, batch):
+        tell(config, len(batch[0]))
         time.sleep(0.06)  # what a busy machine adds is little beside it, before and after
         return (model(batch[0]) - batch[1]).square().mean()
 
@@ -50,16 +49,19 @@ def build(config):
 def test_a_batch_grows_where_that_pays_with_its_rate_and_the_report_tells_what_it_brought(
     served: Serving, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text(NOISY_TASK)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TELL + NOISY_TASK)
     with served.client() as client:
         job_id = client.submit(
             {
                 "name": "noisy",
                 "entrypoint": "train:build",
-                "bundle": client.upload(pack(tmp_path).data)["id"],
+                "bundle": client.upload(pack(code).data)["id"],
+                "config": {"folder": str(tmp_path)},
                 "steps": 100_000,
                 "workers": 2,
-                "batch": {"global_size": BATCH, "adapt": "goodput", "max_global_size": 2 * BATCH},
+                "batch": {"global_size": BATCH, "micro_size": BATCH, "adapt": "goodput", "max_global_size": 2 * BATCH},
                 "optimizer": {"lr": 0.01, "base_batch": BATCH},
                 "lr_schedule": {"warmup_fraction": 0.0, "decay": "constant"},
             }
@@ -89,6 +91,8 @@ def test_a_batch_grows_where_that_pays_with_its_rate_and_the_report_tells_what_i
     assert grown == sorted(set(grown))
     assert grown[-1] == sizes[-1] == 2 * BATCH
     assert all(row["after"]["samples_per_s"] < PAYS * row["before"]["samples_per_s"] for row in refused), refused
+    for verdict in verdicts:
+        assert_applied(tmp_path, [row for row in changes if row["seq"] < verdict["seq"]][-1], verdict)
     assert len(changes) == len(kept) + 2 * len(refused), "what is not kept is taken back"
     assert [change["steps_lost"] for change in changes] == [0] * len(changes)
     # At least, by the least noise scale.

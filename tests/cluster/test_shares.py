@@ -9,6 +9,7 @@ import pytest
 
 from service.packing import pack
 from tests.cluster.judging import assert_service_at_rest
+from tests.cluster.passes import TELL
 from tests.cluster.serving import Serving
 from tests.cluster.verdicts import assert_verdict_fits
 from tests.waiting import wait_for
@@ -17,11 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 LIMIT_S = 120.0
 BATCH = 64
-UNEVEN_TASK = """
-import time
-from pathlib import Path
-
-import torch
+UNEVEN_TASK = """\nimport torch
 from torch import nn
 
 from workers.task import TrainingTask
@@ -35,6 +32,7 @@ def build(config):
         sample_s = 0.004
 
     def loss(model, batch):
+        tell(config, len(batch[0]))
         time.sleep(sample_s * len(batch[0]))  # not where samples are read: they would be read ahead
         return (model(batch[0]) - batch[1]).square().mean()
 
@@ -46,17 +44,19 @@ def build(config):
 def test_a_slow_worker_gets_less_of_the_batch_and_the_timeline_tells_what_that_brought(
     served: Serving, tmp_path: Path
 ) -> None:
-    (tmp_path / "train.py").write_text(UNEVEN_TASK)
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TELL + UNEVEN_TASK)
     with served.client() as client:
         job_id = client.submit(
             {
                 "name": "uneven",
                 "entrypoint": "train:build",
-                "bundle": client.upload(pack(tmp_path).data)["id"],
+                "bundle": client.upload(pack(code).data)["id"],
                 "config": {"folder": str(tmp_path)},
                 "steps": 100_000,
                 "workers": 2,
-                "batch": {"global_size": BATCH},
+                "batch": {"global_size": BATCH, "micro_size": BATCH},
             }
         )["id"]
 
@@ -70,7 +70,7 @@ def test_a_slow_worker_gets_less_of_the_batch_and_the_timeline_tells_what_that_b
             client.command(job_id, "cancel")
             wait_for("the end", lambda: client.job(job_id)["state"] == "CANCELLED", LIMIT_S)
         change, verdict = told("batch")[0], told("probation")[0]
-        assert_verdict_fits(client, job_id, change, verdict)
+        assert_verdict_fits(client, tmp_path, job_id, change, verdict)
     assert change["before"] == {"parts": [BATCH // 2, BATCH // 2]}
     assert sum(change["after"]["parts"]) == BATCH
     assert min(change["after"]["parts"]) < BATCH / 3

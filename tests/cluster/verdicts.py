@@ -1,12 +1,14 @@
-"""Verdicts on changes, held against what the job's own steps tell: a machine may be busy with something else."""
+"""Verdicts on changes, held against what workers computed and steps took: a machine may be busy with something else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from service.client import Client
+from tests.cluster.passes import assert_applied
 
 PAYS = 1.5
 """So many times as fast at least are steps after a change in these tests, where little else keeps the machine busy."""
@@ -16,12 +18,14 @@ NUM_BEFORE = 64
 
 
 def assert_verdict_fits(
-    client: Client, job_id: str, change: Mapping[str, Any], verdict: Mapping[str, Any], since: int = 1
+    client: Client, folder: Path, job_id: str, change: Mapping[str, Any], verdict: Mapping[str, Any], since: int = 1
 ) -> None:
-    """Where steps were much faster between the rows of a change and of its verdict, it was found so, and kept.
+    """A change was carried out, and where steps were much faster until its verdict, it was found so, and kept.
 
-    Before the change the job trained as it did from the step ``since`` on.
+    Workers have told of their passes in ``folder``. Before the change the job trained as it did from the step
+    ``since`` on.
     """
+    assert_applied(folder, change, verdict)
     points = client.get(f"/jobs/{job_id}/metrics", keys="samples_per_s", max_points=10_000)["points"]
 
     def speed(first: int, last: int) -> float:
