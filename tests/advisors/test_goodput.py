@@ -100,6 +100,14 @@ def test_a_refused_batch_is_weighed_again_only_when_noise_has_grown() -> None:
     assert isinstance(advise(situation(noise=1600.0, refused=refused)), Change)
 
 
+def test_where_nothing_is_left_to_try_it_is_told_whether_bounds_or_trials_are_why() -> None:
+    refused, bounded = advise(situation(refused={64: 1000.0, 46: 1000.0})), advise(situation(most=32))
+    assert isinstance(refused, Keep)
+    assert isinstance(bounded, Keep)
+    assert "others did not pay (tried: 46, 64), and are tried again after some more steps" in refused.reason
+    assert bounded.reason == "32 samples a step stay: no other batch lies within its bounds."
+
+
 def test_what_lies_beyond_a_refused_batch_is_refused_with_it_in_either_direction() -> None:
     assert isinstance(advise(situation(refused={46: 1000.0})), Keep)
     short_of_it = advise(situation(refused={64: 1000.0}))

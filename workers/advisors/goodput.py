@@ -84,7 +84,7 @@ def advise(situation: Situation) -> Advice:
         return Keep(reason=f"{now} samples a step stay: too few steps are left for a change to pay.")
     gains = {batch: _gain(s, batch) for batch in _candidates(s)}
     if not gains:
-        return Keep(reason=f"{now} samples a step stay: no other batch lies within its bounds.")
+        return Keep(reason=f"{now} samples a step stay: {_nothing_left(s)}.")
     best = max(gains, key=lambda batch: gains[batch].value)
     gain = gains[best]
     told = (
@@ -96,6 +96,16 @@ def advise(situation: Situation) -> Advice:
     if gain.value < LEAST_GAIN:
         return Keep(reason=f"{told}; {LEAST_GAIN} is the least that is worth a change.")
     return Change(global_batch=best, reason=told, expected_gain=gain.value, error=gain.error)
+
+
+def _nothing_left(s: Situation) -> str:
+    """Why there is no batch to weigh."""
+    if not _allowed(replace(s, refused=None), s.most):
+        return "no other batch lies within its bounds"
+    nearest = ", ".join(str(batch) for batch in sorted(s.refused or ()))
+    return (
+        f"others did not pay (tried: {nearest}), and are tried again after some more steps or at other gradient noise"
+    )
 
 
 def _candidates(s: Situation) -> list[int]:
