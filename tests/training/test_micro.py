@@ -96,6 +96,14 @@ def test_the_largest_size_that_fits_is_taken_where_only_memory_bounds_it() -> No
     assert sorted(choice.seconds) == [8, 16, 128, 256]
 
 
+def test_times_are_told_in_the_unit_that_they_need_and_one_sample_as_one() -> None:
+    choice = settle(MicroSize(None), 64, lambda s: 5e-4 if s == 1 else 0.0125 * s, lambda s: BASE)
+    assert choice.size == 1
+    assert choice.reason.startswith(
+        "1 sample a forward pass is the fastest of those tried, a sample took 1: 500 µs, 2: 12.5 ms, 4: 12.5 ms"
+    )
+
+
 def test_what_trying_took_are_the_seconds_by_which_its_rounds_were_longer() -> None:
     rounds: list[float] = []
 

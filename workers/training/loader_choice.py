@@ -13,6 +13,7 @@ from statistics import fmean, median
 
 from workers.measures import Compared, compared
 from workers.medians import error_of_mean
+from workers.training.stopwatch import in_words
 
 WORTH = 0.1
 """The share of a round that waiting for data must take before anything is tried."""
@@ -291,7 +292,7 @@ class LoaderChoice:
         shares = [median(s.share for s in self._done[way]) for way in (kept, tried)]
         gain = 1.0 - new.sample_s / old.sample_s
         told = (
-            f"a sample took {_time(new.sample_s)} instead of {_time(old.sample_s)}, and waiting for data "
+            f"a sample took {in_words(new.sample_s)} instead of {in_words(old.sample_s)}, and waiting for data "
             f"{shares[1]:.0%} of a step instead of {shares[0]:.0%}"
         )
         self._end_trial()
@@ -317,7 +318,3 @@ class LoaderChoice:
 
 def _kind(way: Way) -> str:
     return "thread" if way.has_thread else "processes" if way.num_processes else "inline"
-
-
-def _time(seconds: float) -> str:
-    return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"

@@ -12,6 +12,7 @@ from math import inf
 
 from workers.measures import FILL, Compared, compared
 from workers.training.micro_search import LEVEL, Search, Trial, least_seconds
+from workers.training.stopwatch import in_words
 
 LEAST_PART = 16
 """Smaller parts are computed whole: there is nothing worth trying."""
@@ -309,8 +310,9 @@ class MicroSize:
             return None
         least = min(seconds.values())
         self._size = min(s for s in seconds if seconds[s] <= _EQUAL * least)
-        told = ", ".join(f"{s}: {1e6 * seconds[s]:.3g} µs" for s in seconds)
-        reason = f"{self._size} samples a forward pass are the fastest of those tried, a sample took {told}"
+        told = ", ".join(f"{s}: {in_words(seconds[s])}" for s in seconds)
+        found = "1 sample a forward pass is" if self._size == 1 else f"{self._size} samples a forward pass are"
+        reason = f"{found} the fastest of those tried, a sample took {told}"
         expected = self._expected_bytes(self._size)
         more = "" if expected is None else f"; the worker holds about {mib(expected)}"
         left = [s for s in self._excluded if s > max(seconds)]

@@ -25,6 +25,13 @@ class Stopwatch:
         return max(0.0, time.perf_counter() - self._begun_s - waited_s)
 
 
+def in_words(seconds: float) -> str:
+    """Three digits, in the unit that they need: ``12.4 ms``."""
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"
+
+
 def _waited_s() -> float:
     """Seconds in run queues so far: the second number, kernel documentation, scheduler/sched-stats."""
     try:
