@@ -104,6 +104,12 @@ def test_times_are_told_in_the_unit_that_they_need_and_one_sample_as_one() -> No
     )
 
 
+def test_a_size_that_is_about_as_fast_as_a_larger_one_is_not_told_to_be_faster() -> None:
+    choice = settle(MicroSize(None), 64, lambda s: 1e-3 * s + 5e-5, lambda s: BASE)
+    assert choice.seconds[8] > choice.seconds[64]
+    assert choice.reason.startswith("8 samples a forward pass are within 1% of the fastest of those tried")
+
+
 def test_what_trying_took_are_the_seconds_by_which_its_rounds_were_longer() -> None:
     rounds: list[float] = []
 

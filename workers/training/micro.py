@@ -310,9 +310,7 @@ class MicroSize:
             return None
         least = min(seconds.values())
         self._size = min(s for s in seconds if seconds[s] <= _EQUAL * least)
-        told = ", ".join(f"{s}: {in_words(seconds[s])}" for s in seconds)
-        found = "1 sample a forward pass is" if self._size == 1 else f"{self._size} samples a forward pass are"
-        reason = f"{found} the fastest of those tried, a sample took {told}"
+        reason = _found(self._size, seconds)
         expected = self._expected_bytes(self._size)
         more = "" if expected is None else f"; the worker holds about {mib(expected)}"
         left = [s for s in self._excluded if s > max(seconds)]
@@ -338,6 +336,15 @@ class MicroSize:
         if self._size is None or self._size == largest:
             return None
         return compared("sample", self._trials[largest].seconds, self._trials[self._size].seconds, min, None)
+
+
+def _found(size: int, seconds: Mapping[int, float]) -> str:
+    """What the size chosen is among those tried: a larger one is not taken for less than ``_EQUAL``."""
+    found = "1 sample a forward pass is" if size == 1 else f"{size} samples a forward pass are"
+    near = "" if seconds[size] <= min(seconds.values()) else f"within {_EQUAL - 1:.0%} of "
+    return f"{found} {near}the fastest of those tried, a sample took " + ", ".join(
+        f"{s}: {in_words(seconds[s])}" for s in seconds
+    )
 
 
 def _powers(part: int) -> list[int]:
