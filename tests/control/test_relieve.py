@@ -44,11 +44,11 @@ def come(job: UnevenJob, worker_id: str, node_id: str, cost: CostOf) -> None:
     """The stand-in is ready, and from the next round in the group."""
     job.node_ids[worker_id] = node_id
     job.desk.say(worker_id, Phase.READY, build=job.built(worker_id))
-    leaver = job.ids[-1]
+    leaver = job.desk.state.sharing.relief.slow
     job.desk.turn()
     job.rows += job.desk.notes()
     job.join(worker_id, cost)
-    job.ids[-1] = worker_id
+    job.ids[job.ids.index(leaver)] = worker_id
     job.desk.stop(leaver, StopCause.REMOVED)
 
 
@@ -208,3 +208,15 @@ def test_who_is_slow_on_every_node_is_replaced_so_often_only() -> None:
             until_asked(job)
     job.run(400)
     assert len(job.told(TimelineKind.WORKER_JOINED)) == MOST
+
+
+def test_as_many_are_relieved_as_are_slow_where_those_who_come_are_not() -> None:
+    job = begun(fast, *[slow] * (MOST + 1))
+    for n in range(MOST + 1):
+        [ask] = job.desk.of(StartWorker)
+        assert isinstance(ask, StartWorker)
+        job.run(2)  # parts that were tried are taken back
+        come(job, ask.worker_id, "m", fast)
+        if n < MOST:
+            until_asked(job)
+    assert len(job.told(TimelineKind.WORKER_JOINED)) == MOST + 1

@@ -18,7 +18,7 @@ from workers.status import Phase, TimelineRow
 Turned: TypeAlias = tuple[ControllerState, tuple[Action, ...]]
 
 MOST = 3
-"""Stand-ins that got a place, a controller: whoever is slow on every node is slow by its work."""
+"""Stand-ins that got a place in vain, a controller: whoever is slow on every node is slow by its work."""
 
 PLACE_S = 30.0
 """A stand-in that has no place by then lost the room it was promised to somebody else."""
@@ -28,9 +28,11 @@ def begin(state: ControllerState, inputs: Inputs, slow: str, now_s: float) -> Tu
     """Start a stand-in for ``slow``, unless the group is about to change anyway."""
     known, plan, node_id = state.sharing.relief, state.plan, state.nodes.get(slow)
     is_apt = plan is not None and plan.num_members == resize.wanted(state, inputs) == len(state.workers)
-    if not is_apt or known.stand_in or known.num_placed >= MOST or not node_id:
+    num_vain = known.num_vain + (slow in known.came)
+    if not is_apt or known.stand_in or num_vain >= MOST or not node_id:
         return state, ()
-    relief = replace(known, slow=slow, is_beside=False, nodes=known.nodes | {node_id})
+    nodes, came = known.nodes | {node_id}, known.came - {slow}
+    relief = replace(known, slow=slow, is_beside=False, nodes=nodes, num_vain=num_vain, came=came)
     return _asked(state, relief, state.avoided | relief.nodes, now_s)
 
 
@@ -76,7 +78,7 @@ def _beside(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | No
 
 def _unrelieved(state: ControllerState, inputs: Inputs, why: str, *, is_placed: bool) -> Turned:
     known = state.sharing.relief
-    ended = _placed(state, known) if is_placed else _ended(known)
+    ended = replace(_placed(state, known), num_vain=known.num_vain + 1) if is_placed else _ended(known)
     state = _knowing(state, replace(ended, told=known.told | {known.slow}))
     if state.sharing.told - state.sharing.relief.told:  # another one may be relieved: the next look is at once
         state = replace(state, sharing=replace(state.sharing, reviewed_s=float("-inf")))
@@ -138,13 +140,13 @@ def _replaced(state: ControllerState, inputs: Inputs, plan: Plan, known: Relief)
         parts=dict.fromkeys(members, 1),
     )
     state, note = planning.issue(state, inputs, draft, plan)
-    return _knowing(state, _placed(state, known)), (note,)
+    return _knowing(state, replace(_placed(state, known), came=known.came | {known.stand_in})), (note,)
 
 
 def _placed(state: ControllerState, known: Relief) -> Relief:
     """After a stand-in that had got a place, whatever came of it."""
     tried = known.tried | {state.nodes.get(known.slow, "")} if known.is_beside else known.tried
-    return replace(_ended(known), num_placed=known.num_placed + 1, tried=tried)
+    return replace(_ended(known), tried=tried)
 
 
 def _ended(known: Relief) -> Relief:

@@ -57,7 +57,8 @@ class Relief:
     """``stand_in`` is being started for ``slow``, or both are empty; ``nodes`` are where the slow ones ran so far.
 
     One that ``is_beside`` runs on the slow one's own node, as no other has room; on nodes ``tried`` one did before.
-    ``num_placed`` stand-ins got a place; of those ``told`` the job's owner knows that they could not be relieved.
+    Stand-ins that ``came`` train in the place of others; ``num_vain`` got a place and could not be made ready, or
+    were slow as well. Of those ``told`` the job's owner knows that they could not be relieved.
     """
 
     slow: str = ""
@@ -65,7 +66,8 @@ class Relief:
     is_beside: bool = False
     nodes: frozenset[str] = frozenset()
     tried: frozenset[str] = frozenset()
-    num_placed: int = 0
+    came: frozenset[str] = frozenset()
+    num_vain: int = 0
     told: frozenset[str] = frozenset()
 
 
