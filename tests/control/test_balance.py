@@ -79,6 +79,7 @@ def test_what_does_not_pay_is_taken_back_and_tried_again_ever_later() -> None:
     assert job.parts == (64, 64)
     [judged] = job.told(TimelineKind.PROBATION)
     assert (judged.after["is_kept"], judged.reason[-12:]) == (False, "; taken back")
+    assert job.told(TimelineKind.BATCH)[-1].reason == "parts 64 and 64 again, as 96 and 32 did not pay"
     assert len(job.plans) == 3
     job.run(int(SETTINGS.review_s / 3) - 30)
     assert len(job.plans) == 3

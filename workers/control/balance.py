@@ -128,9 +128,15 @@ def _tried(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial, now
     known = replace(sharing.reviewed(known, plan, now_s), num_failed=known.num_failed + 1)
     # Who is slow whatever its part may show only now: the next look would be minutes away.
     state, named = _named(replace(state, sharing=known), inputs, standing, now_s)
-    draft = replace(trials.draft(state, plan, _cause(row.reason)), parts=trial.before)
-    state, note = trials.issue(state, inputs, draft, _parts(trial.after), _parts(trial.before))
+    state, note = _taken_back(state, inputs, plan, trial)
     return state, (Note(row), *named, note)
+
+
+def _taken_back(state: ControllerState, inputs: Inputs, plan: Plan, trial: Trial) -> tuple[ControllerState, Note]:
+    told, refused = (shares.in_words(tuple(parts.values())) for parts in (trial.before, trial.after))
+    cause = _cause(f"parts {told} again, as {refused} did not pay")
+    draft = replace(trials.draft(state, plan, cause), parts=trial.before)
+    return trials.issue(state, inputs, draft, _parts(trial.after), _parts(trial.before))
 
 
 def _cause(reason: str) -> Cause:
