@@ -19,7 +19,7 @@ from service.states import ENDED_STATES, JobState
 from service.words import duration, plural
 from workers.errors import Failure, Reason
 from workers.exchange_options import filled, name_of
-from workers.status import AvoidedNode
+from workers.status import START_PHASES, AvoidedNode, Phase
 
 STALE_CLUSTER_S = 30.0
 NUM_FRAMES = 12
@@ -303,12 +303,22 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     )
     if job.explanation is not None:
         summary = job.explanation.summary
-    lack = _lack(job, around)
-    told = [_coming(pending, waits=bool(lack))] if pending else _free(job, around)
+    ready = _made_ready(job)
+    lack = _lack(job, around) if job.num_current + len(ready) < wanted else []
+    coming = [_coming(pending, waits=bool(lack))] if pending else []
+    told = [*ready, *coming] or _free(job, around)
     stored = job.explanation.details if job.explanation else ()
     details = (*stored, *([detail] if detail else ()), *told, *lack)
     grows = "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
-    return Explanation(summary=summary, details=details, remedy=grows if lack or not pending else None)
+    return Explanation(summary=summary, details=details, remedy=grows if lack or not (pending or ready) else None)
+
+
+def _made_ready(job: JobRow) -> list[str]:
+    """What workers do that have a place and do not train yet, one each."""
+    before = {*START_PHASES, Phase.READY}
+    found = [w for w in job.observed.get("workers") or () if w.get("rank") is None and w["phase"] in before]
+    doing = ((w["worker_id"], f"{w['phase']} for {duration(w['phase_age_s'])}") for w in found)
+    return [f"Worker {worker_id} has its place, and is being made ready ({phase})." for worker_id, phase in doing]
 
 
 def _coming(pending: int, *, waits: bool) -> str:

@@ -287,6 +287,21 @@ async def test_a_worker_that_does_not_come_is_said_to_wait_where_there_is_no_roo
     assert remedy.startswith("It grows by itself when resources are free")
 
 
+async def test_a_worker_that_has_its_place_is_told_with_what_it_does_until_it_trains(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    job = await placed(services.store, fence, workers=2)
+    running = await services.store.reconciler.transition(job, JobState.RUNNING, Transition(), fence)
+    newcomer = replace(view("1.1", 1), rank=None, phase=Phase.BUILD, phase_age_s=12.0)
+    full = NodeView(node_id="n", name="n", is_alive=True, total={"cpus": 2.0}, free={"cpus": 0.0})
+    await services.store.reconciler.put_cluster(ClusterView(is_up=True, nodes=(full,)), fence)
+    await services.store.reconciler.fold(snapshot(running, workers=(view(), newcomer)), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert "Worker 1.1 has its place, and is being made ready (build for 12 s)." in found["details"]
+    assert "There is no room for more now." not in found["details"]
+    assert found["remedy"] is None
+
+
 async def test_room_on_a_node_that_takes_no_workers_is_none(
     client: httpx2.AsyncClient, services: Services, fence: int
 ) -> None:
