@@ -281,7 +281,9 @@ def _starting(job: JobRow, around: Circumstances) -> Explanation:
         return job.explanation
     detail = str(job.observed.get("detail") or "")
     return Explanation(
-        summary="It is being started.", details=tuple([detail] if detail else _free(job, around)), remedy=None
+        summary="It is being started.",
+        details=tuple([detail] if detail else _made_ready(job) or _free(job, around)),
+        remedy=None,
     )
 
 
@@ -304,13 +306,16 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
     if job.explanation is not None:
         summary = job.explanation.summary
     ready = _made_ready(job)
-    lack = _lack(job, around) if job.num_current + len(ready) < wanted else []
+    num_placed = max(job.num_current, len(members(job.observed))) + len(ready)
+    lack = _lack(job, around) if num_placed < wanted else []
     coming = [_coming(pending, waits=bool(lack))] if pending else []
-    told = [*ready, *coming] or _free(job, around)
+    told = [*ready, *coming] or ([] if num_placed >= wanted else _free(job, around))
     stored = job.explanation.details if job.explanation else ()
     details = (*stored, *([detail] if detail else ()), *told, *lack)
     grows = "It grows by itself when resources are free and starts succeed; or wish for fewer workers."
-    return Explanation(summary=summary, details=details, remedy=grows if lack or not (pending or ready) else None)
+    return Explanation(
+        summary=summary, details=details, remedy=grows if lack or not (pending or num_placed >= wanted) else None
+    )
 
 
 def _made_ready(job: JobRow) -> list[str]:

@@ -300,6 +300,20 @@ async def test_a_worker_that_has_its_place_is_told_with_what_it_does_until_it_tr
     assert "Worker 1.1 has its place, and is being made ready (build for 12 s)." in found["details"]
     assert "There is no room for more now." not in found["details"]
     assert found["remedy"] is None
+    joining = (view(), replace(view("1.1", 1), phase=Phase.RENDEZVOUS))
+    await services.store.reconciler.fold(snapshot(running, workers=joining, num_current=1), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert not [detail for detail in found["details"] if "room" in detail or "Free now" in detail]
+
+
+async def test_while_a_job_starts_it_is_told_what_its_workers_do(
+    client: httpx2.AsyncClient, services: Services, fence: int
+) -> None:
+    job = await placed(services.store, fence)
+    builds = replace(view(), rank=None, phase=Phase.BUILD, phase_age_s=3.0)
+    await services.store.reconciler.fold(snapshot(job, workers=(builds,), plan=None), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert found["details"] == [f"Worker {builds.worker_id} has its place, and is being made ready (build for 3 s)."]
 
 
 async def test_room_on_a_node_that_takes_no_workers_is_none(
