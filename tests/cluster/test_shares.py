@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 LIMIT_S = 120.0
 BATCH = 64
-UNEVEN_TASK = """\nimport torch
+UNEVEN_TASK = """import torch
 from torch import nn
 
 from workers.task import TrainingTask
