@@ -10,6 +10,7 @@ from tests.control.desk import SETTINGS
 from tests.control.uneven_job import CostOf, UnevenJob
 from workers.control.decisions import KillWorker, StartWorker, StopWorker, phase_bounds_s
 from workers.control.relieve import MOST, PLACE_S
+from workers.control.sharing import Relief
 from workers.errors import Failure, Reason
 from workers.plan import Switch, TimelineKind
 from workers.status import AvoidedNode, Phase, StopCause
@@ -220,3 +221,11 @@ def test_as_many_are_relieved_as_are_slow_where_those_who_come_are_not() -> None
         if n < MOST:
             until_asked(job)
     assert len(job.told(TimelineKind.WORKER_JOINED)) == MOST + 1
+
+
+def test_one_that_nobody_relieves_any_more_keeps_no_other_from_being_relieved() -> None:
+    job = UnevenJob(fast, lambda part: 0.5 * slow(part), slow)
+    sharing = replace(job.desk.state.sharing, relief=Relief(came=frozenset({"1.3"}), num_vain=MOST - 1))
+    job.desk.state = replace(job.desk.state, sharing=sharing)
+    until_asked(job)
+    assert job.desk.state.sharing.relief.slow == "1.2"

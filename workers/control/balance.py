@@ -176,5 +176,8 @@ def _named(
     ]
     if not found:
         return state, ()
-    state, begun = relieve.begin(state, inputs, min(found, key=relief.told.__contains__), now_s)
+    begun: tuple[Action, ...] = ()
+    for slow in sorted(found, key=relief.told.__contains__):
+        if not begun:
+            state, begun = relieve.begin(state, inputs, slow, now_s)
     return state, (*(Note(row) for row in rows), *begun)
