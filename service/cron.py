@@ -133,16 +133,28 @@ def _check(parts: list[str]) -> None:
             if step is not None and not 1 <= int(step) < size:
                 raise CronError(f"{item!r} steps by {step}, and there are {size} {field}s; step by 1 to {size - 1}")
             if found["last"] is not None:
-                _check_order(field, found["first"], found["last"])
+                _check_order(field, found["first"], found["last"], int(step or 1))
 
 
-def _check_order(field: str, first: str, last: str) -> None:
-    """A range that runs past the end of its field, as the hours of a night do, is two."""
-    begin, end, least = _number(first), _number(last), _LEAST.get(field, 0)
-    if isinstance(begin, int) and isinstance(end, int) and end < begin < least + _SIZES[field]:
-        parts = ((begin, least + _SIZES[field] - 1), (least, end))
-        over = ",".join(f"{one}-{other}" if one != other else f"{one}" for one, other in parts)
-        raise CronError(f"{first}-{last} runs backwards; write {over}")
+def _check_order(field: str, first: str, last: str, step: int) -> None:
+    """A range that runs past the end of its field, as the hours of a night do, is two, or a list where it has steps."""
+    values = range(_LEAST.get(field, 0), _LEAST.get(field, 0) + _SIZES[field])
+    begin, end = (_value(field, one) for one in (first, last))
+    if begin not in values or end not in values or begin <= end:
+        return
+    over = [*range(begin, values.stop), *range(values.start, end + 1)][::step]
+    spans = ((begin, values.stop - 1), (values.start, end))
+    told = [f"{one}-{other}" if one != other else f"{one}" for one, other in spans] if step == 1 else map(str, over)
+    raise CronError(f"{first}-{last} runs backwards; write {','.join(told)}")
+
+
+def _value(field: str, written: str) -> int:
+    """In a field; -1 where that has no such name."""
+    names = {"month": SYMBOLIC_MONTHS, "day of week": SYMBOLIC_DAYS}.get(field, ())
+    if written.isdigit():
+        return int(written)
+    name = written.upper()
+    return names.index(name) + _LEAST.get(field, 0) if name in names else -1
 
 
 def _without_idle_step(item: str) -> str:
@@ -155,11 +167,7 @@ def _without_idle_step(item: str) -> str:
 
 def _number(value: str) -> int | str:
     name = value.upper()
-    if value.isdigit():
-        return int(value)
-    if name in SYMBOLIC_MONTHS:
-        return SYMBOLIC_MONTHS.index(name) + 1
-    return SYMBOLIC_DAYS.index(name) if name in SYMBOLIC_DAYS else name
+    return int(value) if value.isdigit() else SYMBOLIC_DAYS.index(name) if name in SYMBOLIC_DAYS else name
 
 
 def _refusal(sent: str, error: Exception) -> str:

@@ -320,10 +320,12 @@ def _running(job: JobRow, around: Circumstances) -> Explanation:
 
 def _made_ready(job: JobRow) -> list[str]:
     """What workers do that have a place and do not train yet, one each."""
-    before = {*START_PHASES, Phase.READY}
-    found = [w for w in job.observed.get("workers") or () if w.get("rank") is None and w["phase"] in before]
-    doing = ((w["worker_id"], f"{w['phase']} for {duration(w['phase_age_s'])}") for w in found)
-    return [f"Worker {worker_id} has its place, and is being made ready ({phase})." for worker_id, phase in doing]
+    found = [w for w in job.observed.get("workers") or () if w.get("rank") is None]
+    starting = [w for w in found if w["phase"] in START_PHASES]
+    doing = ((w["worker_id"], f"{w['phase']} for {duration(w['phase_age_s'])}") for w in starting)
+    told = [f"Worker {worker_id} has its place, and is being made ready ({phase})." for worker_id, phase in doing]
+    ready = [w["worker_id"] for w in found if w["phase"] == Phase.READY]
+    return [*told, *(f"Worker {worker_id} is ready, and waits for the others to take it in." for worker_id in ready)]
 
 
 def _coming(pending: int, *, waits: bool) -> str:

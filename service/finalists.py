@@ -61,7 +61,9 @@ def outdated(sweep: SweepRow, trials: Sequence[TrialRow], configuration: Configu
     )
 
 
-def overtaken(sweep: SweepRow, promotion: PromotionRow, configuration: ConfigurationRow | None) -> str | None:
+def overtaken(
+    sweep: SweepRow, trials: Sequence[TrialRow], promotion: PromotionRow, configuration: ConfigurationRow | None
+) -> str | None:
     """Why nothing is replaced where the configuration is not the one compared with any more; None where it is."""
     name = promotion.configuration
     if configuration is None:
@@ -74,7 +76,7 @@ def overtaken(sweep: SweepRow, promotion: PromotionRow, configuration: Configura
         told = f"configuration {name} was deleted and put anew meanwhile, and stays as it is"
     else:
         return None
-    return f"{told}; {_way_on(sweep) if outdated(sweep, (), configuration) else 'promote again'}"
+    return f"{told}; {_way_on(sweep) if outdated(sweep, trials, configuration) else 'promote again'}"
 
 
 def _way_on(sweep: SweepRow) -> str:

@@ -118,7 +118,7 @@ def _replacing(view: PromotionView, promotion: PromotionRow, verdict: Better | C
 def _interrupted(view: PromotionView, promotion: PromotionRow, prices: Prices, now_s: float) -> End | None:
     if view.sweep.state not in ENDED_SWEEPS:
         return End(state=PromotionState.STOPPED, reason="the sweep goes on")
-    if told := overtaken(view.sweep, promotion, view.configuration):
+    if told := overtaken(view.sweep, view.trials, promotion, view.configuration):
         return End(state=PromotionState.FAILED, reason=told)
     limits = view.sweep.spec.limits.model_copy(update={"trials_without_improvement": None})
     all_of_it = (*(each.promotion for each in view.earlier), promotion)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from workers.telemetry_keys import no_such_key
 
 OBJECTIVES = frozenset({"loss", "samples_per_s", "memory_bytes", "gpu_utilisation", "noise_scale"})
 """Besides what the user's code names. ``noise_scale`` is refused where a checkpoint's metric is, in its own words."""
@@ -13,14 +13,7 @@ _NAME_A_RESULT = "name eval.NAME for what `evaluate` returns, user.NAME for what
 
 def no_such_metric(metric: str) -> str:
     """What to tell of a metric under which no job reports anything."""
-    name = metric.rpartition(".")[2] or "NAME"
-    known = sorted(OBJECTIVES - {"noise_scale"})
-    near = difflib.get_close_matches(metric, known, n=1)
-    hint = f"did you mean {near[0]!r}? Else write" if near else "write"
-    return (
-        f"{metric!r:.80} is nothing that a job reports; {hint} 'eval.{name:.60}' for what `evaluate` returns, "
-        f"'user.{name:.60}' for what `loss` returns besides, or one of {', '.join(known)}"
-    )
+    return no_such_key(metric, OBJECTIVES - {"noise_scale"})
 
 
 def objective_fault(metric: str) -> str:

@@ -16,8 +16,6 @@ Document: TypeAlias = dict[str, Any]
 
 MAX_PATH_CHARS = 128
 _SCHEME, _BESIDE, _AMONG = "communication.scheme", "communication.", "communication.options."
-_OF_PLAIN = frozenset((_SCHEME, "communication.loss_class"))
-"""What an exchange by its plain name has: options it has none."""
 DEFAULT_OF = {"communication.loss_class": "communication.scheme", "workers.max": "workers.min"}
 """Fields whose default hangs on another field: where that is searched, each trial has its own."""
 
@@ -76,14 +74,14 @@ def other_spelling(path: str) -> str | None:
 def applied(document: Mapping[str, Any], values: Mapping[str, Any]) -> Document:
     """A copy of the document with each value at its path; mappings on the way are made where they are missing.
 
-    What the document has at another spelling of the path gives way to it. The scheme of an exchange takes the place
-    of the exchange's plain name, and beside its class of loss the name is the scheme.
+    What the document has at another spelling of the path gives way to it. An exchange by its plain name is one of that
+    scheme where something of it has a path.
 
     Raises KeyError(path) where something that is not a mapping is in the way.
     """
     result = dict(document)
     plain = result.get("communication")
-    if isinstance(plain, str) and not values.keys().isdisjoint(_OF_PLAIN):
+    if isinstance(plain, str) and any(path.startswith(_BESIDE) for path in values):
         result["communication"] = {"scheme": plain}
     for path, value in values.items():
         if other := other_spelling(path):

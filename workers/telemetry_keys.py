@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 
 TELEMETRY_KEYS = frozenset(
     (
@@ -23,12 +24,12 @@ def can_be_reported(key: str) -> bool:
     return key in TELEMETRY_KEYS or (origin in ("eval", "user") and bool(name))
 
 
-def no_such_key(key: str) -> str:
-    """What to tell of a key that nothing can be reported under."""
+def no_such_key(key: str, known: Collection[str] = TELEMETRY_KEYS) -> str:
+    """What to tell of a key that nothing can be reported under, beside the ``known`` ones."""
     name = key.rpartition(".")[2] or "NAME"
-    near = difflib.get_close_matches(key, sorted(TELEMETRY_KEYS), n=1)
+    near = difflib.get_close_matches(key, sorted(known), n=1)
     hint = f"did you mean {near[0]!r}? Else write" if near else "write"
     return (
         f"{key!r:.80} is not a telemetry key; {hint} 'eval.{name:.60}' for what `evaluate` returns, "
-        f"'user.{name:.60}' for what `loss` returns besides, or one of {', '.join(sorted(TELEMETRY_KEYS))}"
+        f"'user.{name:.60}' for what `loss` returns besides, or one of {', '.join(sorted(known))}"
     )

@@ -67,7 +67,7 @@ def validate(
     url: UrlOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Tell whether a spec would be taken, with every default in JSON; nothing is made."""
+    """Tell whether a spec would be taken, with every default in JSON; its code is sent, and nothing is made."""
     from service.cli import schedules
     from service.cli.connection import connect
 

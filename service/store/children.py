@@ -87,8 +87,8 @@ def _start_sweep(write: Write, ids: IdSource, target: Target, schedule: Schedule
 def _last_sweeps(conn: Connection, schedule_id: str, metric: str) -> Sequence[str]:
     """The latest of which anything was reported, and the latest with a trial that is complete.
 
-    A night without such a trial must neither end the chain nor be left out of it: what it tried is not tried again.
-    Where nothing was reported at all, the latest that tried anything.
+    A night without such a trial must neither end the chain nor be left out of it: what it tried is not tried again,
+    but for a night of which nothing was reported. Where nothing ever was, the latest that tried anything.
     """
     of_sweep = select(literal(1)).where(trials.c.sweep_id == sweeps.c.id)
     has_found, has_told, has_tried = (

@@ -166,7 +166,7 @@ def _ended(write: Write, sweep: SweepRow, promotion: PromotionRow, end: End) -> 
 def _replaced(write: Write, sweep: SweepRow, promotion: PromotionRow, end: End) -> dict[str, Any]:
     """The winner is in use from now on, unless there is another configuration by now than was compared with."""
     configuration = fetch_configuration(write.conn, promotion.configuration)
-    told = overtaken(sweep, promotion, configuration)
+    told = overtaken(sweep, fetch_trials(write.conn, sweep.id), promotion, configuration)
     if configuration is None or told is not None:
         return {"state": PromotionState.FAILED, "reason": told}
     assert end.winner is not None, sweep.id

@@ -12,11 +12,11 @@ from tests.control.desk import Desk, build_info
 from tests.control.uneven_job import UnevenJob
 from workers.advisors.throughput import Layout
 from workers.control import adapting
-from workers.control.adapting import Adapting, Steps
+from workers.control.adapting import Adapting, Refusal, Steps
 from workers.control.forecasting import FIRST_S, MIN_STEPS, REFRESH_S, forecast
 from workers.control.sizing import Memory
 from workers.measures import Forecast, Prediction
-from workers.plan import Plan
+from workers.plan import Plan, PlanId
 from workers.spec import parse_job_spec
 from workers.status import Phase, RoundRecord
 
@@ -209,6 +209,28 @@ def test_steps_before_a_batch_was_shared_anew_tell_nothing_of_those_after() -> N
     [smaller] = [each for each in told.batches if each.global_batch == 64]
     truth = 1 / 0.0075  # as many samples a second as ever: nothing of a step is fixed
     assert abs(math.log(smaller.samples_per_s / truth)) < 2 * smaller.error
+
+
+def told_by(plan: PlanId, rounds: range, pass_s: float) -> list[RoundRecord]:
+    values = {"step_s": pass_s, "compute_s": pass_s, "workers": 2.0, "global_batch": 64.0, "micro_batch": 32.0}
+    record = RoundRecord(
+        lineage=1, round=1, generation=1, plan_id=plan, cursor=0, samples=64, time=0.0, values=values, num_passes=1
+    )
+    return [replace(record, round=n) for n in rounds]
+
+
+def test_other_parts_make_old_steps_nothing_also_where_their_plan_is_not_the_latest_any_more() -> None:
+    as_it_was, shared, latest = PlanId(1, 1), PlanId(1, 2), PlanId(1, 3)
+    known = adapting.observe(Adapting(), told_by(as_it_was, range(1, 40), 0.5), 1)
+    refusal = Refusal(noise_scale=9.0, until=1000, place=known.place, rate=adapting.rate(known))
+    known = replace(known, refused={128: refusal})
+    known = adapting.observe(known, told_by(as_it_was, range(40, 50), 0.5), 1, shared)
+    assert known.is_shared
+    assert adapting.rate(known) is not None
+    known = adapting.observe(known, told_by(latest, range(50, 90), 0.1), 1)
+    assert not known.is_shared
+    assert {step_s for steps in known.memory.values() for _, step_s in steps.times_s} == {0.1}
+    assert known.refused == {128: replace(refusal, rate=None)}, "no verdict by steps with other parts"
 
 
 def cut(num_workers: int, num_passes: int) -> Layout:

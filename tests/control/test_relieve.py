@@ -223,9 +223,25 @@ def test_as_many_are_relieved_as_are_slow_where_those_who_come_are_not() -> None
     assert len(job.told(TimelineKind.WORKER_JOINED)) == MOST + 1
 
 
-def test_one_that_nobody_relieves_any_more_keeps_no_other_from_being_relieved() -> None:
+def test_who_came_in_vain_counts_whoever_else_is_slower() -> None:
     job = UnevenJob(fast, lambda part: 0.5 * slow(part), slow)
-    sharing = replace(job.desk.state.sharing, relief=Relief(came=frozenset({"1.3"}), num_vain=MOST - 1))
+    sharing = replace(job.desk.state.sharing, relief=Relief(came=frozenset({"1.2"}), num_vain=MOST - 1))
     job.desk.state = replace(job.desk.state, sharing=sharing)
-    until_asked(job)
-    assert job.desk.state.sharing.relief.slow == "1.2"
+    for _ in range(100):
+        job.run(1)
+        assert not job.desk.of(StartWorker)
+    assert [row.after["worker_id"] for row in job.told(TimelineKind.LIMIT)] == ["1.3", "1.2"]
+    assert job.desk.state.sharing.relief == Relief(num_vain=MOST)
+
+
+def test_one_that_is_refused_once_more_makes_the_next_look_come_no_sooner() -> None:
+    job = begun(fast, slow, slow)
+    sharing = job.desk.state.sharing
+    sharing = replace(sharing, relief=replace(sharing.relief, told=frozenset({"1.2"})))
+    job.desk.state = replace(job.desk.state, sharing=sharing)
+    for stand_in in ("1.4", "1.5"):
+        job.desk.turn(lost={stand_in: NO_ROOM})
+    until_s = job.desk.now + 0.5 * SETTINGS.review_s
+    while job.desk.now < until_s:
+        assert not job.desk.of(StartWorker)
+        job.run(1)

@@ -300,6 +300,10 @@ async def test_a_worker_that_has_its_place_is_told_with_what_it_does_until_it_tr
     assert "Worker 1.1 has its place, and is being made ready (build for 12 s)." in found["details"]
     assert "There is no room for more now." not in found["details"]
     assert found["remedy"] is None
+    waits = replace(newcomer, phase=Phase.READY)
+    await services.store.reconciler.fold(snapshot(running, workers=(view(), waits)), fence)
+    found = (await client.get(path_of(job, "explain"))).json()
+    assert "Worker 1.1 is ready, and waits for the others to take it in." in found["details"]
     joining = (view(), replace(view("1.1", 1), phase=Phase.RENDEZVOUS))
     await services.store.reconciler.fold(snapshot(running, workers=joining, num_current=1), fence)
     found = (await client.get(path_of(job, "explain"))).json()

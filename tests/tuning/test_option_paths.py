@@ -169,6 +169,17 @@ def test_a_plain_name_in_the_job_is_its_scheme_where_schemes_are_searched(plain:
     assert (asked.scheme, asked.options, asked.loss_class) == ("topk", {"fraction": 0.05}, "lossy")
 
 
+def test_an_option_beside_a_plain_name_has_its_scheme_also_where_another_is_searched_only_at_times() -> None:
+    space = {
+        "config.deep": {"choice": [True, False]},
+        "communication.scheme": {"choice": ["none", "int8"], "when": {"config.deep": True}},
+        "communication.bucket_mib": {"choice": [4, 25]},
+    }
+    spec = accepted(job=job("int4"), space=space)
+    asked = trial_spec(spec, 0, {"config.deep": False, "communication.bucket_mib": 4}).exchange
+    assert (asked.scheme, asked.options["bucket_mib"]) == ("int4", 4)
+
+
 def test_a_class_of_loss_is_searched_beside_a_plain_name() -> None:
     space = {"communication.loss_class": {"choice": ["lossless", "lossy"]}}
     spec = accepted(job=job("auto"), space=space)

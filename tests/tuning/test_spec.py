@@ -287,7 +287,7 @@ def test_every_telemetry_key_is_a_metric_or_refused_as_one() -> None:
 def test_a_metric_that_nothing_is_told_under_is_refused_with_those_that_a_sweep_can_be_over() -> None:
     told = refused(metric="acuracy")["/metric"]
     assert told == (
-        "'acuracy' is nothing that a job reports; write 'eval.acuracy' for what `evaluate` returns, 'user.acuracy' for "
+        "'acuracy' is not a telemetry key; write 'eval.acuracy' for what `evaluate` returns, 'user.acuracy' for "
         "what `loss` returns besides, or one of gpu_utilisation, loss, memory_bytes, samples_per_s"
     )
     assert "did you mean 'samples_per_s'? Else write 'eval.sample_per_s'" in refused(metric="sample_per_s")["/metric"]

@@ -63,7 +63,7 @@ def adapt(state: ControllerState, inputs: Inputs, now_s: float) -> Turned | None
 def _reviewed(state: ControllerState, inputs: Inputs, plan: Plan) -> Turned | None:
     known = state.adapting
     rate = adapting.rate(known, adapting.NUM_BEFORE)
-    if rate is None or rate.num_steps < adapting.MIN_STEPS:
+    if rate is None or rate.num_steps < adapting.MIN_STEPS or known.is_shared:
         return None
     if known.noise_bounds is None:
         why = NO_NOISE if known.noise_scale is None else ROUGH_NOISE

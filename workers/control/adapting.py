@@ -100,7 +100,7 @@ class Adapting:
     are those since the number of workers changed last.
     ``noise_bounds`` are what the noise scale is at least and at most, ``is_by_length`` tells whether samples are put
     together by their lengths, so that passes are of unlike sizes. ``why`` tells why the batch stays, empty while it
-    does not. ``shared_by`` is the last plan that shared the batch anew.
+    does not. ``shared_by`` is the last plan that shared the batch anew; while ``is_shared`` no step by it was told.
     """
 
     memory: Mapping[Layout, Steps] = field(default_factory=dict)
@@ -121,6 +121,7 @@ class Adapting:
     refused: Mapping[int, Refusal] = field(default_factory=dict)
     why: str = ""
     shared_by: PlanId | None = None
+    is_shared: bool = False
 
 
 def forgotten(known: Adapting) -> Adapting:
@@ -128,10 +129,15 @@ def forgotten(known: Adapting) -> Adapting:
     return replace(known, memory={}, samples_per_s=(), num_seen=0, reviewed=0)
 
 
-def _shared_anew(known: Adapting, plan_id: PlanId, num_workers: int) -> Adapting:
-    """Without what steps took with other parts; what they took among more or fewer workers stays."""
+def _shared_anew(known: Adapting, num_workers: int) -> Adapting:
+    """Without what steps took with other parts; what they took among more or fewer workers stays.
+
+    What did not pay was judged by steps with those parts: it is not judged again by others.
+    """
     memory = {layout: steps for layout, steps in known.memory.items() if layout.num_workers != num_workers}
-    return replace(known, memory=memory, samples_per_s=(), num_seen=0, reviewed=0, shared_by=plan_id)
+    refused = {batch: replace(refusal, rate=None) for batch, refusal in known.refused.items()}
+    known = replace(known, memory=memory, refused=refused, is_shared=False)
+    return replace(known, samples_per_s=(), num_seen=0, reviewed=0)
 
 
 def observe(
@@ -139,12 +145,14 @@ def observe(
 ) -> Adapting:
     """Fold records in, each once; the job's workers are on ``num_nodes`` nodes.
 
-    ``shared_by`` is the plan in force where that shares the batch anew.
+    ``shared_by`` is the latest plan where that shares the batch anew.
     """
+    if shared_by is not None and shared_by != known.shared_by:
+        known = replace(known, shared_by=shared_by, is_shared=True)
     for record in sorted(records, key=lambda r: r.key):
         if record.key > known.last:
-            if record.plan_id == shared_by != known.shared_by:
-                known = _shared_anew(known, record.plan_id, int(record.values.get("workers", 0)))
+            if known.is_shared and known.shared_by is not None and record.plan_id >= known.shared_by:
+                known = _shared_anew(known, int(record.values.get("workers", 0)))
             known = _observe(replace(known, last=record.key), record, num_nodes)
     return _reconsidered(known)
 

@@ -157,7 +157,7 @@ def _named(
     found, known = shares.stragglers(standing, shares.STRAGGLES), state.sharing
     holding = known.told & shares.stragglers(standing, 1.0).keys()
     news = {i: why for i, why in found.items() if i not in holding}
-    relief = replace(known.relief, told=known.relief.told & holding)
+    relief = relieve.in_vain(replace(known.relief, told=known.relief.told & holding), found)
     number, told = known.num_told, holding | news.keys()
     state = replace(state, sharing=replace(known, told=told, num_told=number + len(news), relief=relief))
     rows = [
@@ -176,8 +176,5 @@ def _named(
     ]
     if not found:
         return state, ()
-    begun: tuple[Action, ...] = ()
-    for slow in sorted(found, key=relief.told.__contains__):
-        if not begun:
-            state, begun = relieve.begin(state, inputs, slow, now_s)
+    state, begun = relieve.begin(state, inputs, min(found, key=relief.told.__contains__), now_s)
     return state, (*(Note(row) for row in rows), *begun)

@@ -6,6 +6,7 @@ until the stand-in is ready. What the stand-in is worth the next review of the p
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -28,12 +29,16 @@ def begin(state: ControllerState, inputs: Inputs, slow: str, now_s: float) -> Tu
     """Start a stand-in for ``slow``, unless the group is about to change anyway."""
     known, plan, node_id = state.sharing.relief, state.plan, state.nodes.get(slow)
     is_apt = plan is not None and plan.num_members == resize.wanted(state, inputs) == len(state.workers)
-    num_vain = known.num_vain + (slow in known.came)
-    if not is_apt or known.stand_in or num_vain >= MOST or not node_id:
+    if not is_apt or known.stand_in or known.num_vain >= MOST or not node_id:
         return state, ()
-    nodes, came = known.nodes | {node_id}, known.came - {slow}
-    relief = replace(known, slow=slow, is_beside=False, nodes=nodes, num_vain=num_vain, came=came)
+    relief = replace(known, slow=slow, is_beside=False, nodes=known.nodes | {node_id})
     return _asked(state, relief, state.avoided | relief.nodes, now_s)
+
+
+def in_vain(known: Relief, slow: Collection[str]) -> Relief:
+    """With those who came in the place of others and are ``slow`` as well counted, each once."""
+    came = known.came.intersection(slow)
+    return replace(known, num_vain=known.num_vain + len(came), came=known.came - came)
 
 
 def _asked(state: ControllerState, relief: Relief, avoids: frozenset[str], now_s: float) -> Turned:
@@ -80,10 +85,10 @@ def _unrelieved(state: ControllerState, inputs: Inputs, why: str, *, is_placed: 
     known = state.sharing.relief
     ended = replace(_placed(state, known), num_vain=known.num_vain + 1) if is_placed else _ended(known)
     state = _knowing(state, replace(ended, told=known.told | {known.slow}))
-    if state.sharing.told - state.sharing.relief.told:  # another one may be relieved: the next look is at once
-        state = replace(state, sharing=replace(state.sharing, reviewed_s=float("-inf")))
     if known.slow in known.told:
         return state, ()
+    if state.sharing.told - state.sharing.relief.told:  # another one may be relieved: the next look is at once
+        state = replace(state, sharing=replace(state.sharing, reviewed_s=float("-inf")))
     where = "" if known.is_beside else " on another node"
     row = TimelineRow(
         key=f"relief/{state.term}/{known.stand_in}",
