@@ -106,7 +106,7 @@ def _further_problems(filled: Mapping[Any, Any], told: Sequence[FieldProblem], k
     except ValidationError:
         return []
     if "space" in broken:
-        return _path_problems(filled["space"])
+        return _path_problems(filled.get("space"))
     is_judged = broken <= _JUDGE_NOTHING
     found = rule_problems(spec, known) if is_judged else space_problems(spec.space) or hanging_condition_problems(spec)
     return found if _touch_jobs([*told, *found]) else [*found, *job_problems(settled(spec))[0]]

@@ -144,6 +144,12 @@ def test_a_path_that_no_job_has_is_told_beside_a_distribution_that_cannot_be_rea
     assert set(both) == {"/space/optimiser.lr", "/space/optimiser.lr/uniform/0"}
 
 
+def test_a_sweep_without_a_space_is_told_what_is_missing() -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_sweep_spec({key: value for key, value in BASE.items() if key != "space"})
+    assert [problem.pointer for problem in caught.value.problems] == ["/space"]
+
+
 @pytest.mark.parametrize(
     ("changed", "pointer", "told"),
     [
