@@ -180,7 +180,11 @@ def of_a_stranger(service: Container) -> Container:
 @pytest.mark.network
 def test_the_image_has_pages_migrations_and_all_modules_of_the_source(image: Stage) -> None:
     tracked = subprocess.run(
-        ["git", "ls-files", "service", "workers", "tuning"], cwd=SOURCE, capture_output=True, text=True, check=True
+        ["git", "ls-files", "service", "workers", "tuning", ":!*README.md"],
+        cwd=SOURCE,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     installed = image.run(["python", "-P", "-c", "import service; print(service.__file__)"]).strip()
     assert installed == f"{image.packages}/service/__init__.py"
